@@ -1,0 +1,295 @@
+"""Every setting, its default, and why it has it.
+
+One frozen `Config` holds a section a role. Sections load from TOML, then from `DAFKA_*` environment variables, then
+from what the program or the command line sets, each overriding the one before. Keys that libdafka has keep libdafka's
+name, unit and default, so that a reader of its documentation is at home; an attribute's name says its unit.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+
+from dafka.errors import ConfigError
+
+MIB = 2**20
+
+
+def _setting(default: Any, *checks: Any, key: str | None = None, converter: Any = None) -> Any:
+    return attrs.field(default=default, validator=list(checks), converter=converter, metadata={"key": key})
+
+
+def _name(attribute: attrs.Attribute[Any]) -> str:
+    return str(attribute.metadata.get("key") or attribute.name)
+
+
+def _at_least(minimum: int) -> Any:
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if type(value) is not int or value < minimum:
+            raise ConfigError(f"{_name(attribute)}: expected a whole number of at least {minimum}, not {value!r}")
+
+    return check
+
+
+def _one_of(*choices: str) -> Any:
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value not in choices:
+            raise ConfigError(f"{_name(attribute)}: expected {' or '.join(choices)}, not {value!r}")
+
+    return check
+
+
+def _text(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, str):
+        raise ConfigError(f"{_name(attribute)}: expected text, not {value!r}")
+
+
+def _endpoints(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    for endpoint in value:
+        _endpoint(_, attribute, endpoint)
+    if not value:
+        raise ConfigError(f"{_name(attribute)}: expected at least one endpoint such as tcp://127.0.0.1:5556")
+
+
+def _endpoint(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    scheme, separator, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
+    is_tcp = scheme == "tcp" and rest.rpartition(":")[0] and rest.rpartition(":")[2]
+    if not separator or not (is_tcp or (scheme in ("ipc", "inproc") and rest)):
+        raise ConfigError(f"{_name(attribute)}: expected an endpoint such as tcp://127.0.0.1:5556, not {value!r}")
+
+
+def _as_endpoints(value: Any) -> Any:
+    """One endpoint, or several with commas between them, or a list."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, list) else value
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    """`[node]`: what every node has, whatever its role."""
+
+    wire: str = _setting("rfc46", _one_of("rfc46", "libdafka"))
+    """The dialect to send; both are understood. The clusters of libdafka and jdafka need `libdafka`."""
+    bind: str = _setting("tcp://*:*", _endpoint)
+    """Where the node's publisher listens; by default on a free port of every interface, as libdafka's do."""
+    discovery: str = _setting("tower", _text)
+    """`tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin."""
+    linger_ms: int = _setting(1000, _at_least(0))
+    """How long closing sockets may go on sending what is queued."""
+    message_bytes_max: int = _setting(256 * MIB, _at_least(1024))
+    """The largest frame taken from a peer; its connection is dropped at a larger one, before it is in memory."""
+    peers_max: int = _setting(10_000, _at_least(1))
+    """Nodes connected to at once; beacons of further ones are ignored until some fall silent."""
+    partitions_max: int = _setting(1_000_000, _at_least(1))
+    """Partitions followed at once; records of further ones are discarded and counted."""
+    tower_timeout_ms: int = _setting(10_000, _at_least(1))
+    """Silence of every tower for this long is an event, and ends a command that has never heard one."""
+
+
+@attrs.frozen(kw_only=True)
+class BeaconConfig:
+    """`[beacon]`: how a node makes itself known to the towers."""
+
+    interval_ms: int = _setting(1000, _at_least(1), key="interval")
+    timeout_ms: int = _setting(4000, _at_least(1), key="timeout")
+    """A peer silent for this long is disconnected."""
+    sub_addresses: tuple[str, ...] = _setting(
+        ("tcp://127.0.0.1:5556",), _endpoints, key="sub_address", converter=_as_endpoints
+    )
+    """The towers' SUB sockets, to which nodes send their beacons."""
+    pub_addresses: tuple[str, ...] = _setting(
+        ("tcp://127.0.0.1:5557",), _endpoints, key="pub_address", converter=_as_endpoints
+    )
+    """The towers' PUB sockets, from which nodes hear of each other."""
+    address: str = _setting("", _text)
+    """The host that peers should use to reach this node; empty: the address that the tower sees."""
+    settle_ms: int = _setting(100, _at_least(0))
+    """After a node's first beacon came back to it, the time in which the nodes of a running cluster, which answer a
+    newcomer's beacon at once, are expected to have been heard."""
+
+
+@attrs.frozen(kw_only=True)
+class TowerConfig:
+    """`[tower]`: where a tower listens."""
+
+    sub_address: str = _setting("tcp://*:5556", _endpoint)
+    pub_address: str = _setting("tcp://*:5557", _endpoint)
+
+
+@attrs.frozen(kw_only=True)
+class ProducerConfig:
+    """`[producer]`."""
+
+    head_interval_ms: int = _setting(1000, _at_least(1), key="head_interval")
+    high_watermark: int = _setting(1_000_000, _at_least(0))
+    """Messages queued for one slow peer before further ones to it are dropped (it fetches them later)."""
+    min_stores: int = _setting(1, _at_least(0))
+    """How many distinct stores must ACK a record before it counts as stored and leaves the producer's memory.
+    0: nothing is waited for, and the latest records stay at hand, up to the two limits below."""
+    unacknowledged_records_max: int = _setting(1_000_000, _at_least(1))
+    unacknowledged_bytes_max: int = _setting(256 * MIB, _at_least(1))
+    """With this much unacknowledged, `send` waits."""
+    close_timeout_ms: int = _setting(30_000, _at_least(0))
+    """How long leaving the producer's block waits for outstanding ACKs."""
+    silence_ms: int = _setting(5000, _at_least(1))
+    """Records unacknowledged, and no ACK for this long: an event."""
+    spool: str = _setting("", _text)
+    """A storage URL. Records are made durable there before they are published, and a producer that was killed
+    resumes its own partition from it."""
+    identity: str = _setting("", _text)
+    """The address to take, and so the partition's name; empty: the spool's, or a new one."""
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerConfig:
+    """`[consumer]`."""
+
+    offset_reset: str = _setting("latest", _one_of("latest", "earliest"), key="offset.reset")
+    """Where to begin in a partition for which no position is known."""
+    high_watermark: int = _setting(1_000_000, _at_least(0))
+    buffer_bytes_max: int = _setting(64 * MIB, _at_least(1))
+    """Records in order and not yet taken by the program. Beyond this, live records are let go and fetched later."""
+    silence_ms: int = _setting(5000, _at_least(1))
+    """A live producer's HEADs or a store's answers missing for this long: an event."""
+    name: str = _setting("", _text)
+    """Under which name positions are saved."""
+    positions: str = _setting("", _text)
+    """A storage URL, where positions are saved."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreConfig:
+    """`[store]`."""
+
+    storage: str = _setting("sqlite:dafka.db", _text)
+    high_watermark: int = _setting(1_000_000, _at_least(0))
+    pending_bytes_max: int = _setting(64 * MIB, _at_least(1))
+    """Records received and not yet durable. Beyond this, live records are let go and fetched later."""
+    retry_ms: int = _setting(1000, _at_least(1))
+    """After the storage failed (a full disk), how long until it is tried again."""
+
+
+@attrs.frozen(kw_only=True)
+class FetchConfig:
+    """`[fetch]`: how missing records are asked for, by consumers and stores alike."""
+
+    page_records_first: int = _setting(1000, _at_least(1))
+    """The first FETCH for a partition, while the size of its records is unknown."""
+    page_records_max: int = _setting(50_000, _at_least(1))
+    page_bytes_max: int = _setting(8 * MIB, _at_least(1))
+    """Later FETCHes ask for as many records as fit into this."""
+    partitions_max: int = _setting(64, _at_least(1))
+    """Partitions fetched at the same time; the others wait in line."""
+    retry_ms: int = _setting(500, _at_least(1))
+    """No progress for this long: the FETCH is sent again, each time after twice the wait, up to the next limit."""
+    retry_max_ms: int = _setting(5000, _at_least(1))
+    ahead_bytes_max: int = _setting(64 * MIB, _at_least(0))
+    """Records that arrived ahead of a gap and are kept until it is filled; beyond this they are fetched again."""
+    replies_max: int = _setting(10_000, _at_least(1))
+    """FETCHes being answered or in line at one node; further ones are discarded, and asked again by their sender."""
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """All sections together; what is not given has its default."""
+
+    node: NodeConfig = attrs.field(factory=NodeConfig)
+    beacon: BeaconConfig = attrs.field(factory=BeaconConfig)
+    tower: TowerConfig = attrs.field(factory=TowerConfig)
+    producer: ProducerConfig = attrs.field(factory=ProducerConfig)
+    consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
+    store: StoreConfig = attrs.field(factory=StoreConfig)
+    fetch: FetchConfig = attrs.field(factory=FetchConfig)
+
+    def override(self, section: str, **values: Any) -> Config:
+        """A copy with some settings of one section changed; values of None are left as they are."""
+        changes = {name: value for name, value in values.items() if value is not None}
+        return attrs.evolve(self, **{section: attrs.evolve(getattr(self, section), **changes)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+        """Reads a TOML file (if one is named), then the environment (`DAFKA_BEACON_INTERVAL=500`).
+
+        Raises `ConfigError` for a file that cannot be read, an unknown section or key, or a value out of range.
+        """
+        sections = {} if path is None else _read_toml(Path(path))
+        for name, text in (os.environ if environ is None else environ).items():
+            if name.startswith("DAFKA_"):
+                for section, key, value in _read_variable(name, text):
+                    sections.setdefault(section, {})[key] = value
+        for section in sections:
+            if section not in _SECTIONS:
+                raise ConfigError(f"unknown section [{section}]: expected one of {', '.join(_SECTIONS)}")
+        return cls(**{name: _make_section(_SECTIONS[name], name, values) for name, values in sections.items()})
+
+
+_SECTIONS: dict[str, type[Any]] = {
+    "node": NodeConfig,
+    "beacon": BeaconConfig,
+    "tower": TowerConfig,
+    "producer": ProducerConfig,
+    "consumer": ConsumerConfig,
+    "store": StoreConfig,
+    "fetch": FetchConfig,
+}
+
+_Section = TypeVar("_Section")
+
+
+def _keys(section: type[Any]) -> dict[str, str]:
+    """The attribute behind each key of a section."""
+    return {_name(attribute): attribute.name for attribute in attrs.fields(section)}
+
+
+def _make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
+    keys = _keys(section)
+    unknown = sorted(set(values) - set(keys))
+    if unknown:
+        raise ConfigError(f"unknown key {unknown[0]!r} in [{name}]: expected one of {', '.join(keys)}")
+    try:
+        return section(**{keys[key]: value for key, value in values.items()})
+    except ConfigError as error:
+        raise ConfigError(f"[{name}] {error}") from None
+
+
+def _read_toml(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    for section, values in document.items():
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f"{path}: {section!r} stands outside of a section; expected [{section}] or a section's key"
+            )
+    return {section: _flatten(values) for section, values in document.items()}
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """TOML's `offset.reset = ...` is a table in a table; here it is one key."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _read_variable(name: str, text: str) -> Iterator[tuple[str, str, str | int]]:
+    """The setting that an environment variable stands for, if any."""
+    for section, kind in _SECTIONS.items():
+        for attribute in attrs.fields(kind):
+            key = _name(attribute)
+            if name == f"DAFKA_{section}_{key}".upper().replace(".", "_"):
+                is_number = attribute.type in (int, "int") and text.strip().isdigit()
+                yield section, key, int(text) if is_number else text

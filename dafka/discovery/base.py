@@ -1,0 +1,62 @@
+"""What a discovery plugin is: it makes a node known and reports whom it finds.
+
+A plugin registers, in the entry-point group `dafka.discovery`, a function that takes what follows the colon of the
+configured URL and the configuration, and gives a `Discovery`. `dafka.testing.check_discovery` judges one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+import attrs
+import trio
+
+from dafka.config import Config
+from dafka.errors import DiscoveryError
+from dafka.plugins import load_plugin
+from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+
+
+@attrs.frozen
+class Advertisement:
+    """How a node wants to be known: its address, the host to be reached at (may be empty), and its port."""
+
+    address: str
+    host: str
+    port: int
+
+
+@attrs.frozen
+class Settled:
+    """The nodes that were there before this one have been found, as far as they answer."""
+
+
+Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | Settled
+
+
+class Discovery(Protocol):
+    """Finds nodes, for one node."""
+
+    async def run(
+        self,
+        advertisement: Advertisement,
+        report: Callable[[Report], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Advertises, and reports every change, until cancelled.
+
+        `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. `Settled` comes once.
+        The own node is not reported. `started` is called when advertising has begun.
+        """
+
+
+def open_discovery(config: Config) -> Discovery:
+    """The discovery that `config.node.discovery` names: `tower`, `static:tcp://HOST:PORT,...`, or a plugin's.
+
+    Raises `DiscoveryError` where it is not installed or does not understand its argument.
+    """
+    name, _, argument = config.node.discovery.partition(":")
+    discovery: Discovery = load_plugin("dafka.discovery", name, DiscoveryError)(argument, config)
+    return discovery

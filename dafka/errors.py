@@ -1,0 +1,108 @@
+"""Every exception dafka raises, under one root.
+
+Two branches tell whose fault it is. `LocalError`: this program asked for something that cannot be done, and the
+message says what would be right. `RemoteError`: a peer sent something that breaks the protocol; roles never let one of
+these end a node, they discard the message and count it under the field that was wrong.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AddressInUseError",
+    "ConfigError",
+    "DafkaError",
+    "DiscoveryError",
+    "LocalError",
+    "RemoteError",
+    "StorageBusyError",
+    "StorageError",
+    "StorageFormatError",
+    "StorageSequenceError",
+    "TransportError",
+    "UnacknowledgedError",
+    "WireError",
+]
+
+
+class DafkaError(Exception):
+    """The root of everything dafka raises on purpose."""
+
+
+class LocalError(DafkaError):
+    """This program's own request or surroundings are at fault."""
+
+
+class RemoteError(DafkaError):
+    """A peer broke the protocol."""
+
+
+class ConfigError(LocalError, ValueError):
+    """A setting has a value it cannot have. The message names the setting and what it accepts."""
+
+
+class WireError(RemoteError, ValueError):
+    """A message does not follow the grammar, or cannot be written in it.
+
+    Attributes:
+        field: the grammar's name of the part that is wrong (`signature`, `version`, `sequence`, ...).
+        offset: where it stands, in octets from the start of its frame; None for a message that is being made.
+        expected: what would have been right.
+    """
+
+    def __init__(self, field: str, expected: str, offset: int | None = None) -> None:
+        self.field = field
+        self.offset = offset
+        self.expected = expected
+        where = "" if offset is None else f" at octet {offset}"
+        super().__init__(f"{field}{where}: expected {expected}")
+
+    def __reduce__(self) -> tuple[type[WireError], tuple[str, str, int | None]]:
+        return type(self), (self.field, self.expected, self.offset)
+
+
+class TransportError(LocalError):
+    """A socket could not be set up as asked."""
+
+
+class AddressInUseError(TransportError):
+    """The endpoint to bind is taken, is not on this machine, or may not be used by this user."""
+
+
+class DiscoveryError(LocalError):
+    """The cluster cannot be found: no tower answered, or no discovery of that name is installed."""
+
+
+class StorageError(LocalError):
+    """A storage could not do what was asked of it. What it held before is unharmed."""
+
+
+class StorageBusyError(StorageError):
+    """Another process (or another open storage in this one) is writing to this storage."""
+
+
+class StorageFormatError(StorageError):
+    """What stands at this place is not a storage of ours, or is of a newer version."""
+
+
+class StorageSequenceError(StorageError):
+    """An append would leave a gap or overlap what is stored; nothing of it was written."""
+
+
+class UnacknowledgedError(LocalError):
+    """A producer closed before enough stores had confirmed all of its records.
+
+    Attributes:
+        count: how many records lack confirmation. They may be stored all the same, but nobody said so.
+        first_sequence: the sequence of the first of them.
+    """
+
+    def __init__(self, count: int, first_sequence: int, min_stores: int) -> None:
+        self.count = count
+        self.first_sequence = first_sequence
+        self.min_stores = min_stores
+        stores = "a store" if min_stores == 1 else f"{min_stores} stores"
+        records = "1 record was" if count == 1 else f"{count} records were"
+        super().__init__(f"{records} not acknowledged by {stores} (from sequence {first_sequence})")
+
+    def __reduce__(self) -> tuple[type[UnacknowledgedError], tuple[int, int, int]]:
+        return type(self), (self.count, self.first_sequence, self.min_stores)

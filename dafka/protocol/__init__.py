@@ -1,0 +1,61 @@
+"""The state machines of RFC 46: messages and the time in, actions out. No sockets, no sleeping, no threads."""
+
+from dafka.protocol.actions import (
+    Action,
+    Append,
+    Deliver,
+    Notify,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from dafka.protocol.consumer import ConsumerMachine
+from dafka.protocol.events import (
+    Event,
+    FetchUnanswered,
+    ForeignDialect,
+    PartitionHeard,
+    PartitionSilent,
+    PeerJoined,
+    PeerLeft,
+    StorageFailed,
+    StorageRecovered,
+    StoresHeard,
+    StoresSilent,
+    TowersHeard,
+    TowersSilent,
+)
+from dafka.protocol.peers import Change, Peers
+from dafka.protocol.producer import ProducerMachine
+from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.store import StoreMachine
+
+__all__ = [
+    "Action",
+    "Append",
+    "Change",
+    "ConsumerMachine",
+    "Deliver",
+    "Event",
+    "FetchUnanswered",
+    "ForeignDialect",
+    "Notify",
+    "PartitionHeard",
+    "PartitionSilent",
+    "PeerJoined",
+    "PeerLeft",
+    "Peers",
+    "ProducerMachine",
+    "Publish",
+    "Reply",
+    "ReplyQueue",
+    "StorageFailed",
+    "StorageRecovered",
+    "StoreMachine",
+    "StoresHeard",
+    "StoresSilent",
+    "Subscribe",
+    "TowersHeard",
+    "TowersSilent",
+    "Unsubscribe",
+]

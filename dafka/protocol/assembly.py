@@ -1,0 +1,109 @@
+"""Many partitions put in order at once: what consumers and stores share.
+
+Runs of records go in, from whoever sent them, in any order and any number of times; each partition's records come
+out in order, once. What is missing comes out as FETCHes. A program (or a disk) that is behind pauses the assembly:
+live records are then let go, to be fetched when there is room.
+"""
+
+from __future__ import annotations
+
+from dafka import wire
+from dafka.config import FetchConfig
+from dafka.protocol.cursor import Cursor
+from dafka.protocol.events import FetchUnanswered
+from dafka.protocol.fetching import Fetching
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+
+UNANSWERED_ATTEMPTS = 3
+"""FETCHes in a row without an answer after which the program is told."""
+
+
+class Assembly:
+    """Attributes:
+    cursors: where each followed partition stands.
+    fetches_sent: FETCHes so far.
+    """
+
+    def __init__(self, address: str, config: FetchConfig) -> None:
+        self.cursors: dict[Partition, Cursor] = {}
+        self.fetches_sent = 0
+        self._address = address
+        self._ahead_bytes_max = config.ahead_bytes_max
+        self._ahead_bytes = 0
+        self._fetching = Fetching(config)
+        self._changed: set[Partition] = set()
+
+    def follow(self, partition: Partition, next_sequence: int) -> None:
+        """Begins a partition: what comes before `next_sequence` is not wanted."""
+        self.cursors[partition] = Cursor(next_sequence)
+
+    def take(self, batch: RecordBatch) -> list[RecordBatch]:
+        """The records that are now in order. The partition must be followed."""
+        cursor = self.cursors[batch.partition]
+        ahead_bytes = cursor.ahead_bytes
+        ready = cursor.take(batch, self._ahead_bytes_max - self._ahead_bytes)
+        self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
+        if cursor.missing() is not None:
+            self._fetching.measure(batch.partition, batch.content_bytes, len(batch))
+        self._changed.add(batch.partition)
+        return ready
+
+    def learn(self, partition: Partition, end_sequence: int) -> None:
+        """Records up to, not including, this sequence exist. The partition must be followed."""
+        self.cursors[partition].learn(end_sequence)
+        self._changed.add(partition)
+
+    def let_go(self, batch: RecordBatch) -> None:
+        """There is no room for these records: they are remembered as missing."""
+        cursor = self.cursors[batch.partition]
+        cursor.learn(batch.end_sequence)
+        self._fetching.renew(batch.partition, cursor)
+        self._changed.add(batch.partition)
+
+    def forget(self, partition: Partition) -> None:
+        """Stops following a partition."""
+        cursor = self.cursors.pop(partition)
+        self._ahead_bytes -= cursor.ahead_bytes
+        self._fetching.forget(partition)
+        self._changed.discard(partition)
+
+    def renew(self, subscription: wire.Subscription) -> None:
+        """Somebody who answers FETCHes has only now connected: ask again what is unanswered."""
+        for partition in self._fetching.active():
+            if subscription.covers(Command.FETCH, partition.address):
+                self._fetching.renew(partition, self.cursors[partition])
+                self._changed.add(partition)
+
+    def fetches(self, now: float) -> list[wire.Fetch]:
+        """The FETCHes that are due. While paused, do not call this: what is due stays due."""
+        planned = []
+        changed, self._changed = self._changed, set()
+        for partition in changed:
+            planned += self._plan(partition, now)
+        while (partition_in_line := self._fetching.next_in_line()) is not None:
+            planned += self._plan(partition_in_line, now)
+        self.fetches_sent += len(planned)
+        return planned
+
+    def tick(self, now: float) -> list[FetchUnanswered]:
+        """Notices pages that made no progress, and reports those that have gone unanswered for long."""
+        unanswered = []
+        for partition in self._fetching.expire(now):
+            self._changed.add(partition)
+            attempts = self._fetching.attempts(partition)
+            if attempts == UNANSWERED_ATTEMPTS:
+                unanswered.append(FetchUnanswered(partition, self.cursors[partition].next_sequence, attempts))
+        return unanswered
+
+    def deadline(self) -> float:
+        """When `tick` next has something to do."""
+        return self._fetching.deadline()
+
+    def _plan(self, partition: Partition, now: float) -> list[wire.Fetch]:
+        cursor = self.cursors.get(partition)
+        planned = None if cursor is None else self._fetching.plan(partition, cursor, now)
+        if planned is None:
+            return []
+        first_sequence, count = planned
+        return [wire.Fetch(partition.address, self._address, partition.topic, first_sequence, count)]

@@ -1,0 +1,219 @@
+"""The consumer's side of RFC 46: subscribe, learn the heads, put each partition in order, fetch what is missing.
+
+Where a partition begins for this consumer: at the position given for it; else at 0 for `earliest`; else, for
+`latest`, with the next record after the first sign of it, except that a partition whose producer joined after this
+consumer had settled began while it was listening, and is taken from 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
+from dafka.protocol.assembly import Assembly
+from dafka.protocol.events import PartitionHeard, PartitionSilent
+from dafka.records import Partition
+from dafka.wire import Command
+
+GET_HEADS_INTERVAL = 1.0
+"""Seconds between two GET-HEADS for a topic that peers' coming causes: each is answered by every node."""
+
+_TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
+_OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
+
+
+class ConsumerMachine:
+    """One consumer of any number of topics.
+
+    Attributes:
+        topics: what it is subscribed to.
+        assembly: where each partition stands.
+        buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
+        discarded: messages thrown away, by reason.
+    """
+
+    def __init__(self, address: str, config: Config, positions: Mapping[Partition, int] | None = None) -> None:
+        self.address = address
+        self.topics: dict[str, float] = {}
+        self.assembly = Assembly(address, config.fetch)
+        self.buffered_bytes = 0
+        self.discarded: Counter[str] = Counter()
+        self._config = config
+        self._positions = dict(positions or {})
+        self._is_settled = False
+        self._older_peers: set[str] = set()
+        self._newer_peers: set[str] = set()
+        self._heard: dict[Partition, float] = {}
+        self._silent: set[Partition] = set()
+        self._silence_due = float("inf")
+        self._heads_wanted: set[str] = set()
+
+    def start(self, now: float) -> list[Action]:
+        """The subscriptions for what is addressed to this consumer."""
+        self._silence_due = now + self._silence
+        return [Subscribe(wire.subscription_prefix(command, self.address)) for command in _OWN_COMMANDS]
+
+    def subscribe(self, topic: str, now: float) -> list[Action]:
+        """Follows a topic, and asks for the heads of its partitions (RFC 46, "The GET-HEADS Command")."""
+        if topic in self.topics:
+            return []
+        actions: list[Action] = [Subscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
+        return [*actions, self._get_heads(topic, now)]
+
+    def unsubscribe(self, topic: str) -> list[Action]:
+        """Stops following a topic, and forgets where its partitions stand."""
+        if topic not in self.topics:
+            return []
+        del self.topics[topic]
+        self._heads_wanted.discard(topic)
+        for partition in [partition for partition in self.assembly.cursors if partition.topic == topic]:
+            self.assembly.forget(partition)
+            self._heard.pop(partition, None)
+            self._silent.discard(partition)
+        return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
+
+    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+        """Records, heads and store hellos; all else is discarded and counted."""
+        actions: list[Action] = []
+        for message in messages:
+            if isinstance(message, wire.RecordRun):
+                actions += self._receive_run(message, now)
+            elif isinstance(message, (wire.Head, wire.DirectHead)):
+                actions += self._receive_head(message, now)
+            elif isinstance(message, wire.StoreHello):
+                if message.consumer == self.address and self.topics:
+                    actions.append(self._hello(message.address))
+            else:
+                self.discarded["unexpected command"] += 1
+        return actions + self._fetches(now)
+
+    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
+        actions: list[Action] = []
+        for subscription in subscriptions:
+            if not subscription.active:
+                continue
+            if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
+                actions.append(self._hello(subscription.topic))
+            elif subscription.command is Command.GET_HEADS:
+                wanted = (topic for topic in self.topics if subscription.covers(Command.GET_HEADS, topic))
+                self._heads_wanted.update(wanted)
+            elif subscription.command is Command.FETCH:
+                self.assembly.renew(subscription)
+        return actions + self._due_get_heads(now) + self._fetches(now)
+
+    def peer_joined(self, address: str, now: float) -> list[Action]:
+        """Discovery found a node. Its address tells, later, whether its partition is new."""
+        if address not in self._older_peers:
+            (self._newer_peers if self._is_settled else self._older_peers).add(address)
+        return []
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        """Discovery lost a node: its silence is no surprise."""
+        self._older_peers.discard(address)
+        self._newer_peers.discard(address)
+        for partition in [partition for partition in self._heard if partition.address == address]:
+            del self._heard[partition]
+            self._silent.discard(partition)
+        return []
+
+    def settled(self, now: float) -> list[Action]:
+        """Discovery has found the nodes that were there before: who is found from now on is new."""
+        self._is_settled = True
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Repeats FETCHes that went unanswered, and notices silent producers."""
+        actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
+        if now >= self._silence_due:
+            self._silence_due = now + self._silence / 2
+            for partition, heard in self._heard.items():
+                if now - heard >= self._silence and partition not in self._silent:
+                    self._silent.add(partition)
+                    actions.append(Notify(PartitionSilent(partition, now - heard)))
+        return actions + self._due_get_heads(now) + self._fetches(now)
+
+    def taken(self, now: float) -> list[Action]:
+        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
+        return self._fetches(now)
+
+    def deadline(self) -> float:
+        """When `tick` next has something to do."""
+        heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
+        return min(self.assembly.deadline(), self._silence_due, heads_due)
+
+    @property
+    def _silence(self) -> float:
+        return self._config.consumer.silence_ms / 1000
+
+    def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
+        batch = run.batch
+        partition = batch.partition
+        if run.requestor is not None and run.requestor != self.address:
+            self.discarded["another requestor"] += len(batch)
+            return []
+        if run.requestor is not None and partition not in self.assembly.cursors:
+            self.discarded["not asked for"] += len(batch)
+            return []
+        if not self._follow(partition, batch.first_sequence):
+            return []
+        actions = self._note_heard(partition, now) if run.requestor is None else []
+        limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
+        if self.buffered_bytes >= limit:
+            self.assembly.let_go(batch)
+            return actions
+        for ready in self.assembly.take(batch):
+            actions.append(Deliver(ready))
+        return actions
+
+    def _receive_head(self, head: wire.Head | wire.DirectHead, now: float) -> list[Action]:
+        partition = Partition(head.subject, head.address)
+        is_direct = isinstance(head, wire.DirectHead)
+        if isinstance(head, wire.DirectHead) and head.requestor != self.address:
+            self.discarded["another requestor"] += 1
+            return []
+        if not self._follow(partition, head.sequence + 1):
+            return []
+        self.assembly.learn(partition, head.sequence + 1)
+        return [] if is_direct else self._note_heard(partition, now)
+
+    def _follow(self, partition: Partition, latest: int) -> bool:
+        """Makes sure that a partition has a cursor; False where it is not this consumer's to follow."""
+        if partition.topic not in self.topics:
+            self.discarded["another topic"] += 1
+            return False
+        cursors = self.assembly.cursors
+        if partition not in cursors:
+            if len(cursors) >= self._config.node.partitions_max:
+                self.discarded["too many partitions"] += 1
+                return False
+            begins_at_zero = self._config.consumer.offset_reset == "earliest" or partition.address in self._newer_peers
+            self.assembly.follow(partition, self._positions.pop(partition, 0 if begins_at_zero else latest))
+        return True
+
+    def _note_heard(self, partition: Partition, now: float) -> list[Action]:
+        self._heard[partition] = now
+        if partition in self._silent:
+            self._silent.discard(partition)
+            return [Notify(PartitionHeard(partition))]
+        return []
+
+    def _get_heads(self, topic: str, now: float) -> Action:
+        self.topics[topic] = now + GET_HEADS_INTERVAL
+        self._heads_wanted.discard(topic)
+        return Publish(wire.GetHeads(topic, self.address))
+
+    def _due_get_heads(self, now: float) -> list[Action]:
+        due = [topic for topic in self._heads_wanted if self.topics[topic] <= now]
+        return [self._get_heads(topic, now) for topic in due]
+
+    def _hello(self, store: str) -> Action:
+        return Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))
+
+    def _fetches(self, now: float) -> list[Action]:
+        if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:
+            return []
+        return [Publish(fetch) for fetch in self.assembly.fetches(now)]

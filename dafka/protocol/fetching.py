@@ -1,0 +1,142 @@
+"""Which FETCH to send, and when asking again is too soon.
+
+A partition that lacks records is fetched page by page: the next page is asked for when half of the last one has
+arrived, so that the sender never idles, and no sequence is asked for twice while its page makes progress. Without
+progress the page is asked for again, after a wait that doubles each time. Only so many partitions are fetched at
+once; the others wait in line, and one that nobody answers goes to the end of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import OrderedDict
+
+from dafka.config import FetchConfig
+from dafka.protocol.cursor import Cursor
+from dafka.records import Partition
+
+
+class _Page:
+    """What has been asked for of one partition, and for how long nothing came of it."""
+
+    __slots__ = ("asked_end", "asked_first", "attempts", "deadline", "partition", "progress")
+
+    def __init__(self, partition: Partition, progress: int, attempts: int, deadline: float) -> None:
+        self.partition = partition
+        self.progress = progress
+        self.attempts = attempts
+        self.deadline = deadline
+        self.asked_first = progress
+        self.asked_end = progress
+
+
+class Fetching:
+    """Plans the FETCHes of one node."""
+
+    def __init__(self, config: FetchConfig) -> None:
+        self._config = config
+        self._active: dict[Partition, _Page] = {}
+        self._waiting: OrderedDict[Partition, int] = OrderedDict()
+        self._deadlines: list[tuple[float, int, _Page]] = []
+        self._ticket = itertools.count()
+        self._record_bytes: dict[Partition, int] = {}
+
+    def deadline(self) -> float:
+        """When `expire` next has something to do."""
+        return self._deadlines[0][0] if self._deadlines else float("inf")
+
+    def expire(self, now: float) -> list[Partition]:
+        """The partitions whose page made no progress in time; each is to be planned again."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now:
+            page = heapq.heappop(self._deadlines)[2]
+            if self._active.get(page.partition) is not page:
+                continue
+            if page.deadline <= now:
+                page.attempts += 1
+                page.asked_end = page.progress
+                page.deadline = now + self._wait(page.attempts)
+                expired.append(page.partition)
+                if self._waiting:
+                    del self._active[page.partition]
+                    self._waiting[page.partition] = page.attempts
+                    continue
+            self._watch(page)
+        return expired
+
+    def attempts(self, partition: Partition) -> int:
+        """How often in a row this partition's page went unanswered."""
+        page = self._active.get(partition)
+        return page.attempts if page is not None else self._waiting.get(partition, 0)
+
+    def measure(self, partition: Partition, content_bytes: int, count: int) -> None:
+        """Takes note of how large this partition's records are, to choose the size of its pages."""
+        self._record_bytes[partition] = max(content_bytes // count, 1)
+
+    def plan(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        """What to FETCH now, as (first sequence, count), given where the cursor stands; or nothing."""
+        gap = cursor.missing()
+        if gap is None:
+            self.forget(partition)
+            return None
+        page = self._active.get(partition) or self._admit(partition, cursor, now)
+        if page is None:
+            return None
+        if cursor.next_sequence > page.progress:
+            page.progress = cursor.next_sequence
+            page.attempts = 0
+            page.deadline = now + self._wait(0)
+        first = max(gap[0], page.asked_end)
+        size = self._page_size(partition)
+        if first >= gap[1] or page.asked_end - cursor.next_sequence > size // 2:
+            return None
+        count = min(size, gap[1] - first)
+        page.asked_first, page.asked_end = first, first + count
+        return first, count
+
+    def renew(self, partition: Partition, cursor: Cursor) -> None:
+        """What was asked for may not have been heard, or was let go: ask again at the next plan.
+
+        A page that is arriving is left alone.
+        """
+        page = self._active.get(partition)
+        if page is not None and cursor.next_sequence <= page.asked_first:
+            page.asked_end = page.progress
+
+    def forget(self, partition: Partition) -> None:
+        """Nothing is missing of this partition (any more)."""
+        self._active.pop(partition, None)
+        self._waiting.pop(partition, None)
+
+    def next_in_line(self) -> Partition | None:
+        """A partition that waits, and for which there is room now."""
+        if not self._waiting or len(self._active) >= self._config.partitions_max:
+            return None
+        return next(iter(self._waiting))
+
+    def active(self) -> list[Partition]:
+        """The partitions being fetched."""
+        return list(self._active)
+
+    def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
+        if len(self._active) >= self._config.partitions_max:
+            self._waiting.setdefault(partition, 0)
+            return None
+        attempts = self._waiting.pop(partition, 0)
+        page = _Page(partition, cursor.next_sequence, attempts, now + self._wait(attempts))
+        self._active[partition] = page
+        self._watch(page)
+        return page
+
+    def _watch(self, page: _Page) -> None:
+        heapq.heappush(self._deadlines, (page.deadline, next(self._ticket), page))
+
+    def _wait(self, attempts: int) -> float:
+        return min(self._config.retry_ms << min(attempts, 16), self._config.retry_max_ms) / 1000
+
+    def _page_size(self, partition: Partition) -> int:
+        record_bytes = self._record_bytes.get(partition)
+        if record_bytes is None:
+            return self._config.page_records_first
+        return max(min(self._config.page_bytes_max // record_bytes, self._config.page_records_max), 1)

@@ -1,0 +1,209 @@
+"""The producer's side of RFC 46: publish, announce, keep until acknowledged, answer who missed something.
+
+Records are numbered from 0 (or from where a resumed partition stands). The first ones are held back until the node
+has settled, which is when the nodes that were there before have had time to connect; a new subscriber is told the
+head at once, so that it need not wait for the next HEAD to learn what it has missed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dafka import wire
+from dafka.config import ProducerConfig
+from dafka.protocol.actions import Action, Notify, Publish, Subscribe
+from dafka.protocol.events import StoresHeard, StoresSilent
+from dafka.protocol.replies import ReplyQueue
+from dafka.protocol.window import Window
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+
+STORES_MAX = 1024
+"""Distinct stores whose ACKs are counted; further ones are discarded."""
+
+
+class ProducerMachine:
+    """One producer of one partition.
+
+    Attributes:
+        partition: the topic and the producer's address.
+        next_sequence: the sequence of the next record.
+        acknowledged_end: every record before this is acknowledged by `min_stores` stores.
+        window: the records held for FETCHes; without contents where a spool holds them.
+        replies: the FETCHes to answer, from `window` or the spool.
+        discarded: messages thrown away, by reason.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        config: ProducerConfig,
+        replies_max: int,
+        *,
+        next_sequence: int = 0,
+        acknowledged_end: int = 0,
+        is_spooled: bool = False,
+    ) -> None:
+        self.partition = partition
+        self.next_sequence = next_sequence
+        self.acknowledged_end = acknowledged_end
+        self.window = Window(partition, next_sequence)
+        self.replies = ReplyQueue(replies_max)
+        self.discarded: Counter[str] = Counter()
+        self.fetches_received = 0
+        self._config = config
+        self._is_spooled = is_spooled
+        self._published_end = next_sequence
+        self._stores: dict[str, int] = {}
+        self._is_settled = False
+        self._head_due = float("inf")
+        self._silent_from = float("inf")
+        self._is_silent = False
+
+    @property
+    def unacknowledged(self) -> int:
+        """Records that lack ACKs; with `min_stores` 0, none."""
+        return self.next_sequence - self.acknowledged_end
+
+    def start(self, now: float) -> list[Action]:
+        """The subscriptions of RFC 46, "Producer Subscriptions", and GET-HEADS for the topic (erratum 6)."""
+        if self.next_sequence:
+            self._head_due = now
+        self._watch_silence(now)
+        address = self.partition.address
+        return [
+            Subscribe(wire.subscription_prefix(Command.ACK, address)),
+            Subscribe(wire.subscription_prefix(Command.FETCH, address)),
+            Subscribe(wire.subscription_prefix(Command.GET_HEADS, self.partition.topic)),
+        ]
+
+    def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
+        """Publishes records; their sequences begin at `next_sequence`."""
+        first_sequence = self.next_sequence
+        if self.unacknowledged == 0:
+            self._silent_from = now + self._config.silence_ms / 1000
+        self.next_sequence += len(contents)
+        if not self._is_spooled:
+            self.window.push(contents)
+        if self._config.min_stores == 0:
+            self.acknowledged_end = self.next_sequence
+            self.window.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
+        if not self._is_settled:
+            return []
+        return self._send(RecordBatch(self.partition, first_sequence, contents), now)
+
+    def settled(self, now: float) -> list[Action]:
+        """The nodes that were there before are connected as far as they will be: what was held back goes out.
+
+        With a spool, what was held back is announced, and fetched.
+        """
+        if self._is_settled:
+            return []
+        self._is_settled = True
+        if self._is_spooled:
+            self._published_end = self.next_sequence
+            return self._head(now)
+        actions: list[Action] = []
+        while self._published_end < self.next_sequence:
+            run = self.window.read(max(self._published_end, self.window.first_sequence), 2**32, 2**62)
+            if run is None:
+                break
+            actions += self._send(run, now)
+        return actions
+
+    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+        """ACKs, FETCHes and GET-HEADS; all else is discarded and counted."""
+        actions: list[Action] = []
+        for message in messages:
+            if isinstance(message, wire.Ack):
+                actions += self._receive_ack(message, now)
+            elif isinstance(message, wire.Fetch):
+                self._receive_fetch(message)
+            elif isinstance(message, wire.GetHeads):
+                if message.subject == self.partition.topic and self._published_end:
+                    actions.append(Publish(self._direct_head(message.address)))
+            else:
+                self.discarded["unexpected command"] += 1
+        return actions
+
+    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
+        for subscription in subscriptions:
+            if subscription.active and subscription.covers(Command.HEAD, self.partition.topic):
+                return self._head(now)
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """HEAD each interval once a record was published (RFC 46, "The HEAD Command"); notices silent stores."""
+        actions: list[Action] = []
+        if now >= self._head_due:
+            actions += self._head(now)
+        if self.unacknowledged and now >= self._silent_from and not self._is_silent:
+            self._is_silent = True
+            actions.append(Notify(StoresSilent(self.unacknowledged, self._config.silence_ms / 1000)))
+        return actions
+
+    def deadline(self) -> float:
+        """When `tick` next has something to do."""
+        if self._is_silent or not self.unacknowledged:
+            return self._head_due
+        return min(self._head_due, self._silent_from)
+
+    def has_room(self) -> bool:
+        """May more records be published, or is too much unacknowledged?"""
+        return self.unacknowledged < self._config.unacknowledged_records_max and (
+            self._config.min_stores == 0 or self.window.content_bytes < self._config.unacknowledged_bytes_max
+        )
+
+    def _send(self, batch: RecordBatch, now: float) -> list[Action]:
+        if not self._published_end:
+            self._head_due = now + self._config.head_interval_ms / 1000
+        self._published_end = batch.end_sequence
+        return [Publish(wire.RecordRun(batch))]
+
+    def _head(self, now: float) -> list[Action]:
+        if not self._published_end:
+            return []
+        self._head_due = now + self._config.head_interval_ms / 1000
+        return [Publish(wire.Head(self.partition.address, self.partition.topic, self._published_end - 1))]
+
+    def _direct_head(self, requestor: str) -> wire.DirectHead:
+        partition = self.partition
+        return wire.DirectHead(requestor, partition.address, partition.topic, self._published_end - 1)
+
+    def _receive_fetch(self, fetch: wire.Fetch) -> None:
+        if Partition(fetch.subject, fetch.partition) != self.partition:
+            self.discarded["another partition"] += 1
+        elif fetch.sequence >= self._published_end:
+            self.discarded["beyond the head"] += 1
+        elif not self.replies.offer(fetch):
+            self.discarded["too many fetches"] += 1
+        else:
+            self.fetches_received += 1
+
+    def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
+        end_sequence = ack.sequence + 1
+        if Partition(ack.subject, ack.partition) != self.partition:
+            self.discarded["another partition"] += 1
+            return []
+        if end_sequence > self._published_end:
+            self.discarded["beyond the head"] += 1
+            return []
+        if ack.address not in self._stores and len(self._stores) >= STORES_MAX:
+            self.discarded["too many stores"] += 1
+            return []
+        self._stores[ack.address] = max(self._stores.get(ack.address, 0), end_sequence)
+        self._watch_silence(now)
+        if 0 < self._config.min_stores <= len(self._stores):
+            confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]
+            self.acknowledged_end = max(self.acknowledged_end, confirmed)
+            self.window.release(self.acknowledged_end)
+        if self._is_silent:
+            self._is_silent = False
+            return [Notify(StoresHeard())]
+        return []
+
+    def _watch_silence(self, now: float) -> None:
+        self._silent_from = now + self._config.silence_ms / 1000

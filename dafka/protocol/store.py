@@ -1,0 +1,220 @@
+"""The store's side of RFC 46: take every record in order, acknowledge what is durable, answer who asks.
+
+One machine, one address, for what libdafka splits into a writer and a reader node. Records leave it as `Append`;
+whoever drives it says when they are durable (`committed`), and only that is acknowledged, announced and served.
+
+Stores also learn from each other: when another store connects, a store asks for the heads of the topics it holds,
+and a topic it hears asked for and does not know, it asks for too. So a store that was away catches up with
+partitions whose producer is gone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol.actions import Action, Append, Notify, Publish, Subscribe
+from dafka.protocol.assembly import Assembly
+from dafka.protocol.replies import ReplyQueue
+from dafka.records import Partition
+from dafka.wire import Command
+
+GET_HEADS_INTERVAL = 1.0
+"""Seconds between two rounds of GET-HEADS to other stores; each is answered by every store and producer."""
+
+TOPICS_ASKED_MAX = 100_000
+"""Unknown topics remembered as asked for; then they are forgotten, and may be asked for once more."""
+
+
+class StoreMachine:
+    """One store.
+
+    Attributes:
+        assembly: where each partition stands, counting what is on its way to the storage.
+        durable: by topic, the sequence after the last durable record of each partition, by address.
+        pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
+        replies: the FETCHes to answer from the storage.
+        discarded: messages thrown away, by reason.
+    """
+
+    def __init__(self, address: str, config: Config, ends: Mapping[Partition, int]) -> None:
+        self.address = address
+        self.assembly = Assembly(address, config.fetch)
+        self.durable: dict[str, dict[str, int]] = {}
+        self.pending_bytes = 0
+        self.replies = ReplyQueue(config.fetch.replies_max)
+        self.discarded: Counter[str] = Counter()
+        self.fetches_received = 0
+        self._config = config
+        self._by_address: dict[str, set[str]] = {}
+        self._topics_asked: set[str] = set()
+        self._heads_due = float("inf")
+        self._heads_next = 0.0
+        for partition, end in ends.items():
+            self.assembly.follow(partition, end)
+            self._set_durable(partition, end)
+
+    def start(self, now: float) -> list[Action]:
+        """The subscriptions of RFC 46, "Store Subscriptions".
+
+        CONSUMER-HELLO twice: the id alone, as the RFC says, and with the own address, by which a consumer learns
+        whom to greet (as libdafka does). DIRECT-HEAD for the answers of other stores.
+        """
+        prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
+        prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
+        own_commands = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO)
+        prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
+        return [Subscribe(prefix) for prefix in prefixes]
+
+    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+        """Everything a store listens to; all else is discarded and counted."""
+        actions: list[Action] = []
+        for message in messages:
+            if isinstance(message, wire.RecordRun):
+                actions += self._receive_run(message)
+            elif isinstance(message, (wire.Head, wire.DirectHead)):
+                actions += self._receive_head(message)
+            elif message.address == self.address:
+                self.discarded["own message"] += 1
+            elif isinstance(message, wire.Fetch):
+                self._receive_fetch(message)
+            elif isinstance(message, wire.GetHeads):
+                actions += self._receive_get_heads(message)
+            elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
+                for topic in message.subjects:
+                    actions += self._direct_heads(topic, message.address)
+            else:
+                self.discarded["unexpected command"] += 1
+        return actions + self._fetches(now)
+
+    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
+        actions: list[Action] = []
+        for subscription in subscriptions:
+            if not subscription.active:
+                continue
+            command, topic = subscription.command, subscription.topic
+            if command is Command.STORE_HELLO and topic:
+                actions.append(Publish(wire.StoreHello(topic, self.address)))
+            elif command is Command.ACK:
+                for subject in self._by_address.get(topic, ()):
+                    actions += self._ack(Partition(subject, topic))
+            elif command is Command.GET_HEADS and not topic:
+                self._heads_due = min(self._heads_due, max(now, self._heads_next))
+            if command is Command.FETCH:
+                self.assembly.renew(subscription)
+        return actions + self._due_get_heads(now) + self._fetches(now)
+
+    def committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
+        """The storage has made these partitions durable up to, not including, these sequences: acknowledge them."""
+        actions: list[Action] = []
+        for partition, end in ends.items():
+            self._set_durable(partition, end)
+            actions += self._ack(partition)
+        return actions + self._fetches(now)
+
+    def peer_joined(self, address: str, now: float) -> list[Action]:
+        return []
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        return []
+
+    def settled(self, now: float) -> list[Action]:
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Repeats FETCHes that went unanswered."""
+        actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
+        return actions + self._due_get_heads(now) + self._fetches(now)
+
+    def deadline(self) -> float:
+        """When `tick` next has something to do."""
+        return min(self.assembly.deadline(), self._heads_due)
+
+    def durable_end(self, partition: Partition) -> int:
+        """The sequence after the partition's last durable record; 0 where there is none."""
+        return self.durable.get(partition.topic, {}).get(partition.address, 0)
+
+    def _set_durable(self, partition: Partition, end: int) -> None:
+        if end:
+            self.durable.setdefault(partition.topic, {})[partition.address] = end
+            self._by_address.setdefault(partition.address, set()).add(partition.topic)
+
+    def _receive_run(self, run: wire.RecordRun) -> list[Action]:
+        batch = run.batch
+        partition = batch.partition
+        if run.requestor is not None and run.requestor != self.address:
+            self.discarded["another requestor"] += len(batch)
+            return []
+        if not self._follow(partition):
+            return []
+        limit = self._config.store.pending_bytes_max * (1 if run.requestor is None else 2)
+        if self.pending_bytes >= limit:
+            self.assembly.let_go(batch)
+            return []
+        actions: list[Action] = [Append(ready) for ready in self.assembly.take(batch)]
+        if not actions and batch.end_sequence <= self.durable_end(partition):
+            return self._ack(partition)
+        return actions
+
+    def _receive_head(self, head: wire.Head | wire.DirectHead) -> list[Action]:
+        partition = Partition(head.subject, head.address)
+        if isinstance(head, wire.DirectHead) and head.requestor != self.address:
+            self.discarded["another requestor"] += 1
+            return []
+        if not self._follow(partition):
+            return []
+        self.assembly.learn(partition, head.sequence + 1)
+        # A producer that announces what is long durable may have missed the ACK (erratum 9).
+        is_producers = isinstance(head, wire.Head)
+        return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
+
+    def _receive_fetch(self, fetch: wire.Fetch) -> None:
+        if fetch.sequence >= self.durable_end(Partition(fetch.subject, fetch.partition)):
+            self.discarded["beyond the head"] += 1
+        elif not self.replies.offer(fetch):
+            self.discarded["too many fetches"] += 1
+        else:
+            self.fetches_received += 1
+
+    def _receive_get_heads(self, message: wire.GetHeads) -> list[Action]:
+        topic = message.subject
+        actions = self._direct_heads(topic, message.address)
+        if topic not in self.durable and topic not in self._topics_asked:
+            if len(self._topics_asked) >= TOPICS_ASKED_MAX:
+                self._topics_asked.clear()
+            self._topics_asked.add(topic)
+            actions.append(Publish(wire.GetHeads(topic, self.address)))
+        return actions
+
+    def _direct_heads(self, topic: str, requestor: str) -> list[Action]:
+        return [
+            Publish(wire.DirectHead(requestor, address, topic, end - 1))
+            for address, end in self.durable.get(topic, {}).items()
+        ]
+
+    def _ack(self, partition: Partition) -> list[Action]:
+        end = self.durable_end(partition)
+        return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
+
+    def _follow(self, partition: Partition) -> bool:
+        cursors = self.assembly.cursors
+        if partition not in cursors:
+            if len(cursors) >= self._config.node.partitions_max:
+                self.discarded["too many partitions"] += 1
+                return False
+            self.assembly.follow(partition, 0)
+        return True
+
+    def _due_get_heads(self, now: float) -> list[Action]:
+        if now < self._heads_due:
+            return []
+        self._heads_due, self._heads_next = float("inf"), now + GET_HEADS_INTERVAL
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in self.durable]
+
+    def _fetches(self, now: float) -> list[Action]:
+        if self.pending_bytes >= self._config.store.pending_bytes_max:
+            return []
+        return [Publish(fetch) for fetch in self.assembly.fetches(now)]

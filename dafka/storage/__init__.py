@@ -1,0 +1,5 @@
+"""Where records live: one interface, found by URL, ours and anybody's."""
+
+from dafka.storage.base import READ_BYTES, PartitionInfo, Storage, open_storage, read_range
+
+__all__ = ["READ_BYTES", "PartitionInfo", "Storage", "open_storage", "read_range"]

@@ -1,0 +1,108 @@
+"""The tables of a SQLite store: public, versioned, and made by migrations (docs/sqlite-schema.md).
+
+    partitions      one row a partition: its topic, its address (the producer's), what is held of it
+    records         one row a record, in the order of its key (partition_id, sequence)
+    positions       one row a consumer's name and partition: the sequence it wants next
+    topic_records   a view that puts topic and address beside each record
+
+`topic` and `address` are TEXT, or BLOB where their octets are not UTF-8. Times are milliseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlite_utils import Database, Migrations
+
+from dafka.errors import StorageFormatError
+from dafka.records import Partition, decode_text, encode_text
+
+APPLICATION_ID = 0x4441464B
+"""'DAFK', in the file's header: tells a store from any other SQLite database."""
+
+SCHEMA_VERSION = 1
+"""`PRAGMA user_version`: counts up with every migration that a reader must know of."""
+
+migrations = Migrations("dafka")
+
+
+@migrations()
+def create_tables(db: Database) -> None:
+    """Version 1."""
+    db.table("partitions").create(
+        {
+            "id": int,
+            "topic": str,
+            "address": str,
+            "earliest_sequence": int,
+            "end_sequence": int,
+            "content_bytes": int,
+        },
+        pk="id",
+        not_null={"topic", "address", "earliest_sequence", "end_sequence", "content_bytes"},
+    )
+    db.table("partitions").create_index(["topic", "address"], unique=True)
+    # sqlite-utils has no WITHOUT ROWID: one tree in key order, so that a range of sequences is one sequential read.
+    db.execute(
+        """CREATE TABLE records (
+            partition_id INTEGER NOT NULL REFERENCES partitions(id),
+            sequence INTEGER NOT NULL,
+            stored_at INTEGER NOT NULL,
+            content BLOB NOT NULL,
+            PRIMARY KEY (partition_id, sequence)
+        ) WITHOUT ROWID"""
+    )
+    db.table("positions").create(
+        {"name": str, "topic": str, "address": str, "next_sequence": int, "saved_at": int},
+        pk=("name", "topic", "address"),
+        not_null={"next_sequence", "saved_at"},
+    )
+    db.create_view(
+        "topic_records",
+        """SELECT topic, address, sequence, stored_at, content
+           FROM records JOIN partitions ON partitions.id = records.partition_id""",
+    )
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def check_schema(connection: sqlite3.Connection, path: str) -> bool:
+    """Is this a store already (true), or an empty database that can become one (false)?
+
+    Raises `StorageFormatError` where it is neither, or is of a newer version.
+    """
+    try:
+        application_id, version, tables = (
+            connection.execute(query).fetchone()[0]
+            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+        )
+    except sqlite3.DatabaseError as error:
+        raise StorageFormatError(f"{path} is not a dafka store: {error}") from None
+    if application_id != APPLICATION_ID:
+        if tables or application_id:
+            raise StorageFormatError(f"{path} is not a dafka store, but another program's database")
+        return False
+    if version > SCHEMA_VERSION:
+        raise StorageFormatError(
+            f"{path} has schema version {version}; this dafka knows versions up to {SCHEMA_VERSION}"
+        )
+    return True
+
+
+def to_column(text: str, field: str) -> str | bytes:
+    """A topic or an address as it stands in the tables: text, or octets where they are not UTF-8."""
+    octets = encode_text(text, field)
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return octets
+
+
+def from_column(value: str | bytes) -> str:
+    """The topic or address that stands in the tables."""
+    return value if isinstance(value, str) else decode_text(value)
+
+
+def to_columns(partition: Partition) -> tuple[str | bytes, str | bytes]:
+    """A partition as it stands in the tables."""
+    return to_column(partition.topic, "topic"), to_column(partition.address, "address")

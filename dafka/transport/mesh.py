@@ -1,0 +1,69 @@
+"""The two sockets by which a node stands in the mesh (RFC 46, "Interconnection Model").
+
+An XPUB that others connect to, which also tells who subscribed to what; and a SUB that is connected to the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import zmq
+
+from dafka.config import NodeConfig
+from dafka.transport.socket import Socket
+
+SLACK_S = 2.0
+"""Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
+
+
+class Mesh:
+    """Attributes:
+    publisher: the XPUB socket.
+    subscriber: the SUB socket.
+    endpoint: where the publisher listens, with its port.
+    """
+
+    def __init__(self, publisher: Socket, subscriber: Socket, endpoint: str) -> None:
+        self.publisher = publisher
+        self.subscriber = subscriber
+        self.endpoint = endpoint
+
+    @property
+    def port(self) -> int:
+        """The publisher's TCP port."""
+        return int(self.endpoint.rpartition(":")[2])
+
+
+@asynccontextmanager
+async def open_context(linger_ms: int) -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
+    """A ZeroMQ context of its own, whose threads are gone when the block is left.
+
+    Sockets made from it must be closed inside the block.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + linger_ms / 1000 + SLACK_S):
+            await trio.to_thread.run_sync(context.term, abandon_on_cancel=True)
+
+
+@asynccontextmanager
+async def open_mesh(config: NodeConfig, high_watermark: int) -> AsyncIterator[Mesh]:
+    """Binds a node's publisher and makes its subscriber; both are closed when the block is left.
+
+    Raises `AddressInUseError` where the publisher cannot listen at the configured endpoint.
+    """
+    async with open_context(config.linger_ms) as context:
+        publisher = Socket(context, zmq.SocketType.XPUB)
+        subscriber = Socket(context, zmq.SocketType.SUB)
+        try:
+            publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=config.message_bytes_max)
+            subscriber.set_options(rcvhwm=high_watermark, maxmsgsize=config.message_bytes_max)
+            endpoint = publisher.bind(config.bind)
+            yield Mesh(publisher, subscriber, endpoint)
+        finally:
+            subscriber.close(0)
+            publisher.close(config.linger_ms)

@@ -1,0 +1,161 @@
+"""ZeroMQ sockets that trio tasks can wait on, moving messages by the batch.
+
+libzmq's file descriptor is edge-triggered: it becomes readable when something happened to the socket, and any call
+on the socket, also a send or a subscribe, may consume that sign. So a reader looks at the socket's EVENTS before it
+waits, and every other call that finds messages waiting wakes the reader. Sends never block: what a full queue does
+not take is dropped, as PUB sockets do.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Sequence
+
+import anyio
+import trio
+import zmq
+
+from dafka.errors import AddressInUseError, TransportError
+
+RECEIVE_COUNT_MAX = 1000
+"""Messages drained in one call; then other tasks get their turn."""
+
+_NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
+
+
+class Socket:
+    """One ZeroMQ socket, owned by one node. Only one task may receive at a time; any may send."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], kind: zmq.SocketType) -> None:
+        self._socket = context.socket(kind)
+        self._fd = self._socket.FD
+        self._waiting: anyio.CancelScope | None = None
+        self._is_closed = False
+
+    def set_options(self, **options: int | bytes) -> None:
+        """Sets socket options by their ZeroMQ names; before `bind` and `connect`."""
+        for name, value in options.items():
+            self._socket.setsockopt(getattr(zmq, name.upper()), value)
+
+    def bind(self, endpoint: str) -> str:
+        """Listens there; gives the endpoint with the port that was found for `*`.
+
+        Raises `AddressInUseError` where the endpoint is taken or is not this machine's, `TransportError` where it is
+        no endpoint at all.
+        """
+        try:
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            kind = AddressInUseError if error.errno in _NOT_AVAILABLE else TransportError
+            raise kind(f"cannot listen at {endpoint}: {error.strerror.lower()}") from None
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def connect(self, endpoint: str) -> None:
+        """Connects, in the background and again after every loss.
+
+        Raises `TransportError` where that is no endpoint to connect to.
+        """
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            raise TransportError(f"cannot connect to {endpoint}: {error.strerror.lower()}") from None
+        self._wake()
+
+    def disconnect(self, endpoint: str) -> None:
+        """Undoes `connect`; nothing happens where there was none."""
+        try:
+            self._socket.disconnect(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != errno.ENOENT:
+                raise TransportError(f"cannot disconnect from {endpoint}: {error}") from None
+        self._wake()
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receives messages whose first frame begins with this, on a SUB socket."""
+        self._socket.setsockopt(zmq.SUBSCRIBE, prefix)
+        self._wake()
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undoes one `subscribe`."""
+        self._socket.setsockopt(zmq.UNSUBSCRIBE, prefix)
+        self._wake()
+
+    def send_many(self, messages: Iterable[Sequence[bytes]]) -> int:
+        """Queues these messages for whoever subscribed to them; gives how many. Never waits.
+
+        A message that the socket cannot take at all (it has no peer, or its queue is full) is dropped.
+        """
+        send = self._socket.send
+        more, last = zmq.SNDMORE | zmq.NOBLOCK, zmq.NOBLOCK
+        count = 0
+        for frames in messages:
+            try:
+                for frame in frames[:-1]:
+                    send(frame, more)
+                send(frames[-1], last)
+            except zmq.Again:
+                continue
+            count += 1
+        self._wake()
+        return count
+
+    async def receive_many(self) -> list[list[bytes]]:
+        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            messages = self.receive_nowait()
+            if messages:
+                return messages
+            await self._wait_events()
+
+    def receive_nowait(self) -> list[list[bytes]]:
+        """The messages that are here, up to `RECEIVE_COUNT_MAX`."""
+        receive = self._socket.recv_multipart
+        messages: list[list[bytes]] = []
+        try:
+            while len(messages) < RECEIVE_COUNT_MAX:
+                messages.append(receive(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
+        return messages
+
+    async def receive_with_peer(self) -> tuple[list[bytes], str]:
+        """Waits for one message, and tells the IP address that it came from (empty where that is unknown)."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                await self._wait_events()
+                continue
+            try:
+                peer = frames[0].get("Peer-Address")
+            except zmq.ZMQError:
+                peer = ""
+            return [frame.bytes for frame in frames], str(peer)
+
+    def close(self, linger_ms: int) -> None:
+        """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._socket.close(linger_ms)
+
+    async def _wait_events(self) -> None:
+        if self._waiting is not None:
+            raise trio.BusyResourceError("another task is receiving from this socket")
+        if self._has_messages():
+            return
+        with anyio.CancelScope() as scope:
+            self._waiting = scope
+            try:
+                await anyio.wait_readable(self._fd)
+            finally:
+                self._waiting = None
+
+    def _has_messages(self) -> bool:
+        return bool(self._socket.EVENTS & zmq.POLLIN)
+
+    def _wake(self) -> None:
+        """After a call that may have consumed the sign that a waiting reader waits for."""
+        if self._waiting is not None and self._has_messages():
+            self._waiting.cancel()

@@ -1,0 +1,58 @@
+"""RFC 46 on the wire: messages, the two dialects, subscriptions and beacons. Octets in, values out, no I/O."""
+
+from dafka.wire.batch import BatchDecoder, encode_batch
+from dafka.wire.beacon import BEACON, WELCOME, NodeBeacon, TowerBeacon, check_endpoint
+from dafka.wire.codec import decode, encode
+from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, SIGNATURE, VERSION, Command, Dialect
+from dafka.wire.messages import (
+    MESSAGES,
+    Ack,
+    ConsumerHello,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    Inbound,
+    Kind,
+    Message,
+    Record,
+    RecordRun,
+    StoreHello,
+)
+from dafka.wire.topics import Subscription, decode_subscription, subscription_prefix
+
+__all__ = [
+    "BEACON",
+    "MESSAGES",
+    "NUMBER_4_MAX",
+    "NUMBER_8_MAX",
+    "SIGNATURE",
+    "VERSION",
+    "WELCOME",
+    "Ack",
+    "BatchDecoder",
+    "Command",
+    "ConsumerHello",
+    "Dialect",
+    "DirectHead",
+    "DirectRecord",
+    "Fetch",
+    "GetHeads",
+    "Head",
+    "Inbound",
+    "Kind",
+    "Message",
+    "NodeBeacon",
+    "Record",
+    "RecordRun",
+    "StoreHello",
+    "Subscription",
+    "TowerBeacon",
+    "check_endpoint",
+    "decode",
+    "decode_subscription",
+    "encode",
+    "encode_batch",
+    "subscription_prefix",
+]

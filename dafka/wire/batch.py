@@ -1,0 +1,155 @@
+"""Frames to messages and back by the batch: what sits between a drained socket and a state machine.
+
+Consecutive RECORDs of a partition differ in their last eight header octets alone, the sequence. The decoder knows a
+header it has read before by the rest of it, and gathers records into runs; the encoder writes a run's header once.
+Both agree with `codec`, message by message; a test compares them on random input.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dafka.errors import WireError
+from dafka.records import Partition, RecordBatch
+from dafka.wire import codec
+from dafka.wire.constants import Command, Dialect
+from dafka.wire.messages import DirectRecord, Inbound, Record, RecordRun
+from dafka.wire.primitives import NUMBER_8
+
+HEADERS_MAX = 16_384
+"""Headers remembered: one a partition, and one a requestor and partition. When full it starts anew, at the cost of
+one slow decode a header; a peer that invents headers gains nothing else."""
+
+_RECORD_ID = Command.RECORD.value[0]
+_DIRECT_RECORD_ID = Command.DIRECT_RECORD.value[0]
+
+
+class _Header:
+    """A record header without its sequence, and the run of records that it is gathering in this batch."""
+
+    __slots__ = ("contents", "dialect", "first_sequence", "next_sequence", "partition", "place", "requestor")
+
+    def __init__(self, message: Record | DirectRecord, dialect: Dialect) -> None:
+        self.partition = Partition(message.subject, message.address)
+        self.requestor = message.requestor if isinstance(message, DirectRecord) else None
+        self.dialect = dialect
+        self.contents: list[bytes] | None = None
+        self.first_sequence = 0
+        self.next_sequence = 0
+        self.place = 0
+
+    def close_run(self) -> RecordRun:
+        """Ends the run that is being gathered."""
+        assert self.contents is not None
+        run = RecordRun(RecordBatch(self.partition, self.first_sequence, self.contents), self.requestor)
+        self.contents = None
+        return run
+
+
+class BatchDecoder:
+    """Turns drained messages into a list of runs and commands; discards and counts what is malformed.
+
+    Attributes:
+        discarded: how many messages were thrown away, by the field that was wrong.
+        heard: the dialects that well-formed messages came in.
+    """
+
+    def __init__(self) -> None:
+        self.discarded: Counter[str] = Counter()
+        self.heard: set[Dialect] = set()
+        self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
+
+    def decode(self, messages: Iterable[Sequence[bytes]]) -> list[Inbound]:
+        """Runs and other commands in the order in which they began. Malformed messages leave only a count."""
+        inbound: list[Inbound | _Header] = []
+        headers = self._headers
+        for frames in messages:
+            first = frames[0] if frames else b""
+            command = first[0] if first else -1
+            if command != _RECORD_ID and command != _DIRECT_RECORD_ID:
+                self._decode_other(frames, inbound)
+                continue
+            key: bytes | tuple[bytes, bytes]
+            if len(frames) == 2:
+                key, octets = first[:-8], first[-8:]
+            else:
+                fields = frames[1] if len(frames) > 1 else b""
+                key, octets = (first, fields[:-8]), fields[-8:]
+            header = headers.get(key)
+            if header is None:
+                header = self._read_header(frames, key)
+                if header is None:
+                    continue
+            elif len(frames) != (2 if header.dialect is Dialect.LIBDAFKA else 3):
+                self.discarded["frames"] += 1
+                continue
+            sequence = int.from_bytes(octets, "big")
+            contents = header.contents
+            if contents is None or sequence != header.next_sequence:
+                if contents is not None:
+                    inbound[header.place] = header.close_run()
+                header.contents = contents = []
+                header.first_sequence = sequence
+                header.place = len(inbound)
+                inbound.append(header)
+            contents.append(frames[-1])
+            header.next_sequence = sequence + 1
+        return [item.close_run() if isinstance(item, _Header) else item for item in inbound]
+
+    def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Header]) -> None:
+        try:
+            message, dialect = codec.decode(frames)
+        except WireError as error:
+            self.discarded[error.field] += 1
+            return
+        assert not isinstance(message, (Record, DirectRecord))
+        self.heard.add(dialect)
+        inbound.append(message)
+
+    def _read_header(self, frames: Sequence[bytes], key: bytes | tuple[bytes, bytes]) -> _Header | None:
+        try:
+            message, dialect = codec.decode(frames)
+        except WireError as error:
+            self.discarded[error.field] += 1
+            return None
+        assert isinstance(message, (Record, DirectRecord))
+        if len(self._headers) >= HEADERS_MAX:
+            self._headers.clear()
+        self.heard.add(dialect)
+        self._headers[key] = header = _Header(message, dialect)
+        return header
+
+
+def encode_batch(messages: Iterable[Inbound], dialect: Dialect) -> list[Sequence[bytes]]:
+    """The frames of every message, a run as one message a record, in order.
+
+    Raises `WireError` where the libdafka dialect cannot carry a topic.
+    """
+    encoded: list[Sequence[bytes]] = []
+    for message in messages:
+        if isinstance(message, RecordRun):
+            encoded.extend(_encode_run(message, dialect))
+        else:
+            encoded.append(codec.encode(message, dialect))
+    return encoded
+
+
+def _encode_run(run: RecordRun, dialect: Dialect) -> list[Sequence[bytes]]:
+    batch = run.batch
+    if not batch.contents:
+        return []
+    partition, first_sequence = batch.partition, batch.first_sequence
+    first: Record | DirectRecord
+    if run.requestor is None:
+        first = Record(partition.address, partition.topic, first_sequence, batch.contents[0])
+    else:
+        first = DirectRecord(run.requestor, partition.address, partition.topic, first_sequence, batch.contents[0])
+    *topic_frame, header, _ = codec.encode(first, dialect)
+    stem = header[:-8]
+    pack = NUMBER_8.pack
+    numbered = enumerate(batch.contents, first_sequence)
+    if topic_frame:
+        topic = topic_frame[0]
+        return [(topic, stem + pack(sequence), content) for sequence, content in numbered]
+    return [(stem + pack(sequence), content) for sequence, content in numbered]
