@@ -1,1 +1,70 @@
-"""dafka"""
+"""Dafka (ZeroMQ RFC 46) for Trio: decentralised streams of records.
+
+async with dafka.open_producer("orders") as producer:
+    await producer.send(b"...")
+
+async with dafka.open_consumer(["orders"]) as consumer:
+    async for record in consumer: ...
+
+async with trio.open_nursery() as nursery:
+    await nursery.start(dafka.serve_tower)
+    await nursery.start(dafka.serve_store)
+"""
+
+from dafka.config import (
+    BeaconConfig,
+    Config,
+    ConsumerConfig,
+    FetchConfig,
+    NodeConfig,
+    ProducerConfig,
+    StoreConfig,
+    TowerConfig,
+)
+from dafka.errors import DafkaError
+from dafka.records import Partition, Record, RecordBatch
+from dafka.roles import (
+    Consumer,
+    ConsumerStatistics,
+    EventFeed,
+    Producer,
+    ProducerStatistics,
+    Store,
+    StoreStatistics,
+    Tower,
+    TowerStatistics,
+    open_consumer,
+    open_producer,
+    serve_store,
+    serve_tower,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BeaconConfig",
+    "Config",
+    "Consumer",
+    "ConsumerConfig",
+    "ConsumerStatistics",
+    "DafkaError",
+    "EventFeed",
+    "FetchConfig",
+    "NodeConfig",
+    "Partition",
+    "Producer",
+    "ProducerConfig",
+    "ProducerStatistics",
+    "Record",
+    "RecordBatch",
+    "Store",
+    "StoreConfig",
+    "StoreStatistics",
+    "Tower",
+    "TowerConfig",
+    "TowerStatistics",
+    "open_consumer",
+    "open_producer",
+    "serve_store",
+    "serve_tower",
+]

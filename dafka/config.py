@@ -184,8 +184,9 @@ class FetchConfig:
     page_records_max: int = _setting(50_000, _at_least(1))
     page_bytes_max: int = _setting(8 * MIB, _at_least(1))
     """Later FETCHes ask for as many records as fit into this."""
-    partitions_max: int = _setting(64, _at_least(1))
-    """Partitions fetched at the same time; the others wait in line."""
+    partitions_max: int = _setting(16, _at_least(1))
+    """Partitions fetched at the same time; the others wait in line. Their pages together stay below the high
+    watermark, so that the sender's queue never drops a page."""
     retry_ms: int = _setting(500, _at_least(1))
     """No progress for this long: the FETCH is sent again, each time after twice the wait, up to the next limit."""
     retry_max_ms: int = _setting(5000, _at_least(1))

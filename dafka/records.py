@@ -69,6 +69,7 @@ class Record:
 
     @property
     def topic(self) -> str:
+        """The topic that the record was published to."""
         return self.partition.topic
 
 

@@ -25,6 +25,7 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.replies import Reply, ReplyQueue
@@ -39,6 +40,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "Machine",
     "Notify",
     "PartitionHeard",
     "PartitionSilent",

@@ -135,6 +135,14 @@ class ProducerMachine:
                 return self._head(now)
         return []
 
+    def peer_joined(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: whoever needs the head subscribes to it."""
+        return []
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: its ACKs still count, records do not come back from a disk."""
+        return []
+
     def tick(self, now: float) -> list[Action]:
         """HEAD each interval once a record was published (RFC 46, "The HEAD Command"); notices silent stores."""
         actions: list[Action] = []

@@ -116,12 +116,15 @@ class StoreMachine:
         return actions + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: a peer shows what it is by what it subscribes to."""
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: its partitions stay."""
         return []
 
     def settled(self, now: float) -> list[Action]:
+        """Nothing to do: a store listens from the first moment."""
         return []
 
     def tick(self, now: float) -> list[Action]:

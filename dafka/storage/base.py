@@ -54,6 +54,14 @@ class Storage(Protocol):
     `StorageError` where the medium fails (a full disk, say), and work again when it does.
     """
 
+    @property
+    def identity(self) -> str:
+        """A node address that belongs to this storage for good.
+
+        A store takes it, so that producers can tell one restarted store from two; and so does a producer whose spool
+        this is, to resume its partition.
+        """
+
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """Adds records, all or none, and returns when they are durable.
 

@@ -9,7 +9,7 @@ import trio
 
 from dafka.errors import StorageError
 from dafka.protocol.window import Window
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition, RecordBatch, new_address
 from dafka.storage.base import READ_BYTES, PartitionInfo, Storage
 
 
@@ -17,6 +17,7 @@ class MemoryStorage:
     """See `Storage`: the reference for the others, and the shortest."""
 
     def __init__(self) -> None:
+        self.identity = new_address()
         self._windows: dict[Partition, Window] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
 

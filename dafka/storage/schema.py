@@ -3,6 +3,7 @@
     partitions      one row a partition: its topic, its address (the producer's), what is held of it
     records         one row a record, in the order of its key (partition_id, sequence)
     positions       one row a consumer's name and partition: the sequence it wants next
+    node            one row: the node address that belongs to this store
     topic_records   a view that puts topic and address beside each record
 
 `topic` and `address` are TEXT, or BLOB where their octets are not UTF-8. Times are milliseconds since 1970, UTC.
@@ -15,7 +16,7 @@ import sqlite3
 from sqlite_utils import Database, Migrations
 
 from dafka.errors import StorageFormatError
-from dafka.records import Partition, decode_text, encode_text
+from dafka.records import Partition, decode_text, encode_text, new_address
 
 APPLICATION_ID = 0x4441464B
 """'DAFK', in the file's header: tells a store from any other SQLite database."""
@@ -57,6 +58,7 @@ def create_tables(db: Database) -> None:
         pk=("name", "topic", "address"),
         not_null={"next_sequence", "saved_at"},
     )
+    db.table("node").insert({"address": new_address()}, pk="address")
     db.create_view(
         "topic_records",
         """SELECT topic, address, sequence, stored_at, content

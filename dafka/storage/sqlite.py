@@ -50,12 +50,15 @@ _T = TypeVar("_T")
 class SqliteStorage:
     """See `Storage`."""
 
+    identity: str
+
     def __init__(self, path: str, connect: Callable[[], sqlite3.Connection], *, read_only: bool) -> None:
         self._path = path
         self._reader = connect()
         self._writer = None if read_only else connect()
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
+        (self.identity,) = self._reader.execute("SELECT address FROM node").fetchone()
         self._ids: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         if self._writer is not None:

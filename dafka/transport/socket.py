@@ -129,10 +129,10 @@ class Socket:
                 await self._wait_events()
                 continue
             try:
-                peer = frames[0].get("Peer-Address")
+                peer = str(frames[0].get("Peer-Address"))
             except zmq.ZMQError:
                 peer = ""
-            return [frame.bytes for frame in frames], str(peer)
+            return [frame.bytes for frame in frames], peer
 
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
@@ -153,7 +153,7 @@ class Socket:
                 self._waiting = None
 
     def _has_messages(self) -> bool:
-        return bool(self._socket.EVENTS & zmq.POLLIN)
+        return bool(int(self._socket.EVENTS) & zmq.POLLIN)
 
     def _wake(self) -> None:
         """After a call that may have consumed the sign that a waiting reader waits for."""

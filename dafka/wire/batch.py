@@ -21,8 +21,7 @@ HEADERS_MAX = 16_384
 """Headers remembered: one a partition, and one a requestor and partition. When full it starts anew, at the cost of
 one slow decode a header; a peer that invents headers gains nothing else."""
 
-_RECORD_ID = Command.RECORD.value[0]
-_DIRECT_RECORD_ID = Command.DIRECT_RECORD.value[0]
+_RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
 
 
 class _Header:
@@ -67,7 +66,7 @@ class BatchDecoder:
         for frames in messages:
             first = frames[0] if frames else b""
             command = first[0] if first else -1
-            if command != _RECORD_ID and command != _DIRECT_RECORD_ID:
+            if command not in _RECORD_IDS:
                 self._decode_other(frames, inbound)
                 continue
             key: bytes | tuple[bytes, bytes]

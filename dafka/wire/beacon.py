@@ -45,6 +45,7 @@ class NodeBeacon:
     port: int
 
     def encode(self) -> list[bytes]:
+        """The beacon's frames."""
         return [BEACON, encode_text(self.address, "uuid"), self.host.encode("ascii"), b"%d" % self.port]
 
     @classmethod
@@ -63,6 +64,7 @@ class TowerBeacon:
     endpoint: str
 
     def encode(self) -> list[bytes]:
+        """The beacon's frames."""
         return [BEACON, encode_text(self.address, "uuid"), self.endpoint.encode("ascii")]
 
     @classmethod

@@ -1,0 +1,23 @@
+"""The four roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
+
+from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
+from dafka.roles.feed import EventFeed
+from dafka.roles.producer import Producer, ProducerStatistics, open_producer
+from dafka.roles.store import Store, StoreStatistics, serve_store
+from dafka.roles.tower import Tower, TowerStatistics, serve_tower
+
+__all__ = [
+    "Consumer",
+    "ConsumerStatistics",
+    "EventFeed",
+    "Producer",
+    "ProducerStatistics",
+    "Store",
+    "StoreStatistics",
+    "Tower",
+    "TowerStatistics",
+    "open_consumer",
+    "open_producer",
+    "serve_store",
+    "serve_tower",
+]

@@ -1,0 +1,263 @@
+"""The consumer: every record of its topics, each partition in order, from wherever it is to be had."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from dafka.config import Config
+from dafka.errors import ConfigError
+from dafka.protocol import ConsumerMachine
+from dafka.records import Partition, Record, RecordBatch, new_address
+from dafka.roles.feed import EventFeed
+from dafka.roles.names import check_topic
+from dafka.roles.node import Node, open_node, single_exception
+from dafka.storage import Storage, open_storage
+
+SETTLE_S = 2.0
+"""How long opening a `latest` consumer waits for a cluster to answer before it goes ahead alone."""
+
+
+@attrs.frozen
+class ConsumerStatistics:
+    """A consumer's counters since it was opened.
+
+    `positions` gives, by partition, the next sequence the program will be given; `lag` how many records are known to
+    exist from there on, partitions without any left out. `buffered_bytes` wait for the program to take them.
+    """
+
+    records: int
+    bytes: int
+    buffered_bytes: int
+    fetches_sent: int
+    positions: dict[Partition, int]
+    lag: dict[Partition, int]
+    discarded: dict[str, int]
+    peers: int
+
+
+class Consumer:
+    """Made by `open_consumer`. Iterate over it for records, or over `batches()` for runs of them.
+
+    Attributes:
+        address: the consumer's node address.
+        endpoint: where other nodes connect to.
+    """
+
+    def __init__(self, node: Node, machine: ConsumerMachine, config: Config, saved: Storage | None) -> None:
+        self.address = node.address
+        self.endpoint = node.endpoint
+        self._node = node
+        self._machine = machine
+        self._config = config
+        self._saved = saved
+        self._buffer: deque[RecordBatch] = deque()
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._positions: dict[Partition, int] = {}
+        self._open_batch: RecordBatch | None = None
+        self._open_records: Iterator[Record] = iter(())
+        self._records = 0
+        self._bytes = 0
+        self._is_closed = False
+        node.on_batch(self._take)
+
+    @property
+    def events(self) -> EventFeed:
+        """What happened, from the start on; an async iterable."""
+        return self._node.events
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics subscribed to."""
+        return tuple(self._machine.topics)
+
+    def subscribe(self, topic: str) -> None:
+        """Follows one more topic. Raises `ConfigError` for one that cannot be."""
+        check_topic(topic, self._config)
+        self._node.act(self._machine.subscribe(topic, trio.current_time()))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Stops following a topic: no record of it is given any more."""
+        self._node.act(self._machine.unsubscribe(topic))
+        kept = [batch for batch in self._buffer if batch.partition.topic != topic]
+        self._machine.buffered_bytes = sum(batch.content_bytes for batch in kept)
+        self._buffer = deque(kept)
+        if self._open_batch is not None and self._open_batch.partition.topic == topic:
+            self._take_open_batch()
+
+    def batches(self) -> AsyncIterator[RecordBatch]:
+        """The records in runs, each of one partition and in order. Waits for more, for ever.
+
+        Iterating raises `trio.ClosedResourceError` after the block.
+        """
+        return _Batches(self)
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        """The records one by one, each partition's in order. A checkpoint a batch, not a record."""
+        return _Records(self)
+
+    def positions(self) -> dict[Partition, int]:
+        """By partition, the sequence after the last record that the program was given."""
+        return dict(self._positions)
+
+    async def save_positions(self) -> None:
+        """Makes `positions` durable under the consumer's name; opened again by that name, it goes on from there.
+
+        Raises `ConfigError` where the configuration has no `name` and `positions`, `StorageError` where they cannot
+        be written.
+        """
+        if self._saved is None:
+            raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in the [consumer] section")
+        await self._saved.save_positions(self._config.consumer.name, self._positions)
+
+    async def wait_settled(self) -> None:
+        """Waits until the nodes of a running cluster have been found."""
+        await self._node.settled.wait()
+
+    def statistics(self) -> ConsumerStatistics:
+        """What this consumer has done so far, and how far it is behind."""
+        cursors = self._machine.assembly.cursors
+        positions = {
+            partition: self._positions.get(partition, cursor.next_sequence) for partition, cursor in cursors.items()
+        }
+        lag = {
+            partition: cursors[partition].known_end - position
+            for partition, position in positions.items()
+            if cursors[partition].known_end > position
+        }
+        return ConsumerStatistics(
+            records=self._records,
+            bytes=self._bytes,
+            buffered_bytes=self._machine.buffered_bytes,
+            fetches_sent=self._machine.assembly.fetches_sent,
+            positions=positions,
+            lag=lag,
+            discarded=self._node.discarded(),
+            peers=self._node.peers,
+        )
+
+    def close(self) -> None:
+        """Makes waiting for records raise `trio.ClosedResourceError`."""
+        self._is_closed = True
+        self._arrived.unpark_all()
+
+    def _take(self, batch: RecordBatch) -> None:
+        self._buffer.append(batch)
+        self._machine.buffered_bytes += batch.content_bytes
+        self._arrived.unpark_all()
+
+    async def next_batch(self) -> RecordBatch:
+        """The next run of records, which the program has then been given; what iterating over `batches` does."""
+        batch = await self._next_batch()
+        self._positions[batch.partition] = batch.end_sequence
+        return batch
+
+    async def next_record(self) -> Record:
+        """The next record, which the program has then been given; what iterating over the consumer does."""
+        record = next(self._open_records, None)
+        if record is None:
+            batch = await self._next_batch()
+            self._open_batch, self._open_records = batch, iter(batch)
+            record = next(self._open_records)
+        self._positions[record.partition] = record.sequence + 1
+        return record
+
+    async def _next_batch(self) -> RecordBatch:
+        await trio.lowlevel.checkpoint()
+        rest = self._take_open_batch()
+        if rest is not None:
+            return rest
+        while not self._buffer:
+            if self._is_closed:
+                raise trio.ClosedResourceError("this consumer is closed")
+            await self._arrived.park()
+        batch = self._buffer.popleft()
+        size = batch.content_bytes
+        self._records += len(batch)
+        self._bytes += size
+        was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max
+        self._machine.buffered_bytes -= size
+        if was_full:
+            self._node.act(self._machine.taken(trio.current_time()))
+        return batch
+
+    def _take_open_batch(self) -> RecordBatch | None:
+        """What is left of a run that was being given record by record."""
+        batch, self._open_batch = self._open_batch, None
+        self._open_records = iter(())
+        if batch is None:
+            return None
+        rest = batch.between(self._positions[batch.partition], batch.end_sequence)
+        return rest if len(rest) else None
+
+
+class _Batches:
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> _Batches:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        return await self._consumer.next_batch()
+
+
+class _Records:
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> _Records:
+        return self
+
+    async def __anext__(self) -> Record:
+        return await self._consumer.next_record()
+
+
+@asynccontextmanager
+async def open_consumer(
+    topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
+) -> AsyncIterator[Consumer]:
+    """A consumer of these topics, for the length of a block.
+
+    It begins, in each partition, at the position given in `positions`, else at the one saved under its name, else
+    where `offset_reset` says. With `latest`, every record published after the block was entered is received.
+
+    Raises `ConfigError` for topics or settings that cannot be, `StorageError` where saved positions cannot be opened,
+    `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    """
+    config = config or Config()
+    names = [check_topic(topic, config) for topic in _several(topics)]
+    settings = config.consumer
+    if bool(settings.name) != bool(settings.positions):
+        raise ConfigError("[consumer]: `name` and `positions` go together; one of them is missing")
+    with single_exception():
+        async with AsyncExitStack() as stack:
+            saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
+            begin = await saved.load_positions(settings.name) if saved is not None else {}
+            machine = ConsumerMachine(new_address(), config, {**begin, **(positions or {})})
+            node = await stack.enter_async_context(
+                open_node(machine.address, machine, config, "consumer", settings.high_watermark)
+            )
+            consumer = Consumer(node, machine, config, saved)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(node.run)
+                try:
+                    for topic in names:
+                        consumer.subscribe(topic)
+                    if settings.offset_reset == "latest":
+                        with trio.move_on_after(SETTLE_S):
+                            await consumer.wait_settled()
+                    yield consumer
+                finally:
+                    consumer.close()
+                    nursery.cancel_scope.cancel()
+
+
+def _several(topics: Iterable[str]) -> Iterable[str]:
+    if isinstance(topics, str):
+        raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
+    return topics

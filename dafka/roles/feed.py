@@ -1,0 +1,65 @@
+"""Events on their way to the embedding program: kept for whoever looks, late or never, and logged."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator
+
+import trio
+
+from dafka.protocol import (
+    Event,
+    FetchUnanswered,
+    ForeignDialect,
+    PartitionSilent,
+    StorageFailed,
+    StoresSilent,
+    TowersSilent,
+)
+
+EVENTS_MAX = 1000
+"""Events kept for readers; one that is further behind misses the oldest."""
+
+_WARNINGS = (FetchUnanswered, ForeignDialect, PartitionSilent, StorageFailed, StoresSilent, TowersSilent)
+
+
+class EventFeed:
+    """What happened to one node, from its start on. Every iteration begins with the oldest event kept."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._count = 0
+        self._readers = trio.lowlevel.ParkingLot()
+
+    def put(self, event: Event) -> None:
+        """Adds an event, wakes the readers, and logs it."""
+        self._events.append(event)
+        self._count += 1
+        self._readers.unpark_all()
+        self._logger.log(logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO, "%s", event)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Reader(self)
+
+    async def wait_event(self, seen: int) -> tuple[Event, int]:
+        """The event after the first `seen` ones, and how many have been seen with it."""
+        while seen >= self._count:
+            await self._readers.park()
+        seen = max(seen, self._count - len(self._events))
+        return self._events[seen - self._count], seen + 1
+
+
+class _Reader:
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+        self._seen = 0
+
+    def __aiter__(self) -> _Reader:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.lowlevel.checkpoint()
+        event, self._seen = await self._feed.wait_event(self._seen)
+        return event

@@ -1,0 +1,187 @@
+"""One node of the mesh: feeds a state machine with what happens, and carries out what it asks for.
+
+One task owns each socket. Messages are drained, decoded and handed to the machine as one batch; the actions that
+come back are carried out at once, before anything else runs, so that a machine never sees the world half changed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import trio
+
+from dafka import wire
+from dafka.config import Config
+from dafka.discovery import Advertisement, Report, Settled, open_discovery
+from dafka.errors import TransportError
+from dafka.protocol import (
+    Action,
+    Append,
+    Deliver,
+    ForeignDialect,
+    Machine,
+    Notify,
+    PeerJoined,
+    PeerLeft,
+    Publish,
+    Subscribe,
+)
+from dafka.records import RecordBatch
+from dafka.roles.feed import EventFeed
+from dafka.transport import Mesh, open_mesh
+
+
+class Node:
+    """Attributes:
+    address: the node's own.
+    events: what happened to it.
+    settled: set when the nodes that were there before have been found.
+    peers: how many nodes are connected to.
+    """
+
+    def __init__(self, address: str, machine: Machine, mesh: Mesh, config: Config, role: str) -> None:
+        self.address = address
+        self.events = EventFeed(logging.getLogger(f"dafka.{role}"))
+        self.settled = trio.Event()
+        self.peers = 0
+        self._machine = machine
+        self._mesh = mesh
+        self._config = config
+        self._dialect = wire.Dialect(config.node.wire)
+        self._decoder = wire.BatchDecoder()
+        self._timer = trio.CancelScope()
+        self._is_dialect_told = False
+        self._on_batch: Callable[[RecordBatch], None] = lambda _: None
+        self._on_receive: Callable[[], None] = lambda: None
+
+    @property
+    def endpoint(self) -> str:
+        """Where other nodes connect to this one."""
+        return self._mesh.endpoint
+
+    def on_batch(self, handler: Callable[[RecordBatch], None]) -> None:
+        """Who takes the records that the machine delivers or wants appended."""
+        self._on_batch = handler
+
+    def on_receive(self, handler: Callable[[], None]) -> None:
+        """Who wants to look at the machine after each batch of messages."""
+        self._on_receive = handler
+
+    def discarded(self) -> dict[str, int]:
+        """Messages thrown away so far, by reason."""
+        return dict(self._decoder.discarded + self._machine.discarded)
+
+    def act(self, actions: Iterable[Action]) -> None:
+        """Carries out actions, in order, without waiting."""
+        outbound: list[wire.Inbound] = []
+        for action in actions:
+            if isinstance(action, Publish):
+                outbound.append(action.message)
+            elif isinstance(action, (Deliver, Append)):
+                self._on_batch(action.batch)
+            elif isinstance(action, Notify):
+                self.events.put(action.event)
+            elif isinstance(action, Subscribe):
+                self._mesh.subscriber.subscribe(action.prefix)
+            else:
+                self._mesh.subscriber.unsubscribe(action.prefix)
+        if outbound:
+            self.send(outbound)
+        self._timer.deadline = self._machine.deadline()
+
+    def send(self, messages: Iterable[wire.Inbound]) -> None:
+        """Publishes messages in this node's dialect."""
+        self._mesh.publisher.send_many(wire.encode_batch(messages, self._dialect))
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs the node until cancelled; `started` when it listens and advertises itself.
+
+        Raises `DiscoveryError` or `TransportError` where discovery cannot be set up.
+        """
+        discovery = open_discovery(self._config)
+        self.act(self._machine.start(trio.current_time()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive_messages)
+            nursery.start_soon(self._receive_subscriptions)
+            nursery.start_soon(self._keep_time)
+            await nursery.start(discovery.run, self._advertisement(), self._discovered)
+            task_status.started()
+
+    def _advertisement(self) -> Advertisement:
+        host = self._config.beacon.address
+        bound_host = self._config.node.bind.partition("://")[2].rpartition(":")[0]
+        if not host and bound_host not in ("*", "0.0.0.0", "[::]"):
+            host = bound_host
+        return Advertisement(self.address, host, self._mesh.port)
+
+    async def _receive_messages(self) -> None:
+        while True:
+            messages = self._decoder.decode(await self._mesh.subscriber.receive_many())
+            self.act(self._machine.receive(messages, trio.current_time()))
+            self._on_receive()
+            if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
+                self._is_dialect_told = True
+                (other,) = self._decoder.heard - {self._dialect}
+                self.events.put(ForeignDialect(self._dialect.value, other.value))
+
+    async def _receive_subscriptions(self) -> None:
+        while True:
+            frames = await self._mesh.publisher.receive_many()
+            found = [wire.decode_subscription(message[0]) for message in frames]
+            subscriptions = [subscription for subscription in found if subscription is not None]
+            self.act(self._machine.subscribed(subscriptions, trio.current_time()))
+
+    async def _keep_time(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self._machine.deadline()) as self._timer:
+                await trio.sleep_forever()
+            self.act(self._machine.tick(trio.current_time()))
+            await trio.lowlevel.checkpoint()
+
+    def _discovered(self, report: Report) -> None:
+        now = trio.current_time()
+        if isinstance(report, Settled):
+            self.settled.set()
+            self.act(self._machine.settled(now))
+            return
+        if isinstance(report, PeerJoined):
+            try:
+                self._mesh.subscriber.connect(report.endpoint)
+            except TransportError:
+                self._machine.discarded["endpoint"] += 1
+                return
+            self.peers += 1
+            self.act(self._machine.peer_joined(report.address, now))
+        elif isinstance(report, PeerLeft):
+            self._mesh.subscriber.disconnect(report.endpoint)
+            self.peers -= 1
+            self.act(self._machine.peer_left(report.address, now))
+        self.events.put(report)
+
+
+@contextmanager
+def single_exception() -> Iterator[None]:
+    """Lets a lone exception out of the groups that nurseries wrap it in: callers need not know of nurseries."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if error is group:
+            raise
+        raise error from error.__cause__
+
+
+@asynccontextmanager
+async def open_node(
+    address: str, machine: Machine, config: Config, role: str, high_watermark: int
+) -> AsyncIterator[Node]:
+    """A node that is not running yet, with its sockets bound; closed when the block is left.
+
+    Raises `AddressInUseError` where the configured endpoint cannot be bound.
+    """
+    async with open_mesh(config.node, high_watermark) as mesh:
+        yield Node(address, machine, mesh, config, role)

@@ -1,0 +1,251 @@
+"""The producer: publishes records of one topic as one partition, and keeps them until stores have them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from dafka.config import Config
+from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError, WireError
+from dafka.protocol import ProducerMachine, Reply
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.roles.feed import EventFeed
+from dafka.roles.names import check_name, check_topic
+from dafka.roles.node import Node, open_node, single_exception
+from dafka.roles.replier import Replier
+from dafka.storage import READ_BYTES, Storage, open_storage
+from dafka.wire import Dialect
+
+RUN_RECORDS_MAX = 1000
+"""Records published before what came in meanwhile gets its turn: a few milliseconds' worth."""
+
+SPOOL_TRIM_RECORDS = 10_000
+"""Acknowledged records that stay in a spool before they are trimmed together."""
+
+_ACKNOWLEDGED = "acknowledged"
+
+
+@attrs.frozen
+class ProducerStatistics:
+    """A producer's counters since it was opened; `unacknowledged` counts what a spool brought along, too."""
+
+    records: int
+    bytes: int
+    next_sequence: int
+    unacknowledged: int
+    fetches_received: int
+    records_sent: int
+    discarded: dict[str, int]
+    peers: int
+
+
+class Producer:
+    """Made by `open_producer`.
+
+    Attributes:
+        partition: the topic, and the producer's address, which is the partition's name.
+        endpoint: where other nodes connect to.
+    """
+
+    def __init__(self, node: Node, machine: ProducerMachine, config: Config, spool: Storage | None) -> None:
+        self.partition = machine.partition
+        self.endpoint = node.endpoint
+        self._node = node
+        self._machine = machine
+        self._config = config.producer
+        self._spool = spool
+        self._trimmed_end = machine.acknowledged_end
+        self._replier = Replier(node, machine.replies, self._read)
+        self._sending = trio.Lock()
+        self._progress = trio.lowlevel.ParkingLot()
+        self._records = 0
+        self._bytes = 0
+        self._is_closed = False
+        node.on_receive(self._received)
+
+    @property
+    def events(self) -> EventFeed:
+        """What happened, from the start on; an async iterable."""
+        return self._node.events
+
+    async def send(self, content: bytes) -> int:
+        """Publishes one record and gives its sequence. `send_many` is far faster for more than one.
+
+        Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes,
+        `StorageError` where a spool cannot take it, `trio.ClosedResourceError` after the block.
+        """
+        return (await self.send_many([content])).start
+
+    async def send_many(self, contents: Sequence[bytes]) -> range:
+        """Publishes records, in order, and gives their sequences.
+
+        They are published (and with a spool, durable) when this returns, but not yet stored: see `wait_stored`.
+        Waits while too much is unacknowledged. Cancelled, it has published some first part of the records.
+        Raises as `send` does.
+        """
+        for content in contents:
+            if type(content) is not bytes:
+                raise WireError("content", f"bytes, not {type(content).__name__}")
+        async with self._sending:
+            first_sequence = self._machine.next_sequence
+            for start in range(0, len(contents), RUN_RECORDS_MAX):
+                await self._send_run(contents[start : start + RUN_RECORDS_MAX])
+            return range(first_sequence, self._machine.next_sequence)
+
+    async def wait_stored(self) -> None:
+        """Waits until every record sent so far is acknowledged by `min_stores` stores.
+
+        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block.
+        """
+        end_sequence = self._machine.next_sequence
+        await trio.lowlevel.checkpoint()
+        while self._machine.acknowledged_end < end_sequence:
+            self._check_open()
+            await self._progress.park()
+
+    async def wait_settled(self) -> None:
+        """Waits until the nodes of a running cluster have been found, and publishing has begun."""
+        await self._node.settled.wait()
+
+    def statistics(self) -> ProducerStatistics:
+        """What this producer has done so far."""
+        machine = self._machine
+        return ProducerStatistics(
+            records=self._records,
+            bytes=self._bytes,
+            next_sequence=machine.next_sequence,
+            unacknowledged=machine.unacknowledged,
+            fetches_received=machine.fetches_received,
+            records_sent=self._replier.records_sent,
+            discarded=self._node.discarded(),
+            peers=self._node.peers,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Runs the producer's tasks until cancelled; `open_producer` does this."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._replier.run)
+            if self._spool is not None:
+                nursery.start_soon(self._trim_spool, self._spool)
+            await nursery.start(self._node.run)
+            task_status.started()
+
+    async def finish(self) -> None:
+        """Waits for outstanding ACKs, as long as the configuration says.
+
+        Raises `UnacknowledgedError` where some are still outstanding then.
+        """
+        with trio.move_on_after(self._config.close_timeout_ms / 1000):
+            await self.wait_settled() if self._config.min_stores == 0 and self._records else None
+            await self.wait_stored()
+        if self._machine.unacknowledged:
+            raise UnacknowledgedError(
+                self._machine.unacknowledged, self._machine.acknowledged_end, self._config.min_stores
+            )
+
+    def close(self) -> None:
+        """Makes waiting and further sending raise `trio.ClosedResourceError`."""
+        self._is_closed = True
+        self._progress.unpark_all()
+
+    async def _send_run(self, contents: Sequence[bytes]) -> None:
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        while not self._machine.has_room():
+            await self._progress.park()
+            self._check_open()
+        if self._spool is not None:
+            with trio.CancelScope(shield=True):
+                await self._spool.append([RecordBatch(self.partition, self._machine.next_sequence, contents)])
+        self._node.act(self._machine.publish(contents, trio.current_time()))
+        self._records += len(contents)
+        self._bytes += sum(map(len, contents))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise trio.ClosedResourceError("this producer is closed")
+
+    def _received(self) -> None:
+        self._replier.wake()
+        self._progress.unpark_all()
+
+    async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
+        if self._spool is not None:
+            return await self._spool.read(self.partition, reply.next_sequence, count)
+        return self._machine.window.read(reply.next_sequence, count, READ_BYTES)
+
+    async def _trim_spool(self, spool: Storage) -> None:
+        """Lets acknowledged records go from the spool, all but the last one, which tells where to resume."""
+        while True:
+            await self._progress.park()
+            end = self._machine.acknowledged_end
+            if end - self._trimmed_end >= SPOOL_TRIM_RECORDS or (
+                end > self._trimmed_end and not self._machine.unacknowledged
+            ):
+                self._trimmed_end = end
+                with trio.CancelScope(shield=True):
+                    await spool.save_positions(_ACKNOWLEDGED, {self.partition: end})
+                    await spool.trim(self.partition, end - 1)
+
+
+@asynccontextmanager
+async def open_producer(topic: str, config: Config | None = None) -> AsyncIterator[Producer]:
+    """A producer of one topic, for the length of a block.
+
+    Leaving the block normally waits for outstanding ACKs (`close_timeout_ms`), and raises `UnacknowledgedError` with
+    their number where they do not come; leaving it by an exception or cancelled does not wait.
+
+    Raises `ConfigError` for a topic or settings that cannot be, `StorageError` where the spool cannot be opened,
+    `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    """
+    config = config or Config()
+    check_topic(topic, config)
+    if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
+        raise ConfigError("min_stores: above 1 it needs wire rfc46, because a libdafka ACK does not name its store")
+    with single_exception():
+        async with AsyncExitStack() as stack:
+            spool = (
+                await stack.enter_async_context(open_storage(config.producer.spool)) if config.producer.spool else None
+            )
+            machine = await _make_machine(topic, config, spool)
+            address = machine.partition.address
+            node = await stack.enter_async_context(
+                open_node(address, machine, config, "producer", config.producer.high_watermark)
+            )
+            producer = Producer(node, machine, config, spool)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(producer.run)
+                try:
+                    yield producer
+                    await producer.finish()
+                finally:
+                    producer.close()
+                    nursery.cancel_scope.cancel()
+
+
+async def _make_machine(topic: str, config: Config, spool: Storage | None) -> ProducerMachine:
+    """The machine of a new partition, or, with a spool, of the one that was left there."""
+    identity = config.producer.identity
+    if identity:
+        check_name(identity, "identity")
+    if spool is None:
+        partition = Partition(topic, identity or new_address())
+        return ProducerMachine(partition, config.producer, config.fetch.replies_max)
+    partition = Partition(topic, identity or spool.identity)
+    info = (await spool.partitions(topic)).get(partition)
+    acknowledged = await spool.load_positions(_ACKNOWLEDGED)
+    end = 0 if info is None else info.end_sequence
+    acknowledged_end = max(acknowledged.get(partition, 0), 0 if info is None else info.earliest_sequence)
+    if acknowledged_end > end:
+        raise StorageSequenceError(f"{config.producer.spool}: the spool ends at {end}, before what was acknowledged")
+    return ProducerMachine(
+        partition,
+        config.producer,
+        config.fetch.replies_max,
+        next_sequence=end,
+        acknowledged_end=acknowledged_end,
+        is_spooled=True,
+    )

@@ -1,0 +1,176 @@
+"""The store: makes every record durable, acknowledges it, and serves it to whoever missed it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+import trio
+
+from dafka.config import Config
+from dafka.errors import StorageError
+from dafka.protocol import Reply, StorageFailed, StorageRecovered, StoreMachine
+from dafka.records import Partition, RecordBatch
+from dafka.roles.feed import EventFeed
+from dafka.roles.node import Node, open_node, single_exception
+from dafka.roles.replier import Replier
+from dafka.storage import Storage, open_storage
+
+FLUSH_S = 10.0
+"""When a store is stopped, how long it may take to write what it has received."""
+
+
+@attrs.frozen
+class StoreStatistics:
+    """A store's counters since it was opened.
+
+    `lag` is, by partition, how many records are known to exist and not yet durable here; partitions without any are
+    left out. `pending_bytes` have been received and not yet written.
+    """
+
+    partitions: int
+    records_stored: int
+    bytes_stored: int
+    commits: int
+    pending_bytes: int
+    fetches_sent: int
+    fetches_received: int
+    records_sent: int
+    lag: dict[Partition, int]
+    discarded: dict[str, int]
+    peers: int
+
+
+class Store:
+    """Attributes:
+    address: the store's node address; it stays with the storage.
+    endpoint: where other nodes connect to.
+    """
+
+    def __init__(self, node: Node, machine: StoreMachine, storage: Storage, config: Config) -> None:
+        self.address = node.address
+        self.endpoint = node.endpoint
+        self._node = node
+        self._machine = machine
+        self._storage = storage
+        self._retry_s = config.store.retry_ms / 1000
+        self._replier = Replier(node, machine.replies, self._read)
+        self._pending: deque[RecordBatch] = deque()
+        self._arrived = trio.lowlevel.ParkingLot()
+        self._records_stored = 0
+        self._bytes_stored = 0
+        self._commits = 0
+        node.on_batch(self._take)
+        node.on_receive(self._replier.wake)
+
+    @property
+    def events(self) -> EventFeed:
+        """What happened, from the start on; an async iterable."""
+        return self._node.events
+
+    def statistics(self) -> StoreStatistics:
+        """What this store has done so far."""
+        machine = self._machine
+        lag = {
+            partition: cursor.known_end - machine.durable_end(partition)
+            for partition, cursor in machine.assembly.cursors.items()
+            if cursor.known_end > machine.durable_end(partition)
+        }
+        return StoreStatistics(
+            partitions=len(machine.assembly.cursors),
+            records_stored=self._records_stored,
+            bytes_stored=self._bytes_stored,
+            commits=self._commits,
+            pending_bytes=machine.pending_bytes,
+            fetches_sent=machine.assembly.fetches_sent,
+            fetches_received=machine.fetches_received,
+            records_sent=self._replier.records_sent,
+            lag=lag,
+            discarded=self._node.discarded(),
+            peers=self._node.peers,
+        )
+
+    async def run(self, task_status: trio.TaskStatus[Store]) -> None:
+        """Runs until cancelled, then writes what has been received."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._replier.run)
+                await nursery.start(self._node.run)
+                task_status.started(self)
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
+                await self._flush()
+
+    def _take(self, batch: RecordBatch) -> None:
+        self._pending.append(batch)
+        self._machine.pending_bytes += batch.content_bytes
+        self._arrived.unpark_all()
+
+    async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
+        end = self._machine.durable_end(reply.partition)
+        if reply.next_sequence >= end:
+            return None
+        return await self._storage.read(reply.partition, reply.next_sequence, min(count, end - reply.next_sequence))
+
+    async def _write(self) -> None:
+        """Group commit: what arrives while one transaction is being made durable is the next one."""
+        is_failing = False
+        while True:
+            if not self._pending:
+                await self._arrived.park()
+            try:
+                await self._flush()
+            except StorageError as error:
+                if not is_failing:
+                    self.events.put(StorageFailed(str(error)))
+                is_failing = True
+                await trio.sleep(self._retry_s)
+            else:
+                if is_failing:
+                    self.events.put(StorageRecovered())
+                is_failing = False
+
+    async def _flush(self) -> None:
+        """Appends everything pending in one transaction, then acknowledges it."""
+        taken = len(self._pending)
+        batches = join_runs([self._pending[index] for index in range(taken)])
+        if not batches:
+            return
+        await self._storage.append(batches)
+        size = sum(batch.content_bytes for batch in batches)
+        for _ in range(taken):
+            self._pending.popleft()
+        self._machine.pending_bytes -= size
+        self._records_stored += sum(map(len, batches))
+        self._bytes_stored += size
+        self._commits += 1
+        ends = {batch.partition: batch.end_sequence for batch in batches}
+        self._node.act(self._machine.committed(ends, trio.current_time()))
+
+
+def join_runs(batches: list[RecordBatch]) -> list[RecordBatch]:
+    """One run a partition, for runs that follow one another."""
+    contents: dict[Partition, list[bytes]] = {}
+    first_sequences: dict[Partition, int] = {}
+    for batch in batches:
+        first_sequences.setdefault(batch.partition, batch.first_sequence)
+        contents.setdefault(batch.partition, []).extend(batch.contents)
+    return [RecordBatch(partition, first_sequences[partition], joined) for partition, joined in contents.items()]
+
+
+async def serve_store(
+    config: Config | None = None, *, task_status: trio.TaskStatus[Store] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs a store until cancelled; `started` gives the `Store` once it listens.
+
+    Raises `StorageError` (`StorageBusyError`, `StorageFormatError`) where its storage cannot be opened,
+    `AddressInUseError` where it cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    """
+    config = config or Config()
+    with single_exception():
+        async with open_storage(config.store.storage) as storage:
+            ends = {partition: info.end_sequence for partition, info in (await storage.partitions()).items()}
+            machine = StoreMachine(storage.identity, config, ends)
+            async with open_node(storage.identity, machine, config, "store", config.store.high_watermark) as node:
+                await Store(node, machine, storage, config).run(task_status)

@@ -1,0 +1,132 @@
+"""The tower: introduces nodes to each other, and carries no records (RFC 46, "Node Discovery and Presence")."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import attrs
+import trio
+import zmq
+
+from dafka.config import Config
+from dafka.errors import WireError
+from dafka.roles.node import single_exception
+from dafka.transport import Socket, open_context
+from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
+
+
+@attrs.frozen
+class TowerStatistics:
+    """Beacons passed on, beacons thrown away as malformed, and distinct nodes heard."""
+
+    beacons: int
+    discarded: int
+    nodes: int
+
+
+class Tower:
+    """Attributes:
+    sub_endpoint: where nodes send their beacons.
+    pub_endpoint: where nodes hear of each other.
+    """
+
+    def __init__(self, sub_endpoint: str, pub_endpoint: str) -> None:
+        self.sub_endpoint = sub_endpoint
+        self.pub_endpoint = pub_endpoint
+        self._beacons = 0
+        self._discarded = 0
+        self._nodes: dict[str, str] = {}
+
+    def statistics(self) -> TowerStatistics:
+        """What this tower has done so far."""
+        return TowerStatistics(self._beacons, self._discarded, len(self._nodes))
+
+    def forward(self, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+        """The beacon to publish for one that came from the IP address `peer`; None where it is malformed."""
+        try:
+            beacon = NodeBeacon.decode(frames)
+            host = beacon.host or _reachable(peer, own_address)
+            forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
+        except WireError:
+            self._discarded += 1
+            return None
+        self._beacons += 1
+        if len(self._nodes) < NODES_MAX:
+            self._nodes[forwarded.address] = forwarded.endpoint
+        return forwarded.encode()
+
+
+NODES_MAX = 100_000
+"""Nodes counted; further ones are introduced all the same."""
+
+
+async def serve_tower(
+    config: Config | None = None, *, task_status: trio.TaskStatus[Tower] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Runs a tower until cancelled; `started` gives the `Tower` once it listens.
+
+    Raises `AddressInUseError` where it cannot listen at `config.tower`'s endpoints.
+    """
+    config = config or Config()
+    with single_exception():
+        async with open_context(0) as context:
+            subscriber = Socket(context, zmq.SocketType.SUB)
+            publisher = Socket(context, zmq.SocketType.XPUB)
+            try:
+                publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
+                subscriber.set_options(maxmsgsize=1024)
+                subscriber.subscribe(BEACON)
+                pub_endpoint = publisher.bind(config.tower.pub_address)
+                tower = Tower(subscriber.bind(config.tower.sub_address), pub_endpoint)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
+                    nursery.start_soon(_drain_subscriptions, publisher)
+                    task_status.started(tower)
+            finally:
+                subscriber.close(0)
+                publisher.close(0)
+
+
+async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) -> None:
+    own_address = _own_address(tower.sub_endpoint)
+    while True:
+        frames, peer = await subscriber.receive_with_peer()
+        forwarded = tower.forward(frames, peer, own_address)
+        if forwarded is not None:
+            publisher.send_many([forwarded])
+
+
+async def _drain_subscriptions(publisher: Socket) -> None:
+    while True:
+        await publisher.receive_many()
+
+
+def _reachable(peer: str, own_address: str) -> str:
+    """The host at which a node can be reached that was seen at this IP address."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return own_address
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if address.is_loopback:
+        return own_address
+    return f"[{address}]" if address.version == 6 else str(address)
+
+
+def _own_address(sub_endpoint: str) -> str:
+    """The address at which others reach this machine: for nodes that the tower sees at a loopback address.
+
+    A tower that listens on a loopback address alone has no others.
+    """
+    host = sub_endpoint.partition("://")[2].rpartition(":")[0]
+    if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
+        return "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket sends nothing; it asks which interface faces that network.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
