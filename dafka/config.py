@@ -8,6 +8,7 @@ name, unit and default, so that a reader of its documentation is at home; an att
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -49,11 +50,20 @@ def _text(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise ConfigError(f"{_name(attribute)}: expected text, not {value!r}")
 
 
+def _host(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    _text(_, attribute, value)
+    if value and not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", value):
+        raise ConfigError(
+            f"{_name(attribute)}: expected a host name or address, such as 10.0.0.7 or [fe80::1], not {value!r}"
+        )
+
+
 def _endpoints(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, tuple) or not value:
+        found = "none" if value == () else repr(value)
+        raise ConfigError(f"{_name(attribute)}: expected endpoints such as tcp://127.0.0.1:5556, not {found}")
     for endpoint in value:
         _endpoint(_, attribute, endpoint)
-    if not value:
-        raise ConfigError(f"{_name(attribute)}: expected at least one endpoint such as tcp://127.0.0.1:5556")
 
 
 def _endpoint(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -107,7 +117,7 @@ class BeaconConfig:
         ("tcp://127.0.0.1:5557",), _endpoints, key="pub_address", converter=_as_endpoints
     )
     """The towers' PUB sockets, from which nodes hear of each other."""
-    address: str = _setting("", _text)
+    address: str = _setting("", _host)
     """The host that peers should use to reach this node; empty: the address that the tower sees."""
     settle_ms: int = _setting(100, _at_least(0))
     """After a node's first beacon came back to it, the time in which the nodes of a running cluster, which answer a
@@ -211,7 +221,10 @@ class Config:
     def override(self, section: str, **values: Any) -> Config:
         """A copy with some settings of one section changed; values of None are left as they are."""
         changes = {name: value for name, value in values.items() if value is not None}
-        return attrs.evolve(self, **{section: attrs.evolve(getattr(self, section), **changes)})
+        try:
+            return attrs.evolve(self, **{section: attrs.evolve(getattr(self, section), **changes)})
+        except ConfigError as error:
+            raise ConfigError(f"[{section}] {error}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
@@ -265,7 +278,7 @@ def _read_toml(path: Path) -> dict[str, dict[str, Any]]:
             document = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
     for section, values in document.items():
         if not isinstance(values, dict):
@@ -292,5 +305,12 @@ def _read_variable(name: str, text: str) -> Iterator[tuple[str, str, str | int]]
         for attribute in attrs.fields(kind):
             key = _name(attribute)
             if name == f"DAFKA_{section}_{key}".upper().replace(".", "_"):
-                is_number = attribute.type in (int, "int") and text.strip().isdigit()
-                yield section, key, int(text) if is_number else text
+                yield section, key, _parse_number(text) if attribute.type in (int, "int") else text
+
+
+def _parse_number(text: str) -> str | int:
+    """The number, or what stands there instead, for the setting's check to refuse."""
+    try:
+        return int(text)
+    except ValueError:
+        return text

@@ -1,6 +1,6 @@
 """RFC 46 on the wire: messages, the two dialects, subscriptions and beacons. Octets in, values out, no I/O."""
 
-from dafka.wire.batch import BatchDecoder, encode_batch
+from dafka.wire.batch import BatchDecoder, BatchEncoder
 from dafka.wire.beacon import BEACON, WELCOME, NodeBeacon, TowerBeacon, check_endpoint
 from dafka.wire.codec import decode, encode
 from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, SIGNATURE, VERSION, Command, Dialect
@@ -32,6 +32,7 @@ __all__ = [
     "WELCOME",
     "Ack",
     "BatchDecoder",
+    "BatchEncoder",
     "Command",
     "ConsumerHello",
     "Dialect",
@@ -53,6 +54,5 @@ __all__ = [
     "decode",
     "decode_subscription",
     "encode",
-    "encode_batch",
     "subscription_prefix",
 ]

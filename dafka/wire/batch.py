@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dafka.errors import WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import codec
-from dafka.wire.constants import Command, Dialect
+from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
 from dafka.wire.messages import DirectRecord, Inbound, Record, RecordRun
 from dafka.wire.primitives import NUMBER_8
 
@@ -120,18 +120,31 @@ class BatchDecoder:
         return header
 
 
-def encode_batch(messages: Iterable[Inbound], dialect: Dialect) -> list[Sequence[bytes]]:
-    """The frames of every message, a run as one message a record, in order.
+class BatchEncoder:
+    """Turns runs and commands into messages of one dialect; leaves out and counts what the dialect cannot carry.
 
-    Raises `WireError` where the libdafka dialect cannot carry a topic.
+    That is for names that a peer gave: a program's own are checked before they are used.
+
+    Attributes:
+        discarded: how many messages were left out, by the field that cannot be written.
     """
-    encoded: list[Sequence[bytes]] = []
-    for message in messages:
-        if isinstance(message, RecordRun):
-            encoded.extend(_encode_run(message, dialect))
-        else:
-            encoded.append(codec.encode(message, dialect))
-    return encoded
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.discarded: Counter[str] = Counter()
+        self._dialect = dialect
+
+    def encode(self, messages: Iterable[Inbound]) -> list[Sequence[bytes]]:
+        """The frames of every message, a run as one message a record, in order."""
+        encoded: list[Sequence[bytes]] = []
+        for message in messages:
+            try:
+                if isinstance(message, RecordRun):
+                    encoded.extend(_encode_run(message, self._dialect))
+                else:
+                    encoded.append(codec.encode(message, self._dialect))
+            except WireError as error:
+                self.discarded[error.field] += 1
+        return encoded
 
 
 def _encode_run(run: RecordRun, dialect: Dialect) -> list[Sequence[bytes]]:
@@ -139,6 +152,8 @@ def _encode_run(run: RecordRun, dialect: Dialect) -> list[Sequence[bytes]]:
     if not batch.contents:
         return []
     partition, first_sequence = batch.partition, batch.first_sequence
+    if batch.end_sequence - 1 > NUMBER_8_MAX:
+        raise WireError("sequence", f"a number from 0 to {NUMBER_8_MAX}, not {batch.end_sequence - 1}")
     first: Record | DirectRecord
     if run.requestor is None:
         first = Record(partition.address, partition.topic, first_sequence, batch.contents[0])

@@ -10,6 +10,9 @@ import struct
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 
+STRINGS_MAX = 65_536
+"""Topics in one CONSUMER-HELLO: reading more would keep a node from its other work for too long."""
+
 _NUMBER_4 = struct.Struct(">I")
 NUMBER_8 = struct.Struct(">Q")
 
@@ -59,6 +62,8 @@ class Reader:
     def strings(self, field: str) -> tuple[str, ...]:
         start = self.offset
         count = self.number_4(field)
+        if count > STRINGS_MAX:
+            raise WireError(field, f"at most {STRINGS_MAX} strings, not {count}", start)
         if count * 4 > len(self._data) - self.offset:
             raise WireError(field, f"a count that the frame has room for, not {count}", start)
         return tuple(self.longstr(field) for _ in range(count))

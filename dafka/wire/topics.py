@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import attrs
 
-from dafka.records import decode_text, encode_text
+from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.constants import Command
 
 _BY_ID = {command.value: command for command in Command}
@@ -39,7 +39,7 @@ class Subscription:
 
 def decode_subscription(frame: bytes) -> Subscription | None:
     """Reads an XPUB's subscription frame; None for what no Dafka node subscribes to."""
-    command = _BY_ID.get(frame[1:2])
-    if frame[:1] not in (b"\0", b"\1") or command is None:
+    command, topic = _BY_ID.get(frame[1:2]), frame[2:]
+    if frame[:1] not in (b"\0", b"\1") or command is None or len(topic) > TEXT_BYTES_MAX:
         return None
-    return Subscription(command, decode_text(frame[2:]), active=frame[:1] == b"\1")
+    return Subscription(command, decode_text(topic), active=frame[:1] == b"\1")

@@ -1,0 +1,35 @@
+# Everything runs in .venv, which is made anew when pyproject.toml changes.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format clean
+
+demo: .venv/demo
+	$(BIN)/dafka demo
+
+test: .venv/dev
+	$(BIN)/pytest
+
+check: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: .venv/dev
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dafka needs Python 3.11 or newer; name one with make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+
+.venv/demo: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+.venv/dev: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@

@@ -1,0 +1,70 @@
+"""`dafka consume`: records to standard output, as lines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import click
+import trio
+
+from dafka.cli.lines import format_batch, write_bytes
+from dafka.cli.options import node_options, usage_errors
+from dafka.cli.runner import run, tower_required
+from dafka.config import Config
+from dafka.roles import Consumer, open_consumer
+
+_logger = logging.getLogger("dafka.consumer")
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--from-beginning", is_flag=True, help="Begin with the earliest record, not the next one.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
+@click.option("--idle-exit", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when none came for this long.")
+@click.option(
+    "--output",
+    type=click.Choice(["content", "full", "json"]),
+    default="content",
+    show_default=True,
+    help="The content as it is; or topic, partition, sequence and content; or a JSON object.",
+)
+@node_options
+def consume(
+    config: Config,
+    topics: tuple[str, ...],
+    from_beginning: bool,
+    count: int | None,
+    idle_exit: float | None,
+    output: str,
+) -> None:
+    """Print the records of TOPICs, one a line.
+
+    Each partition's records come in order, none twice and none left out.
+    """
+    with usage_errors():
+        config = config.override("consumer", offset_reset="earliest" if from_beginning else None)
+
+    async def program() -> int:
+        try:
+            async with open_consumer(topics, config) as consumer, tower_required(consumer.events, config):
+                _logger.info("following %s", " ".join(topics))
+                await _print(consumer, count, idle_exit, output)
+        except BrokenPipeError:
+            pass
+        return 0
+
+    run(program)
+
+
+async def _print(consumer: Consumer, count: int | None, idle_exit: float | None, output: str) -> None:
+    fd = sys.stdout.fileno()
+    while count is None or count > 0:
+        with trio.move_on_after(float("inf") if idle_exit is None else idle_exit) as scope:
+            batch = await consumer.next_batch()
+        if scope.cancelled_caught:
+            return
+        if count is not None:
+            batch = batch.between(batch.first_sequence, batch.first_sequence + count)
+            count -= len(batch)
+        await write_bytes(fd, format_batch(batch, output))

@@ -1,0 +1,92 @@
+"""`dafka up`, `dafka tower`, `dafka store`: what an operator keeps running."""
+
+from __future__ import annotations
+
+import click
+import trio
+
+from dafka.cli.options import config_options, node_options, usage_errors
+from dafka.cli.runner import run, tower_required
+from dafka.config import Config
+from dafka.roles import Store, Tower, serve_store, serve_tower
+
+_sub_option = click.option("--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://*:5556]")
+_pub_option = click.option(
+    "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://*:5557]"
+)
+_storage_option = click.option("--storage", metavar="URL", help="Where records are kept.  [default: sqlite:dafka.db]")
+
+
+@click.command()
+@_sub_option
+@_pub_option
+@config_options
+def tower(config: Config, sub: str | None, pub: str | None) -> None:
+    """Run a tower, which introduces nodes to each other."""
+    with usage_errors():
+        config = config.override("tower", sub_address=sub, pub_address=pub)
+
+    async def program() -> int:
+        async with trio.open_nursery() as nursery:
+            _announce_tower(await nursery.start(serve_tower, config))
+        return 0
+
+    run(program)
+
+
+@click.command()
+@_storage_option
+@node_options
+def store(config: Config, storage: str | None) -> None:
+    """Run a store, which keeps every record and acknowledges it."""
+    config = config.override("store", storage=storage)
+
+    async def program() -> int:
+        async with trio.open_nursery() as nursery:
+            await _serve_store(nursery, config)
+        return 0
+
+    run(program)
+
+
+@click.command()
+@_storage_option
+@_sub_option
+@_pub_option
+@click.option("--wire", type=click.Choice(["rfc46", "libdafka"]), help="The dialect to send.  [default: rfc46]")
+@config_options
+def up(config: Config, storage: str | None, sub: str | None, pub: str | None, wire: str | None) -> None:
+    """Run a tower and a store in one process: all that a small cluster needs."""
+    with usage_errors():
+        config = config.override("tower", sub_address=sub, pub_address=pub).override("node", wire=wire)
+    config = config.override("store", storage=storage)
+
+    async def program() -> int:
+        async with trio.open_nursery() as nursery:
+            tower = await nursery.start(serve_tower, config)
+            _announce_tower(tower)
+            own = config.override(
+                "beacon",
+                sub_addresses=(_connectable(tower.sub_endpoint),),
+                pub_addresses=(_connectable(tower.pub_endpoint),),
+            )
+            await _serve_store(nursery, own)
+        return 0
+
+    run(program)
+
+
+async def _serve_store(nursery: trio.Nursery, config: Config) -> None:
+    store: Store = await nursery.start(serve_store, config)
+    click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+    async with tower_required(store.events, config):
+        await trio.sleep_forever()
+
+
+def _announce_tower(tower: Tower) -> None:
+    click.echo(f"tower takes beacons at {tower.sub_endpoint} and passes them on at {tower.pub_endpoint}")
+
+
+def _connectable(endpoint: str) -> str:
+    """The endpoint at which this machine reaches itself."""
+    return endpoint.replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")

@@ -1,0 +1,105 @@
+"""The options that every node command has, and how they become a `Config`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.logging import RichHandler
+
+from dafka.config import Config
+from dafka.errors import ConfigError
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_NODE_OPTIONS = (
+    click.option(
+        "--tower-sub",
+        multiple=True,
+        metavar="ENDPOINT",
+        help="Where nodes send their beacons; repeat it for several towers.  [default: tcp://127.0.0.1:5556]",
+    ),
+    click.option(
+        "--tower-pub",
+        multiple=True,
+        metavar="ENDPOINT",
+        help="Where nodes hear of each other; repeat it for several towers.  [default: tcp://127.0.0.1:5557]",
+    ),
+    click.option(
+        "--advertise",
+        metavar="HOST",
+        help="The host by which peers reach this node.  [default: the address that the tower sees]",
+    ),
+    click.option(
+        "--wire",
+        type=click.Choice(["rfc46", "libdafka"]),
+        help="The dialect to send; both are understood.  [default: rfc46]",
+    ),
+)
+
+_COMMON_OPTIONS = (
+    click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings."),
+    click.option("-v", "--verbose", count=True, help="Log what happens; twice for more."),
+)
+
+
+def node_options(command: _Command) -> _Command:
+    """Adds the node options; the command gets `config` instead of them."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        tower_sub: tuple[str, ...],
+        tower_pub: tuple[str, ...],
+        advertise: str | None,
+        wire: str | None,
+        config: Config,
+        **options: Any,
+    ) -> Any:
+        with usage_errors():
+            config = config.override(
+                "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
+            ).override("node", wire=wire)
+        return command(*args, config=config, **options)
+
+    return config_options(_decorate(wrapper, _NODE_OPTIONS))  # type: ignore[return-value]
+
+
+def config_options(command: _Command) -> _Command:
+    """Adds `--config` and `-v`; the command gets `config`."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
+        _log(verbose)
+        with usage_errors():
+            config = Config.load(config_path)
+        return command(*args, config=config, **options)
+
+    return _decorate(wrapper, _COMMON_OPTIONS)  # type: ignore[return-value]
+
+
+class usage_errors:  # noqa: N801 (a context manager, used like a function)
+    """Turns a `ConfigError` into the command's own usage error: one sentence, exit status 2."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, ConfigError):
+            raise click.UsageError(str(error)) from None
+
+
+def _decorate(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _log(verbose: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    handler = RichHandler(console=Console(stderr=True), show_path=False, rich_tracebacks=False)
+    logging.basicConfig(level=level, format="%(name)s: %(message)s", datefmt="%H:%M:%S", handlers=[handler])

@@ -1,0 +1,54 @@
+import pickle
+
+import pytest
+
+from dafka import errors
+from dafka.errors import ConfigError, DafkaError, LocalError, RemoteError, UnacknowledgedError, WireError
+
+KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all__]
+SPECIAL: dict[type[DafkaError], DafkaError] = {
+    WireError: WireError("version", "01", 3),
+    UnacknowledgedError: UnacknowledgedError(3, 7, 2),
+}
+
+
+def test_every_exception_of_the_module_is_listed() -> None:
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert defined == set(errors.__all__)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_raised_has_one_root_and_a_side_at_fault(kind: type[DafkaError]) -> None:
+    assert issubclass(kind, DafkaError)
+    assert kind is DafkaError or issubclass(kind, LocalError) != issubclass(kind, RemoteError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_cross_processes(kind: type[DafkaError]) -> None:
+    error = SPECIAL.get(kind) or kind("what is wrong")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+
+
+def test_wire_error_says_field_place_and_expectation() -> None:
+    assert str(WireError("version", "01", 3)) == "version at octet 3: expected 01"
+    assert str(WireError("sequence", "a number")) == "sequence: expected a number"
+    assert WireError("sequence", "a number").offset is None
+
+
+def test_mistaken_values_are_also_value_errors() -> None:
+    assert issubclass(WireError, ValueError)
+    assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (UnacknowledgedError(1, 7, 1), "1 record was not acknowledged by a store (from sequence 7)"),
+        (UnacknowledgedError(3, 7, 2), "3 records were not acknowledged by 2 stores (from sequence 7)"),
+    ],
+)
+def test_unacknowledged_records_are_counted_in_words(error: UnacknowledgedError, text: str) -> None:
+    assert str(error) == text

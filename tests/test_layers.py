@@ -1,0 +1,169 @@
+"""Imports point down only: each part of the package may know those listed here, and nothing else of it."""
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import dafka
+
+VOCABULARY = {"errors", "records", "config", "plugins"}
+PROTOCOL = VOCABULARY | {"wire", "protocol"}
+PLUGINS = {"transport", "storage", "discovery"}
+ROLES = PROTOCOL | PLUGINS | {"roles"}
+TOP = "dafka"
+"""What stands in the package's own `__init__`: the embedder's names."""
+
+MAY_IMPORT = {
+    **dict.fromkeys(VOCABULARY, VOCABULARY),
+    "wire": VOCABULARY,
+    "protocol": VOCABULARY | {"wire"},
+    "transport": PROTOCOL,
+    "storage": PROTOCOL,
+    "discovery": PROTOCOL | {"transport"},
+    "roles": PROTOCOL | PLUGINS,
+    TOP: ROLES,
+    "cli": ROLES | {TOP},
+    "spark": ROLES | {TOP},
+    "testing": ROLES | {TOP},
+    "__main__": {"cli"},
+}
+PURE = {"wire", "protocol"}
+NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "random", "threading"}
+
+
+def imports_of(path: Path, module: str) -> Iterator[str]:
+    """The full name of everything that a file imports, wherever in it."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            base = base + (node.module.split(".") if node.module else [])
+            yield from (".".join([*base, alias.name]) for alias in node.names)
+
+
+def modules_in(root: Path) -> dict[str, Path]:
+    """Every module under the package's folder, by name."""
+    modules = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = [TOP, *path.relative_to(root).with_suffix("").parts]
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return modules
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else TOP
+
+
+def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
+    """Each import of one part or module of the package by another: who, whom, and the name it gives."""
+    modules = modules_in(root)
+    for module, path in modules.items():
+        for name in imports_of(path, module):
+            target = name
+            while target and target not in modules:
+                target = target.rpartition(".")[0]
+            if target and target != module:
+                yield module, target, name
+
+
+def upward_imports(root: Path) -> list[str]:
+    return [
+        f"{module} imports {name}"
+        for module, target, name in internal_imports(root)
+        if part_of(target) not in MAY_IMPORT.get(part_of(module), set()) | {part_of(module)}
+    ]
+
+
+def impure_imports(root: Path) -> list[str]:
+    return [
+        f"{module} imports {name}"
+        for module, path in modules_in(root).items()
+        for name in imports_of(path, module)
+        if part_of(module) in PURE and name.split(".")[0] in NOT_IN_PURE
+    ]
+
+
+def cycles(root: Path) -> list[str]:
+    """One cycle between parts of the package, or between the modules of one part; none where there is none."""
+    graph: dict[str, set[str]] = {}
+    for module, target, _ in internal_imports(root):
+        is_within = part_of(module) == part_of(target)
+        importer, imported = (module, target) if is_within else (part_of(module), part_of(target))
+        graph.setdefault(importer, set()).add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return ["cycle: " + " ".join(error.args[1])]
+    return []
+
+
+def violations(root: Path) -> list[str]:
+    strangers = [f"{module} is in no layer" for module in modules_in(root) if part_of(module) not in MAY_IMPORT]
+    return strangers + upward_imports(root) + impure_imports(root) + cycles(root)
+
+
+def test_imports_point_down() -> None:
+    root = Path(dafka.__file__).parent
+    assert {"dafka.wire.codec", "dafka.protocol.store", "dafka.roles", "dafka"} <= set(modules_in(root))
+    assert violations(root) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "violation"),
+    [
+        ("wire/codec.py", "from dafka.protocol import Machine", "dafka.wire.codec imports dafka.protocol.Machine"),
+        ("wire/codec.py", "from dafka import protocol", "dafka.wire.codec imports dafka.protocol"),
+        ("wire/codec.py", "from ..protocol import store", "dafka.wire.codec imports dafka.protocol.store"),
+        ("wire/codec.py", "import dafka", "dafka.wire.codec imports dafka"),
+        ("wire/codec.py", "from dafka import __version__", "dafka.wire.codec imports dafka.__version__"),
+        ("wire/codec.py", "def f():\n    import time", "dafka.wire.codec imports time"),
+        ("wire/codec.py", "from random import Random", "dafka.wire.codec imports random.Random"),
+        ("protocol/store.py", "import trio.lowlevel", "dafka.protocol.store imports trio.lowlevel"),
+        ("protocol/store.py", "import dafka.roles", "dafka.protocol.store imports dafka.roles"),
+        ("records.py", "from dafka.wire import codec", "dafka.records imports dafka.wire.codec"),
+        ("storage/base.py", "import dafka.transport", "dafka.storage.base imports dafka.transport"),
+        ("transport/base.py", "from dafka import storage", "dafka.transport.base imports dafka.storage"),
+        ("transport/base.py", "import dafka.discovery", "dafka.transport.base imports dafka.discovery"),
+        ("roles/node.py", "import dafka.testing", "dafka.roles.node imports dafka.testing"),
+        ("cli/base.py", "import dafka.testing", "dafka.cli.base imports dafka.testing"),
+        ("gossip/base.py", "", "dafka.gossip.base is in no layer"),
+    ],
+)
+def test_import_that_points_up_is_found(file: str, line: str, violation: str, tmp_path: Path) -> None:
+    make_package(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(line)
+    assert violation in violations(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "cycle"),
+    [
+        ({"errors.py": "import dafka.config", "config.py": "import dafka.errors"}, {"errors", "config"}),
+        (
+            {"wire/codec.py": "from dafka.wire import batch", "wire/batch.py": "from .codec import decode"},
+            {"dafka.wire.codec", "dafka.wire.batch"},
+        ),
+    ],
+)
+def test_cycle_is_found(files: dict[str, str], cycle: set[str], tmp_path: Path) -> None:
+    make_package(tmp_path)
+    assert violations(tmp_path) == []
+    for file, line in files.items():
+        (tmp_path / file).write_text(line)
+    (found,) = violations(tmp_path)
+    assert set(found.split()) == {"cycle:"} | cycle
+
+
+def make_package(root: Path) -> None:
+    """A package with every part in place and nothing in it."""
+    (root / "__init__.py").touch()
+    for part in set(MAY_IMPORT) - VOCABULARY - {TOP, "__main__"}:
+        (root / part).mkdir()
+        (root / part / "__init__.py").touch()
+    (root / "protocol" / "store.py").touch()

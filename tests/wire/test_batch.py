@@ -1,0 +1,80 @@
+import tracemalloc
+
+import pytest
+
+from dafka.records import Partition, RecordBatch
+from dafka.wire import (
+    NUMBER_8_MAX,
+    BatchDecoder,
+    BatchEncoder,
+    Dialect,
+    Head,
+    Record,
+    RecordRun,
+    StoreHello,
+    batch,
+    encode,
+)
+
+PARTITION = Partition("t", "P")
+
+
+def run(first_sequence: int, count: int) -> RecordRun:
+    contents = [b"%d" % sequence for sequence in range(first_sequence, first_sequence + count)]
+    return RecordRun(RecordBatch(PARTITION, first_sequence, contents))
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_consecutive_records_come_as_one_run_where_the_first_of_them_stood(dialect: Dialect) -> None:
+    head = Head("P", "t", 3)
+    drained = BatchEncoder(dialect).encode([run(0, 2), head, run(2, 2), run(7, 1)])
+    assert BatchDecoder().decode(drained) == [run(0, 4), head, run(7, 1)]
+
+
+def test_run_does_not_go_on_in_the_next_batch() -> None:
+    decoder = BatchDecoder()
+    assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(0, 2)])) == [run(0, 2)]
+    assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(2, 2)])) == [run(2, 2)]
+
+
+def test_no_run_is_written_as_no_message() -> None:
+    assert BatchEncoder(Dialect.RFC46).encode([run(5, 0)]) == []
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_run_may_end_with_the_last_sequence_there_is(dialect: Dialect) -> None:
+    last = run(NUMBER_8_MAX - 1, 2)
+    assert BatchDecoder().decode(BatchEncoder(dialect).encode([last])) == [last]
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_run_beyond_the_last_sequence_is_left_out_and_counted(dialect: Dialect) -> None:
+    encoder = BatchEncoder(dialect)
+    assert len(encoder.encode([run(NUMBER_8_MAX, 2), run(0, 1)])) == 1
+    assert encoder.discarded == {"sequence": 1}
+
+
+def test_what_libdafka_would_cut_short_is_left_out_and_counted() -> None:
+    encoder = BatchEncoder(Dialect.LIBDAFKA)
+    cut = RecordRun(RecordBatch(Partition("a\0b", "P"), 0, [b"0"]))
+    encoded = encoder.encode([cut, StoreHello("C\0", "S"), run(0, 1)])
+    assert BatchDecoder().decode(encoded) == [run(0, 1)]
+    assert encoder.discarded == {"subject": 1, "consumer": 1}
+
+
+def test_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "HEADERS_MAX", 100)
+    decoder = BatchDecoder()
+
+    def invent(first: int) -> int:
+        for number in range(first, first + 1000):
+            decoder.decode([encode(Record(f"{number:032X}", "t", number, b"%d" % number), Dialect.RFC46)])
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = invent(0)
+        after = invent(1000)
+    finally:
+        tracemalloc.stop()
+    assert after - before < 100_000

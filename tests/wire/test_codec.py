@@ -1,0 +1,286 @@
+"""Octets written by hand from RFC 46's grammar, one row a command and dialect."""
+
+import re
+from typing import Any, NamedTuple
+
+import attrs
+import pytest
+
+from dafka.errors import WireError
+from dafka.wire import (
+    MESSAGES,
+    NUMBER_4_MAX,
+    NUMBER_8_MAX,
+    Ack,
+    ConsumerHello,
+    Dialect,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    Record,
+    StoreHello,
+    decode,
+    encode,
+)
+
+RFC46, LIBDAFKA = Dialect.RFC46, Dialect.LIBDAFKA
+
+
+def octets(text: str) -> bytes:
+    """`AA 'text'` as octets: hexadecimal digits in pairs, text between quotes; bars are for the eye."""
+    parts = re.findall(r"'[^']*'|[0-9A-F]{2}|\S", text.replace("|", " "))
+    return b"".join(part[1:-1].encode() if part[0] == "'" else bytes.fromhex(part) for part in parts)
+
+
+class Vector(NamedTuple):
+    message: Message
+    dialect: Dialect
+    frames: list[str]
+    """Octets, with bars between the grammar's parts."""
+
+    @property
+    def octets(self) -> list[bytes]:
+        return [octets(frame) for frame in self.frames]
+
+
+VECTORS = [
+    Vector(
+        Record("P1", "hello", 258, b"258"),
+        RFC46,
+        ["'Mhello'", "AA A5 | 'M' | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02", "'258'"],
+    ),
+    Vector(
+        Record("P1", "hello", 258, b"258"),
+        LIBDAFKA,
+        ["'Mhello' 00 | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02", "'258'"],
+    ),
+    Vector(
+        DirectRecord("C9", "P1", "hello", 258, b"258"),
+        RFC46,
+        ["'DC9'", "AA A5 | 'D' | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02", "'258'"],
+    ),
+    Vector(
+        DirectRecord("C9", "P1", "hello", 258, b"258"),
+        LIBDAFKA,
+        ["'DC9' 00 | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02", "'258'"],
+    ),
+    Vector(
+        Fetch("P1", "C9", "hello", 7, 100_000),
+        RFC46,
+        ["'FP1'", "AA A5 | 'F' | 01 | 02 'C9' | 05 'hello' | 00 00 00 00 00 00 00 07 | 00 01 86 A0"],
+    ),
+    Vector(
+        Fetch("P1", "C9", "hello", 7, 100_000),
+        LIBDAFKA,
+        ["'FP1' 00 | 01 | 02 'C9' | 05 'hello' | 00 00 00 00 00 00 00 07 | 00 01 86 A0"],
+    ),
+    Vector(
+        Ack("P1", "hello", 7, "S5"),
+        RFC46,
+        ["'KP1'", "AA A5 | 'K' | 01 | 02 'S5' | 05 'hello' | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(Ack("P1", "hello", 7), LIBDAFKA, ["'KP1' 00 | 01 | 05 'hello' | 00 00 00 00 00 00 00 07"]),
+    Vector(
+        Head("P1", "hello", 7),
+        RFC46,
+        ["'Hhello'", "AA A5 | 'H' | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(Head("P1", "hello", 7), LIBDAFKA, ["'Hhello' 00 | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 00 07"]),
+    Vector(
+        DirectHead("C9", "P1", "hello", 7),
+        RFC46,
+        ["'EC9'", "AA A5 | 'E' | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(
+        DirectHead("C9", "P1", "hello", 7),
+        LIBDAFKA,
+        ["'EC9' 00 | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(GetHeads("hello", "C9"), RFC46, ["'Ghello'", "AA A5 | 'G' | 01 | 02 'C9'"]),
+    Vector(GetHeads("hello", "C9"), LIBDAFKA, ["'Ghello' 00 | 01 | 02 'C9'"]),
+    Vector(
+        ConsumerHello("S5", "C9", ("hello", "x")),
+        RFC46,
+        ["'WS5'", "AA A5 | 'W' | 01 | 02 'C9' | 00 00 00 02 00 00 00 05 'hello' 00 00 00 01 'x'"],
+    ),
+    Vector(
+        ConsumerHello("S5", "C9", ("hello", "x")),
+        LIBDAFKA,
+        ["'WS5' 00 | 01 | 02 'C9' | 00 00 00 02 00 00 00 05 'hello' 00 00 00 01 'x'"],
+    ),
+    Vector(StoreHello("C9", "S5"), RFC46, ["'LC9'", "AA A5 | 'L' | 01 | 02 'S5'"]),
+    Vector(StoreHello("C9", "S5"), LIBDAFKA, ["'LC9' 00 | 01 | 02 'S5'"]),
+]
+
+EXTREMES = [
+    Vector(Record("", "", 0, b""), RFC46, ["'M'", "AA A5 | 'M' | 01 | 00 | 00 | 00 00 00 00 00 00 00 00", ""]),
+    Vector(Record("", "", 0, b""), LIBDAFKA, ["'M' 00 | 01 | 00 | 00 | 00 00 00 00 00 00 00 00", ""]),
+    Vector(
+        Fetch("", "", "", NUMBER_8_MAX, NUMBER_4_MAX),
+        RFC46,
+        ["'F'", "AA A5 | 'F' | 01 | 00 | 00 | FF FF FF FF FF FF FF FF | FF FF FF FF"],
+    ),
+    Vector(ConsumerHello("", "", ()), LIBDAFKA, ["'W' 00 | 01 | 00 | 00 00 00 00"]),
+    Vector(ConsumerHello("", "", ("",)), LIBDAFKA, ["'W' 00 | 01 | 00 | 00 00 00 01 00 00 00 00"]),
+    Vector(GetHeads("tøpic", "\udcffC"), LIBDAFKA, ["'G' 74 C3 B8 70 69 63 00 | 01 | 02 FF 'C'"]),
+    Vector(GetHeads("a\0b", "\0"), RFC46, ["'Ga' 00 'b'", "AA A5 | 'G' | 01 | 01 00"]),
+    Vector(GetHeads("t" * 255, "a" * 255), RFC46, [f"'G{'t' * 255}'", f"AA A5 | 'G' | 01 | FF '{'a' * 255}'"]),
+]
+
+
+def name(value: Any) -> str:
+    return f"{type(value.message).__name__}-{value.dialect.value}" if isinstance(value, Vector) else ""
+
+
+def wire_error(frames: list[bytes]) -> tuple[str, int | None]:
+    with pytest.raises(WireError) as caught:
+        decode(frames)
+    return caught.value.field, caught.value.offset
+
+
+@pytest.mark.parametrize("vector", VECTORS + EXTREMES, ids=name)
+def test_octets_are_read_as_the_message_and_its_dialect(vector: Vector) -> None:
+    assert decode(vector.octets) == (vector.message, vector.dialect)
+
+
+@pytest.mark.parametrize("vector", VECTORS + EXTREMES, ids=name)
+def test_message_is_written_as_these_octets(vector: Vector) -> None:
+    assert encode(vector.message, vector.dialect) == vector.octets
+
+
+def test_vectors_hold_every_command_in_both_dialects() -> None:
+    assert {(type(vector.message), vector.dialect) for vector in VECTORS} == {
+        (message, dialect) for message in MESSAGES for dialect in Dialect
+    }
+
+
+def test_libdafka_ack_names_no_store() -> None:
+    assert encode(Ack("P1", "hello", 7, "S5"), LIBDAFKA) == encode(Ack("P1", "hello", 7), LIBDAFKA)
+
+
+def parts_of(vector: Vector) -> tuple[int, list[tuple[str, bytes]]]:
+    """Which frame holds the fields, and its parts with their names in the grammar."""
+    head = ["signature", "command", "version"] if vector.dialect is RFC46 else ["topic frame", "version"]
+    place = 1 if vector.dialect is RFC46 else 0
+    parts = [octets(part) for part in vector.frames[place].split("|")]
+    fields = [field for field, _ in vector.message.FIELDS if field != "content"]
+    if vector.dialect is LIBDAFKA and isinstance(vector.message, Ack):
+        fields.remove("address")
+    return place, list(zip(head + fields, parts, strict=True))
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name)
+def test_frame_cut_at_any_length_names_the_field_that_was_cut(vector: Vector) -> None:
+    place, parts = parts_of(vector)
+    frames = vector.octets
+    start = 0
+    for field, part in parts:
+        for length in range(start, start + len(part)):
+            found, offset = wire_error([*frames[:place], frames[place][:length], *frames[place + 1 :]])
+            assert found == field
+            assert offset is not None
+            assert start <= offset <= length
+        start += len(part)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name)
+def test_octets_after_the_last_field_are_refused(vector: Vector) -> None:
+    place, _ = parts_of(vector)
+    frames = vector.octets
+    length = len(frames[place])
+    frames[place] += b"\0"
+    assert wire_error(frames) == ("frame", length)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name)
+def test_other_versions_are_refused(vector: Vector) -> None:
+    place, parts = parts_of(vector)
+    offset = sum(len(part) for field, part in parts[: [field for field, _ in parts].index("version")])
+    frames = vector.octets
+    for version in (0, 2, 0x30):
+        frames[place] = frames[place][:offset] + bytes([version]) + frames[place][offset + 1 :]
+        assert wire_error(frames) == ("version", offset)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=name)
+def test_wrong_number_of_frames_is_refused(vector: Vector) -> None:
+    frames = vector.octets
+    has_content = isinstance(vector.message, (Record, DirectRecord))
+    expected = {2, 3} if has_content else {1, 2}
+    for count in {1, 2, 3, 4, 5} - expected:
+        assert wire_error([frames[0]] + [b""] * (count - 1)) == ("frames", None)
+
+
+@pytest.mark.parametrize(
+    ("frames", "field", "offset"),
+    [
+        ([], "topic frame", 0),
+        ([""], "topic frame", 0),
+        (["", "AA A5 'L' 01 00"], "topic frame", 0),
+        (["'m' 00 01 00 00 00 00 00 00 00 00 00 00", ""], "command", 0),
+        (["01 'Mhello'"], "command", 0),
+        (["'LC'", "AA A0 'L' 01 00"], "signature", 0),
+        (["'LC'", "A5 AA 'L' 01 00"], "signature", 0),
+        (["'LC'", "AA A5 'W' 01 00"], "command", 2),
+        (["'LC'", "AA A5 'l' 01 00"], "command", 2),
+        (["'LC'"], "topic frame", 2),
+        (["'M'", "AA A5 'M' 01 00 00 00 00 00 00 00 00 00 00"], "topic frame", 1),
+        (["'LC' 00 01 02 'S5'", ""], "signature", 0),
+        (["'La' 00 'b' 00 01 00"], "version", 3),
+        (["'KP1' 00 01 02 'S5' 05 'hello' 00 00 00 00 00 00 00 07"], "frame", 16),
+        (["'KP1'", "AA A5 'K' 01 05 'hello' 00 00 00 00 00 00 00 07"], "sequence", 11),
+        (["'Mhello'", "AA A5 'M' 01 00 02 'hi' 00 00 00 00 00 00 00 00", "'0'"], "subject", None),
+        (["'Mhello' 00 01 00 02 'hi' 00 00 00 00 00 00 00 00", "'0'"], "subject", None),
+        (["'Hhello2'", "AA A5 'H' 01 00 05 'hello' 00 00 00 00 00 00 00 00"], "subject", None),
+        (["'Hhello2' 00 01 00 05 'hello' 00 00 00 00 00 00 00 00"], "subject", None),
+        (["'W'", "AA A5 'W' 01 00 FF FF FF FF"], "subjects", 5),
+        (["'W'", "AA A5 'W' 01 00 00 00 00 02 00 00 00 00"], "subjects", 5),
+        (["'W'", "AA A5 'W' 01 00 00 00 00 01 FF FF FF FF"], "subjects", 9),
+        (["'W'", f"AA A5 'W' 01 00 00 00 00 01 00 00 01 00 '{'t' * 256}'"], "subjects", 9),
+        (["'W' 00 01 00 FF FF FF FF 00 00 00 00"], "subjects", 4),
+        ([f"'G{'t' * 256}'", "AA A5 'G' 01 00"], "subject", None),
+        ([f"'F{'p' * 256}' 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00"], "partition", None),
+    ],
+)
+def test_frames_outside_the_grammar_are_refused(frames: list[str], field: str, offset: int | None) -> None:
+    assert wire_error([octets(frame) for frame in frames]) == (field, offset)
+
+
+@pytest.mark.parametrize("vector", VECTORS[::2], ids=name)
+def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector) -> None:
+    original: Any = vector.message
+    topic = original.TOPIC
+    message = attrs.evolve(original, **{topic: "ab\0c"})
+    with pytest.raises(WireError, match="NUL") as caught:
+        encode(message, LIBDAFKA)
+    assert (caught.value.field, caught.value.offset) == (topic, 2)
+    assert decode(encode(message, RFC46)) == (message, RFC46)
+
+
+BAD_TEXTS = ["é" * 128, "t" * 256, "\ud800", "\udcc3\udca9", b"bytes", 1, None]
+BAD_VALUES: dict[str, list[Any]] = {
+    "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
+    "content": ["7", bytearray(b"7"), memoryview(b"7"), 7, None],
+    "subjects": [[text] for text in BAD_TEXTS] + ["hello"],
+}
+
+
+@pytest.mark.parametrize("message", [vector.message for vector in VECTORS[::2]], ids=lambda each: type(each).__name__)
+def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
+    for attribute in attrs.fields(type(message)):
+        for value in BAD_VALUES.get(attribute.name, BAD_TEXTS):
+            with pytest.raises(WireError) as caught:
+                attrs.evolve(message, **{attribute.name: value})
+            assert (caught.value.field, caught.value.offset) == (attribute.name, None)
+
+
+@pytest.mark.parametrize("message", [vector.message for vector in VECTORS[::2]], ids=lambda each: type(each).__name__)
+def test_message_at_its_limits_can_be_sent(message: Any) -> None:
+    limits = {"sequence": NUMBER_8_MAX, "count": NUMBER_4_MAX, "content": b"", "subjects": ("é" * 127 + "t",) * 3}
+    values = {field.name: limits.get(field.name, "é" * 127 + "t") for field in attrs.fields(type(message))}
+    largest = attrs.evolve(message, **values)
+    assert decode(encode(largest, RFC46)) == (largest, RFC46)

@@ -1,0 +1,170 @@
+"""Whatever a peer sends is either a message or a `WireError`; and what is read is written back as it came."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from dafka.errors import WireError
+from dafka.wire import (
+    NUMBER_4_MAX,
+    NUMBER_8_MAX,
+    WELCOME,
+    Ack,
+    BatchDecoder,
+    ConsumerHello,
+    Dialect,
+    DirectHead,
+    DirectRecord,
+    Fetch,
+    GetHeads,
+    Head,
+    Message,
+    NodeBeacon,
+    Record,
+    StoreHello,
+    TowerBeacon,
+    decode,
+    decode_subscription,
+    encode,
+    subscription_prefix,
+)
+
+COUNT = 100_000
+UUID = "FC83322A248C4C30A13C28A5D5649931"
+MESSAGES: list[Message] = [
+    Record(UUID, "hello", 7, b"7"),
+    Record("", "", NUMBER_8_MAX, b"%d" % NUMBER_8_MAX),
+    DirectRecord("C9", UUID, "tøpic", 258, b"258"),
+    Fetch(UUID, "C9", "hello", 7, 100_000),
+    Fetch("P1", "", "\udcff", NUMBER_8_MAX, NUMBER_4_MAX),
+    Ack(UUID, "hello", 7, "S5"),
+    Head("P1", "hello", 7),
+    DirectHead("C9", "P1", "hello", 7),
+    GetHeads("hello", UUID),
+    ConsumerHello("S5", "C9", ("hello", "", "t" * 255)),
+    ConsumerHello("S5", "C9", ()),
+    StoreHello("C9", "S5"),
+]
+SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
+
+
+def flip_bits(octets: bytes, random: Random) -> bytes:
+    changed = bytearray(octets)
+    for _ in range(random.choice((1, 1, 2, 8))):
+        if changed:
+            changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
+    return bytes(changed)
+
+
+def cut(octets: bytes, random: Random) -> bytes:
+    start, end = random.randint(0, len(octets)), random.randint(0, len(octets))
+    return octets[:end] if random.random() < 0.7 else octets[start:]
+
+
+def insert(octets: bytes, random: Random) -> bytes:
+    place = random.randint(0, len(octets))
+    extra = random.choice((b"\0", b"\x01", b"\xff", b"\xff" * 8, b"\xaa\xa5", random.randbytes(random.randint(1, 20))))
+    return octets[:place] + extra + octets[place:]
+
+
+def overwrite(octets: bytes, random: Random) -> bytes:
+    place = random.randint(0, len(octets))
+    extra = random.choice((b"\xff" * 4, b"\0" * 8, random.randbytes(random.randint(1, 8))))
+    return octets[:place] + extra + octets[place + len(extra) :]
+
+
+MUTATIONS: list[Callable[[bytes, Random], bytes]] = [flip_bits, cut, insert, overwrite]
+
+
+def mutate(frames: list[bytes], random: Random) -> list[bytes]:
+    changed = list(frames)
+    for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
+        if not changed:
+            break
+        place, choice = random.randrange(len(changed)), random.random()
+        if choice < 0.8:
+            changed[place] = random.choice(MUTATIONS)(changed[place], random)
+        elif choice < 0.9:
+            changed.insert(place, changed[place])
+        elif choice < 0.95:
+            del changed[place]
+        else:
+            random.shuffle(changed)
+    return changed
+
+
+def hostile(seeds: list[list[bytes]], seed: int, count: int = COUNT) -> Iterator[list[bytes]]:
+    random = Random(seed)
+    for _ in range(count):
+        if random.random() < 0.1:
+            yield [random.randbytes(random.randint(0, 40)) for _ in range(random.randint(0, 5))]
+        else:
+            yield mutate(random.choice(seeds), random)
+
+
+def test_frames_are_a_message_or_a_wire_error() -> None:
+    outcomes: Counter[str] = Counter()
+    for frames in hostile(SEEDS, seed=46):
+        try:
+            message, dialect = decode(frames)
+        except WireError as error:
+            outcomes[error.field] += 1
+            continue
+        except Exception as error:
+            pytest.fail(f"decode({frames!r}) raised {error!r}")
+        outcomes["well-formed"] += 1
+        assert encode(message, dialect) == frames
+    assert outcomes["well-formed"] > COUNT / 10
+    grammar = {"topic frame", "frames", "frame", "signature", "command", "version", "address", "subject", "sequence"}
+    assert {*grammar, "count", "subjects"} <= set(outcomes)
+
+
+def test_batch_decoder_discards_and_counts_what_the_codec_refuses() -> None:
+    decoder, expected = BatchDecoder(), Counter[str]()
+    random = Random(47)
+    drained: list[list[bytes]] = []
+    for frames in hostile(SEEDS, seed=48):
+        try:
+            decode(frames)
+        except WireError as error:
+            expected[error.field] += 1
+        drained.append(frames)
+        if random.random() < 0.01:
+            decoder.decode(drained)
+            drained.clear()
+    decoder.decode(drained)
+    assert decoder.discarded == expected
+
+
+@pytest.mark.parametrize("kind", [NodeBeacon, TowerBeacon])
+def test_frames_are_a_beacon_or_a_wire_error(kind: type[NodeBeacon | TowerBeacon]) -> None:
+    uuid = UUID.encode()
+    seeds = [[b"B", uuid, b"", b"5556"], [b"B", uuid, b"[::1]", b"65535"], [b"B", uuid, b"tcp://127.0.0.1:49152"]]
+    seeds += [[b"B", b"\xff", b"tcp://[fe80::1]:1"], [WELCOME]]
+    well_formed = 0
+    for frames in hostile(seeds, seed=49, count=COUNT // 2):
+        try:
+            beacon = kind.decode(frames)
+        except WireError:
+            continue
+        except Exception as error:
+            pytest.fail(f"{kind.__name__}.decode({frames!r}) raised {error!r}")
+        well_formed += 1
+        assert beacon.encode() == frames
+    assert well_formed > COUNT / 100
+
+
+def test_frame_is_a_subscription_or_nothing() -> None:
+    seeds = [[b"\1Mhello"], [b"\0M"], [b"\1K" + UUID.encode()], [b"\1Ht\xc3\xb8pic"], [b"\1L" + b"a" * 255]]
+    well_formed = 0
+    for frames in hostile(seeds, seed=50):
+        frame = b"".join(frames)
+        subscription = decode_subscription(frame)
+        if subscription is not None:
+            well_formed += 1
+            prefix = subscription_prefix(subscription.command, subscription.topic)
+            assert bytes([subscription.active]) + prefix == frame
+            assert subscription.covers(subscription.command, subscription.topic)
+    assert well_formed > COUNT / 10

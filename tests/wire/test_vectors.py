@@ -1,0 +1,63 @@
+"""What a cluster of the C implementation said, as recorded from its sockets."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from dafka.wire import (
+    MESSAGES,
+    WELCOME,
+    BatchDecoder,
+    Command,
+    Dialect,
+    RecordRun,
+    TowerBeacon,
+    decode,
+    decode_subscription,
+    encode,
+    subscription_prefix,
+)
+
+RECORDINGS = sorted((Path(__file__).parent.parent / "vectors").glob("*.json"))
+
+
+def recorded(kind: str) -> Iterator[list[bytes]]:
+    for recording in RECORDINGS:
+        for event in json.loads(recording.read_text()):
+            if event["kind"] == kind:
+                yield [bytes.fromhex(frame) for frame in event["frames"]]
+
+
+def test_recordings_hold_all_nine_commands() -> None:
+    assert {type(decode(frames)[0]) for frames in recorded("message")} == set(MESSAGES)
+    assert len(MESSAGES) == len(Command) == 9
+
+
+def test_recorded_messages_are_read_and_written_back_byte_for_byte() -> None:
+    for frames in recorded("message"):
+        message, dialect = decode(frames)
+        assert dialect is Dialect.LIBDAFKA
+        assert encode(message, dialect) == frames
+
+
+def test_recorded_contents_arrive_in_the_order_they_were_published() -> None:
+    runs = [item for item in BatchDecoder().decode(recorded("message")) if isinstance(item, RecordRun)]
+    live = {run.batch.partition.topic: list(run.batch.contents) for run in runs if run.requestor is None}
+    assert live == {"hello": [b"one", b"two", b"three", b"four", b"five"], "events": [b"alpha", b"beta", b"gamma"]}
+
+
+def test_recorded_beacons_are_read_and_written_back_byte_for_byte() -> None:
+    beacons = list(recorded("beacon"))
+    greetings = [frames for frames in beacons if frames == [WELCOME]]
+    assert len(greetings) == len(RECORDINGS)
+    for frames in beacons:
+        if frames != [WELCOME]:
+            assert TowerBeacon.decode(frames).encode() == frames
+
+
+def test_recorded_subscriptions_are_read_and_written_back_byte_for_byte() -> None:
+    for (frame,) in recorded("subscription"):
+        subscription = decode_subscription(frame)
+        assert subscription is not None
+        prefix = subscription_prefix(subscription.command, subscription.topic)
+        assert bytes([subscription.active]) + prefix == frame
