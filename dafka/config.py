@@ -107,6 +107,7 @@ class BeaconConfig:
     """`[beacon]`: how a node makes itself known to the towers."""
 
     interval_ms: int = _setting(1000, _at_least(1), key="interval")
+    """How often a node sends its beacon."""
     timeout_ms: int = _setting(4000, _at_least(1), key="timeout")
     """A peer silent for this long is disconnected."""
     sub_addresses: tuple[str, ...] = _setting(
@@ -129,22 +130,26 @@ class TowerConfig:
     """`[tower]`: where a tower listens."""
 
     sub_address: str = _setting("tcp://*:5556", _endpoint)
+    """Where nodes send their beacons."""
     pub_address: str = _setting("tcp://*:5557", _endpoint)
+    """Where nodes hear of each other."""
 
 
 @attrs.frozen(kw_only=True)
 class ProducerConfig:
-    """`[producer]`."""
+    """`[producer]`: how records are published, and how long they are kept."""
 
     head_interval_ms: int = _setting(1000, _at_least(1), key="head_interval")
+    """How often a HEAD announces the last record, once there is one."""
     high_watermark: int = _setting(1_000_000, _at_least(0))
     """Messages queued for one slow peer before further ones to it are dropped (it fetches them later)."""
     min_stores: int = _setting(1, _at_least(0))
     """How many distinct stores must ACK a record before it counts as stored and leaves the producer's memory.
     0: nothing is waited for, and the latest records stay at hand, up to the two limits below."""
     unacknowledged_records_max: int = _setting(1_000_000, _at_least(1))
+    """With this many records unacknowledged, `send` waits."""
     unacknowledged_bytes_max: int = _setting(256 * MIB, _at_least(1))
-    """With this much unacknowledged, `send` waits."""
+    """With contents of this size unacknowledged, `send` waits."""
     close_timeout_ms: int = _setting(30_000, _at_least(0))
     """How long leaving the producer's block waits for outstanding ACKs."""
     silence_ms: int = _setting(5000, _at_least(1))
@@ -158,11 +163,12 @@ class ProducerConfig:
 
 @attrs.frozen(kw_only=True)
 class ConsumerConfig:
-    """`[consumer]`."""
+    """`[consumer]`: where to begin, and how much to hold."""
 
     offset_reset: str = _setting("latest", _one_of("latest", "earliest"), key="offset.reset")
     """Where to begin in a partition for which no position is known."""
     high_watermark: int = _setting(1_000_000, _at_least(0))
+    """Messages queued from one fast peer before it drops further ones (they are fetched later)."""
     buffer_bytes_max: int = _setting(64 * MIB, _at_least(1))
     """Records in order and not yet taken by the program. Beyond this, live records are let go and fetched later."""
     silence_ms: int = _setting(5000, _at_least(1))
@@ -175,10 +181,12 @@ class ConsumerConfig:
 
 @attrs.frozen(kw_only=True)
 class StoreConfig:
-    """`[store]`."""
+    """`[store]`: where records are kept."""
 
     storage: str = _setting("sqlite:dafka.db", _text)
+    """A storage URL: where records are kept."""
     high_watermark: int = _setting(1_000_000, _at_least(0))
+    """Messages queued from or to one peer before further ones are dropped (they are fetched later)."""
     pending_bytes_max: int = _setting(64 * MIB, _at_least(1))
     """Records received and not yet durable. Beyond this, live records are let go and fetched later."""
     retry_ms: int = _setting(1000, _at_least(1))
@@ -192,6 +200,7 @@ class FetchConfig:
     page_records_first: int = _setting(1000, _at_least(1))
     """The first FETCH for a partition, while the size of its records is unknown."""
     page_records_max: int = _setting(50_000, _at_least(1))
+    """Later FETCHes ask for at most this many records."""
     page_bytes_max: int = _setting(8 * MIB, _at_least(1))
     """Later FETCHes ask for as many records as fit into this."""
     partitions_max: int = _setting(16, _at_least(1))

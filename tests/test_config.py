@@ -98,7 +98,7 @@ def settings() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("section", "attribute", "key"), settings())
 def test_every_setting_has_an_environment_variable(section: str, attribute: str, key: str) -> None:
     default = getattr(getattr(Config(), section), attribute)
-    choices = {"wire": "libdafka", "bind": "tcp://h:1", "offset_reset": "earliest"}
+    choices = {"wire": "libdafka", "bind": "tcp://h:1", "address": "h", "offset_reset": "earliest"}
     text = str(default + 1) if isinstance(default, int) else choices.get(attribute, "tcp://h:1")
     config = Config.load(environ={f"DAFKA_{section}_{key}".upper().replace(".", "_"): text})
     expected: Any = default + 1 if isinstance(default, int) else (text,) if isinstance(default, tuple) else text
@@ -194,7 +194,7 @@ def test_mistake_in_the_environment_is_named_in_one_sentence(
 def test_mistake_of_the_program_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^interval: expected a whole number of at least 1, not 0$"):
         BeaconConfig(interval_ms=0)
-    with pytest.raises(ConfigError, match=r"^interval: "):
+    with pytest.raises(ConfigError, match=r"^\[beacon\] interval: "):
         Config().override("beacon", interval_ms=0)
 
 

@@ -1,0 +1,38 @@
+"""The pages in docs/ say what the code does."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dafka
+from dafka.cli import main as command_line
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_relative_link_leads_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_command_stands_in_the_readme_or_its_page() -> None:
+    text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert [name for name in command_line.commands if f"dafka {name}" not in text] == []
+
+
+def test_every_public_name_is_documented_in_the_library_page() -> None:
+    text = (ROOT / "docs" / "library.md").read_text("utf-8")
+    assert [name for name in dafka.__all__ if f"`{name}" not in text and f"dafka.{name}" not in text] == []
+
+
+def test_version_is_the_same_everywhere() -> None:
+    assert f'version = "{dafka.__version__}"' in (ROOT / "pyproject.toml").read_text("utf-8")
+    assert f"## {dafka.__version__}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
