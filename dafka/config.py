@@ -157,8 +157,6 @@ class ProducerConfig:
     spool: str = _setting("", _text)
     """A storage URL. Records are made durable there before they are published, and a producer that was killed
     resumes its own partition from it."""
-    identity: str = _setting("", _text)
-    """The address to take, and so the partition's name; empty: the spool's, or a new one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -207,8 +205,9 @@ class FetchConfig:
     """Partitions fetched at the same time; the others wait in line. Their pages together stay below the high
     watermark, so that the sender's queue never drops a page."""
     retry_ms: int = _setting(500, _at_least(1))
-    """No progress for this long: the FETCH is sent again, each time after twice the wait, up to the next limit."""
+    """No progress for this long: the FETCH is sent again, each time after twice the wait."""
     retry_max_ms: int = _setting(5000, _at_least(1))
+    """The longest wait before a FETCH is sent again."""
     ahead_bytes_max: int = _setting(64 * MIB, _at_least(0))
     """Records that arrived ahead of a gap and are kept until it is filled; beyond this they are fetched again."""
     replies_max: int = _setting(10_000, _at_least(1))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 
 import click
 import trio
 
-from dafka.cli.lines import format_batch, write_bytes
-from dafka.cli.options import node_options, usage_errors
+from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_bytes
+from dafka.cli.options import Seconds, node_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.config import Config
 from dafka.roles import Consumer, open_consumer
@@ -21,7 +22,7 @@ _logger = logging.getLogger("dafka.consumer")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--from-beginning", is_flag=True, help="Begin with the earliest record, not the next one.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
-@click.option("--idle-exit", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when none came for this long.")
+@click.option("--idle-exit", type=Seconds(), metavar="SECONDS", help="Stop when none came for this long.")
 @click.option(
     "--output",
     type=click.Choice(["content", "full", "json"]),
@@ -42,25 +43,33 @@ def consume(
 
     Each partition's records come in order, none twice and none left out.
     """
-    with usage_errors():
+    with usage_mistakes():
         config = config.override("consumer", offset_reset="earliest" if from_beginning else None)
 
     async def program() -> int:
-        try:
-            async with open_consumer(topics, config) as consumer, tower_required(consumer.events, config):
+        if sys.stdout is None:
+            raise StreamError("cannot write the output: standard output is closed")
+        fd = sys.stdout.fileno()
+        async with trio.open_nursery() as nursery:
+
+            async def end_with_reader() -> None:
+                await wait_reader_gone(fd)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end_with_reader)
+            async with open_consumer(topics, config) as consumer, tower_required(consumer.events, config, consumer):
+                await consumer.wait_settled()
                 _logger.info("following %s", " ".join(topics))
-                await _print(consumer, count, idle_exit, output)
-        except BrokenPipeError:
-            pass
+                await _print(consumer, fd, count, idle_exit, output)
+            nursery.cancel_scope.cancel()
         return 0
 
     run(program)
 
 
-async def _print(consumer: Consumer, count: int | None, idle_exit: float | None, output: str) -> None:
-    fd = sys.stdout.fileno()
+async def _print(consumer: Consumer, fd: int, count: int | None, idle_exit: float | None, output: str) -> None:
     while count is None or count > 0:
-        with trio.move_on_after(float("inf") if idle_exit is None else idle_exit) as scope:
+        with trio.move_on_after(math.inf if idle_exit is None else idle_exit) as scope:
             batch = await consumer.next_batch()
         if scope.cancelled_caught:
             return

@@ -8,30 +8,51 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
+import stat
 from collections.abc import AsyncIterator
 from functools import partial
 
 import trio
 
-from dafka.records import Partition, RecordBatch
+from dafka.errors import LocalError
+from dafka.records import Partition, RecordBatch, encode_text
 
 CHUNK_BYTES = 2**18
 
 
+class StreamError(LocalError):
+    """A file, pipe or terminal could not be read or written."""
+
+
 async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
-    """The lines of a file, pipe or terminal, as many at a time as are there. A last line needs no end."""
-    rest = b""
-    while chunk := await trio.to_thread.run_sync(os.read, fd, CHUNK_BYTES, abandon_on_cancel=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+    """The lines of a file, pipe or terminal, as many at a time as are there. A last line needs no end.
+
+    Raises `StreamError` where it cannot be read.
+    """
+    begun: list[bytes] = []
+    while chunk := await trio.to_thread.run_sync(_read_some, fd, abandon_on_cancel=True):
+        lines, end, rest = chunk.rpartition(b"\n")
+        if end:
+            yield b"".join([*begun, lines]).split(b"\n")
+            begun.clear()
+        if rest:
+            begun.append(rest)
+    if begun:
+        yield [b"".join(begun)]
 
 
 async def write_bytes(fd: int, data: bytes) -> None:
-    """Writes all of it. Raises `BrokenPipeError` where nobody reads any more."""
+    """Writes all of it. Raises `BrokenPipeError` where nobody reads any more, else `StreamError`."""
     await trio.to_thread.run_sync(partial(_write_all, fd, data), abandon_on_cancel=True)
+
+
+async def wait_reader_gone(fd: int) -> None:
+    """Returns when nobody reads a pipe any more; never for what is not a pipe."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        await trio.sleep_forever()
+    # A pipe's writing end has nothing to read: only its error wakes this.
+    await trio.lowlevel.wait_readable(fd)
 
 
 def format_batch(batch: RecordBatch, output: str) -> bytes:
@@ -39,7 +60,10 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
     if output == "content":
         return b"\n".join(batch.contents) + b"\n"
     if output == "full":
-        name = os.fsencode(f"{batch.partition.topic} {batch.partition.address}")
+        name = b"%b %b" % (
+            encode_text(batch.partition.topic, "topic"),
+            encode_text(batch.partition.address, "partition"),
+        )
         return b"".join(
             b"%b %d %b\n" % (name, sequence, content)
             for sequence, content in enumerate(batch.contents, batch.first_sequence)
@@ -60,7 +84,24 @@ def _to_json(partition: Partition, sequence: int, content: bytes) -> str:
     return json.dumps(record) + "\n"
 
 
+def _read_some(fd: int) -> bytes:
+    while True:
+        try:
+            return os.read(fd, CHUNK_BYTES)
+        except BlockingIOError:  # whoever shares a terminal or pipe may have made it non-blocking
+            select.select([fd], [], [])
+        except OSError as error:
+            raise StreamError(f"cannot read the input: {error.strerror}") from None
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise StreamError(f"cannot write the output: {error.strerror}") from None

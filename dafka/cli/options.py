@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import functools
-import logging
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.logging import RichHandler
 
+from dafka.cli.terminal import UsageMistake, start_logging
 from dafka.config import Config
 from dafka.errors import ConfigError
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class Seconds(click.ParamType):
+    """A number of seconds above 0."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number; fails for what is none."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            self.fail(f"expected a number of seconds above 0, not {value!r}", param, ctx)
+        return seconds
+
 
 _NODE_OPTIONS = (
     click.option(
@@ -48,7 +64,7 @@ _COMMON_OPTIONS = (
 
 
 def node_options(command: _Command) -> _Command:
-    """Adds the node options; the command gets `config` instead of them."""
+    """Adds the node options, `--config` and `-v`; the command gets `config` instead of them."""
 
     @functools.wraps(command)
     def wrapper(
@@ -60,46 +76,43 @@ def node_options(command: _Command) -> _Command:
         config: Config,
         **options: Any,
     ) -> Any:
-        with usage_errors():
+        with usage_mistakes():
             config = config.override(
                 "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
             ).override("node", wire=wire)
         return command(*args, config=config, **options)
 
-    return config_options(_decorate(wrapper, _NODE_OPTIONS))  # type: ignore[return-value]
+    return _decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)  # type: ignore[return-value]
 
 
 def config_options(command: _Command) -> _Command:
     """Adds `--config` and `-v`; the command gets `config`."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
-        _log(verbose)
-        with usage_errors():
-            config = Config.load(config_path)
-        return command(*args, config=config, **options)
-
-    return _decorate(wrapper, _COMMON_OPTIONS)  # type: ignore[return-value]
+    return _decorate(_with_config(command), _COMMON_OPTIONS)  # type: ignore[return-value]
 
 
-class usage_errors:  # noqa: N801 (a context manager, used like a function)
-    """Turns a `ConfigError` into the command's own usage error: one sentence, exit status 2."""
+class usage_mistakes:  # noqa: N801 (a context manager, used like a function)
+    """Turns a `ConfigError` into a `UsageMistake`."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, ConfigError):
-            raise click.UsageError(str(error)) from None
+            raise UsageMistake(str(error)) from None
+
+
+def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(command)
+    def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
+        start_logging(verbose)
+        with usage_mistakes():
+            config = Config.load(config_path)
+        return command(*args, config=config, **options)
+
+    return wrapper
 
 
 def _decorate(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def _log(verbose: int) -> None:
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    handler = RichHandler(console=Console(stderr=True), show_path=False, rich_tracebacks=False)
-    logging.basicConfig(level=level, format="%(name)s: %(message)s", datefmt="%H:%M:%S", handlers=[handler])

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import click
 import trio
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dafka.cli.lines import read_lines
-from dafka.cli.options import node_options, usage_errors
+from dafka.cli.options import Seconds, node_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
+from dafka.cli.terminal import UsageMistake, console, report_error
 from dafka.config import Config
-from dafka.errors import UnacknowledgedError
+from dafka.errors import DiscoveryError, UnacknowledgedError
 from dafka.roles import Producer, open_producer
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--file", "path", metavar="PATH", help="Read lines from here.  [default: standard input]")
-@click.option("--min-stores", type=click.IntRange(min=0), help="Stores that must ACK each record.  [default: 1]")
 @click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    help="How long to wait for outstanding ACKs.  [default: 30]",
+    "--min-stores", type=click.IntRange(min=0), metavar="N", help="Stores that must ACK each record.  [default: 1]"
+)
+@click.option(
+    "--timeout", type=Seconds(), metavar="SECONDS", help="How long to wait for outstanding ACKs.  [default: 30]"
 )
 @node_options
 def produce(config: Config, topic: str, path: str | None, min_stores: int | None, timeout: float | None) -> None:
@@ -38,39 +39,62 @@ def produce(config: Config, topic: str, path: str | None, min_stores: int | None
     Exits with 0 once every record is acknowledged by the stores asked for; otherwise says how many are not, and
     exits with 1.
     """
-    with usage_errors():
-        timeout_ms = None if timeout is None else round(timeout * 1000)
+    with usage_mistakes():
+        timeout_ms = None if timeout is None else math.ceil(timeout * 1000)
         config = config.override("producer", min_stores=min_stores, close_timeout_ms=timeout_ms)
-    try:
-        fd = sys.stdin.fileno() if path is None else os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
+    fd = _open_input(path)
     run(lambda: _produce(topic, config, fd), interrupted_status=1)
 
 
+def _open_input(path: str | None) -> int:
+    if path is None:
+        if sys.stdin is None:
+            raise UsageMistake("cannot read the input: standard input is closed")
+        return sys.stdin.fileno()
+    try:
+        if Path(path).is_dir():
+            raise UsageMistake(f"cannot read {path}: it is a folder")
+        return os.open(path, os.O_RDONLY)
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
+
+
 async def _produce(topic: str, config: Config, fd: int) -> int:
+    is_all_sent = False
     try:
         async with open_producer(topic, config) as producer:
             try:
-                async with tower_required(producer.events, config), _show_progress(producer, fd):
+                async with tower_required(producer.events, config, producer), _show_progress(producer, fd):
                     async for lines in read_lines(fd):
                         await _send(producer, lines, config)
+                    is_all_sent = True
                     await producer.finish()
             except trio.Cancelled:
                 _report_interruption(producer)
                 raise
+            except DiscoveryError as error:
+                count = producer.statistics().unacknowledged
+                raise DiscoveryError(f"{error}; {count} records were not acknowledged") from None
     except UnacknowledgedError as error:
-        click.echo(f"Error: {error}", err=True)
+        report_error(error if is_all_sent else f"{error}, and the rest of the input was not published")
         return 1
     return 0
 
 
 async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
-    """Raises `UnacknowledgedError` where no ACK makes room for the timeout."""
-    with trio.move_on_after(config.producer.close_timeout_ms / 1000) as scope:
-        await producer.send_many(lines)
-    if scope.cancelled_caught:
-        await producer.finish()
+    """Raises `UnacknowledgedError` where no ACK makes room for any more, for as long as ACKs are waited for."""
+    while lines:
+        published = producer.statistics().records
+        with trio.move_on_after(config.producer.close_timeout_ms / 1000) as scope:
+            await producer.send_many(lines)
+        if not scope.cancelled_caught:
+            return
+        lines = lines[producer.statistics().records - published :]
+        if producer.statistics().records == published:
+            counts = producer.statistics()
+            raise UnacknowledgedError(
+                counts.unacknowledged, counts.next_sequence - counts.unacknowledged, config.producer.min_stores
+            )
 
 
 def _report_interruption(producer: Producer) -> None:
@@ -84,13 +108,13 @@ def _report_interruption(producer: Producer) -> None:
 @asynccontextmanager
 async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
     """On a terminal: how far into the input, and what is stored."""
-    if not sys.stderr.isatty():
+    if not console.is_terminal:
         yield
         return
     status = os.fstat(fd)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
     columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), auto_refresh=False) as progress:
+    with Progress(*columns, console=console, auto_refresh=False) as progress:
         task = progress.add_task("", total=total)
 
         def show() -> None:

@@ -5,69 +5,122 @@ Exit status 0: done, or ended by the operator. 1: it could not be done. 2: it wa
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
-import click
 import trio
 
+from dafka.cli.terminal import report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.roles.node import single_exception
 
+IMPATIENCE_S = 1.0
+"""A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""
+
+
+class SettlingNode(Protocol):
+    """A producer or a consumer."""
+
+    @property
+    def events(self) -> EventFeed:
+        """What happened to it."""
+
+    async def wait_settled(self) -> None:
+        """Waits until the nodes of a running cluster have been found."""
+
 
 def run(program: Callable[[], Awaitable[int]], *, interrupted_status: int = 0) -> NoReturn:
-    """Runs a program to its end or until SIGINT or SIGTERM cancels it, and exits with the status it gives.
+    """Runs a program to its end or until a signal cancels it, and exits with the status it gives.
 
-    `interrupted_status` is the status where a signal ended it.
+    `interrupted_status` is the status where SIGINT, SIGTERM or SIGHUP ended it.
     """
     try:
         status = trio.run(_until_signal, program, interrupted_status)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_output()
+        status = 0
     except DafkaError as error:
-        click.echo(f"Error: {error}", err=True)
+        report_error(error)
         status = 2 if isinstance(error, (ConfigError, StorageError)) else 1
-    sys.stdout.flush()
+    except OSError as error:
+        _discard_output()
+        report_error(error.strerror or error)
+        status = 1
     sys.exit(status)
 
 
 async def _until_signal(program: Callable[[], Awaitable[int]], interrupted_status: int) -> int:
     status = interrupted_status
+    scope = trio.CancelScope()
+    ending_since = 0.0
+    # Whoever has a hangup ignored, as nohup does, wants the program to go on.
+    hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
 
     async def run_program() -> None:
         nonlocal status
-        status = await program()
+        with scope:
+            status = await program()
         nursery.cancel_scope.cancel()
 
-    with single_exception(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with single_exception(), trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, *hangup) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_program)
-            async for _ in signals:
-                # Whoever asks twice does not want to wait for a clean end.
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                nursery.cancel_scope.cancel()
+            async for number in signals:
+                if not scope.cancel_called:
+                    scope.cancel()
+                    ending_since = trio.current_time()
+                elif trio.current_time() - ending_since >= IMPATIENCE_S:
+                    signal.signal(number, signal.SIG_DFL)
+                    os.kill(os.getpid(), number)
     return status
 
 
+def _discard_output() -> None:
+    """What is still buffered cannot be written; the interpreter would try again, and complain, when it exits."""
+    if sys.stdout is not None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
 @asynccontextmanager
-async def tower_required(events: EventFeed, config: Config) -> AsyncIterator[None]:
-    """Raises `DiscoveryError` into the block where no tower is heard for the configured time from the start on."""
+async def tower_required(
+    events: EventFeed, config: Config, settling: SettlingNode | None = None
+) -> AsyncIterator[None]:
+    """Raises `DiscoveryError` into the block where no tower is heard for the configured time from the start on.
+
+    Likewise where a tower is heard, and the node that is to settle does not hear itself through it.
+    """
 
     async def watch() -> None:
         async for event in events:
             if isinstance(event, TowersHeard):
-                return
+                break
             if isinstance(event, TowersSilent):
                 endpoints = ", ".join(config.beacon.pub_addresses)
                 raise DiscoveryError(
                     f"no tower answers at {endpoints} (for {event.seconds:.0f} s); "
                     "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
                 )
+        if settling is None:
+            return
+        with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:
+            await settling.wait_settled()
+        if scope.cancelled_caught:
+            raise DiscoveryError(
+                f"the tower at {', '.join(config.beacon.pub_addresses)} is heard, but what is sent to "
+                f"{', '.join(config.beacon.sub_addresses)} does not come back from it; "
+                "see that --tower-sub and --tower-pub name the same tower"
+            )
 
     with single_exception():
         async with trio.open_nursery() as nursery:

@@ -43,7 +43,7 @@ class StaticDiscovery:
 
 def open_static_discovery(argument: str, config: Config) -> Discovery:
     """Opens `static:ENDPOINT,...`. Raises `DiscoveryError` where one is not `tcp://HOST:PORT`, or there is none."""
-    endpoints = tuple(part.strip() for part in argument.split(",") if part.strip())
+    endpoints = tuple(dict.fromkeys(part.strip() for part in argument.split(",") if part.strip()))
     try:
         for endpoint in endpoints:
             check_endpoint(endpoint.encode("utf-8"))

@@ -32,7 +32,7 @@ class Assembly:
         self._ahead_bytes_max = config.ahead_bytes_max
         self._ahead_bytes = 0
         self._fetching = Fetching(config)
-        self._changed: set[Partition] = set()
+        self._changed: dict[Partition, None] = {}
 
     def follow(self, partition: Partition, next_sequence: int) -> None:
         """Begins a partition: what comes before `next_sequence` is not wanted."""
@@ -46,39 +46,40 @@ class Assembly:
         self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
         if cursor.missing() is not None:
             self._fetching.measure(batch.partition, batch.content_bytes, len(batch))
-        self._changed.add(batch.partition)
+        self._changed[batch.partition] = None
         return ready
 
     def learn(self, partition: Partition, end_sequence: int) -> None:
         """Records up to, not including, this sequence exist. The partition must be followed."""
         self.cursors[partition].learn(end_sequence)
-        self._changed.add(partition)
+        self._changed[partition] = None
 
     def let_go(self, batch: RecordBatch) -> None:
         """There is no room for these records: they are remembered as missing."""
         cursor = self.cursors[batch.partition]
         cursor.learn(batch.end_sequence)
-        self._fetching.renew(batch.partition, cursor)
-        self._changed.add(batch.partition)
+        if batch.end_sequence > cursor.next_sequence:
+            self._fetching.let_go(batch.partition, max(batch.first_sequence, cursor.next_sequence))
+        self._changed[batch.partition] = None
 
     def forget(self, partition: Partition) -> None:
         """Stops following a partition."""
         cursor = self.cursors.pop(partition)
         self._ahead_bytes -= cursor.ahead_bytes
         self._fetching.forget(partition)
-        self._changed.discard(partition)
+        self._changed.pop(partition, None)
 
     def renew(self, subscription: wire.Subscription) -> None:
         """Somebody who answers FETCHes has only now connected: ask again what is unanswered."""
         for partition in self._fetching.active():
             if subscription.covers(Command.FETCH, partition.address):
                 self._fetching.renew(partition, self.cursors[partition])
-                self._changed.add(partition)
+                self._changed[partition] = None
 
     def fetches(self, now: float) -> list[wire.Fetch]:
         """The FETCHes that are due. While paused, do not call this: what is due stays due."""
         planned = []
-        changed, self._changed = self._changed, set()
+        changed, self._changed = self._changed, {}
         for partition in changed:
             planned += self._plan(partition, now)
         while (partition_in_line := self._fetching.next_in_line()) is not None:
@@ -90,7 +91,7 @@ class Assembly:
         """Notices pages that made no progress, and reports those that have gone unanswered for long."""
         unanswered = []
         for partition in self._fetching.expire(now):
-            self._changed.add(partition)
+            self._changed[partition] = None
             attempts = self._fetching.attempts(partition)
             if attempts == UNANSWERED_ATTEMPTS:
                 unanswered.append(FetchUnanswered(partition, self.cursors[partition].next_sequence, attempts))

@@ -49,7 +49,7 @@ class ConsumerMachine:
         self._heard: dict[Partition, float] = {}
         self._silent: set[Partition] = set()
         self._silence_due = float("inf")
-        self._heads_wanted: set[str] = set()
+        self._heads_wanted: dict[str, None] = {}
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this consumer."""
@@ -68,7 +68,7 @@ class ConsumerMachine:
         if topic not in self.topics:
             return []
         del self.topics[topic]
-        self._heads_wanted.discard(topic)
+        self._heads_wanted.pop(topic, None)
         for partition in [partition for partition in self.assembly.cursors if partition.topic == topic]:
             self.assembly.forget(partition)
             self._heard.pop(partition, None)
@@ -100,7 +100,7 @@ class ConsumerMachine:
                 actions.append(self._hello(subscription.topic))
             elif subscription.command is Command.GET_HEADS:
                 wanted = (topic for topic in self.topics if subscription.covers(Command.GET_HEADS, topic))
-                self._heads_wanted.update(wanted)
+                self._heads_wanted.update(dict.fromkeys(wanted))
             elif subscription.command is Command.FETCH:
                 self.assembly.renew(subscription)
         return actions + self._due_get_heads(now) + self._fetches(now)
@@ -112,8 +112,7 @@ class ConsumerMachine:
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Discovery lost a node: its silence is no surprise."""
-        self._older_peers.discard(address)
+        """Discovery lost a node: its silence is no surprise. One that was there before is not new if it comes back."""
         self._newer_peers.discard(address)
         for partition in [partition for partition in self._heard if partition.address == address]:
             del self._heard[partition]
@@ -203,7 +202,7 @@ class ConsumerMachine:
 
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL
-        self._heads_wanted.discard(topic)
+        self._heads_wanted.pop(topic, None)
         return Publish(wire.GetHeads(topic, self.address))
 
     def _due_get_heads(self, now: float) -> list[Action]:

@@ -16,6 +16,9 @@ class PeerJoined:
     address: str
     endpoint: str
 
+    def __str__(self) -> str:
+        return f"found node {self.address or 'of unknown address'} at {self.endpoint}"
+
 
 @attrs.frozen
 class PeerLeft:
@@ -24,6 +27,9 @@ class PeerLeft:
     address: str
     endpoint: str
 
+    def __str__(self) -> str:
+        return f"lost node {self.address or 'of unknown address'} at {self.endpoint}"
+
 
 @attrs.frozen
 class TowersSilent:
@@ -31,10 +37,16 @@ class TowersSilent:
 
     seconds: float
 
+    def __str__(self) -> str:
+        return f"no tower heard for {self.seconds:.0f} s; known nodes stay connected, new ones are not found"
+
 
 @attrs.frozen
 class TowersHeard:
     """A tower was heard, for the first time or after `TowersSilent`."""
+
+    def __str__(self) -> str:
+        return "a tower is heard"
 
 
 @attrs.frozen
@@ -44,6 +56,12 @@ class ForeignDialect:
     own: str
     heard: str
 
+    def __str__(self) -> str:
+        return (
+            f"a peer writes the {self.heard} dialect, and will not understand this node's {self.own}: "
+            f"set wire to {self.heard} (--wire {self.heard}), or change the peer"
+        )
+
 
 @attrs.frozen
 class PartitionSilent:
@@ -52,12 +70,18 @@ class PartitionSilent:
     partition: Partition
     seconds: float
 
+    def __str__(self) -> str:
+        return f"nothing heard of {self.partition} for {self.seconds:.0f} s, though its producer is connected"
+
 
 @attrs.frozen
 class PartitionHeard:
     """A partition that had been silent is heard again."""
 
     partition: Partition
+
+    def __str__(self) -> str:
+        return f"{self.partition} is heard again"
 
 
 @attrs.frozen
@@ -71,6 +95,12 @@ class FetchUnanswered:
     first_sequence: int
     attempts: int
 
+    def __str__(self) -> str:
+        return (
+            f"nobody answers for {self.partition} from sequence {self.first_sequence} on "
+            f"(asked {self.attempts} times); asking on"
+        )
+
 
 @attrs.frozen
 class StoresSilent:
@@ -79,10 +109,16 @@ class StoresSilent:
     unacknowledged: int
     seconds: float
 
+    def __str__(self) -> str:
+        return f"no store has acknowledged anything for {self.seconds:.0f} s; {self.unacknowledged} records wait"
+
 
 @attrs.frozen
 class StoresHeard:
     """A store acknowledges again after `StoresSilent`."""
+
+    def __str__(self) -> str:
+        return "a store acknowledges again"
 
 
 @attrs.frozen
@@ -91,10 +127,16 @@ class StorageFailed:
 
     reason: str
 
+    def __str__(self) -> str:
+        return f"the storage failed, and is tried again: {self.reason}"
+
 
 @attrs.frozen
 class StorageRecovered:
     """The storage takes records again after `StorageFailed`."""
+
+    def __str__(self) -> str:
+        return "the storage works again"
 
 
 Event: TypeAlias = (

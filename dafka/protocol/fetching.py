@@ -20,13 +20,14 @@ from dafka.records import Partition
 class _Page:
     """What has been asked for of one partition, and for how long nothing came of it."""
 
-    __slots__ = ("asked_end", "asked_first", "attempts", "deadline", "partition", "progress")
+    __slots__ = ("asked_end", "asked_first", "attempts", "deadline", "partition", "progress", "ticket")
 
     def __init__(self, partition: Partition, progress: int, attempts: int, deadline: float) -> None:
         self.partition = partition
         self.progress = progress
         self.attempts = attempts
         self.deadline = deadline
+        self.ticket = 0
         self.asked_first = progress
         self.asked_end = progress
 
@@ -50,11 +51,12 @@ class Fetching:
         """The partitions whose page made no progress in time; each is to be planned again."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
-            page = heapq.heappop(self._deadlines)[2]
-            if self._active.get(page.partition) is not page:
+            _, ticket, page = heapq.heappop(self._deadlines)
+            if self._active.get(page.partition) is not page or page.ticket != ticket:
                 continue
             if page.deadline <= now:
-                page.attempts += 1
+                if page.asked_end > page.progress:
+                    page.attempts += 1
                 page.asked_end = page.progress
                 page.deadline = now + self._wait(page.attempts)
                 expired.append(page.partition)
@@ -86,23 +88,31 @@ class Fetching:
         if cursor.next_sequence > page.progress:
             page.progress = cursor.next_sequence
             page.attempts = 0
-            page.deadline = now + self._wait(0)
+            self._delay(page, now)
         first = max(gap[0], page.asked_end)
         size = self._page_size(partition)
         if first >= gap[1] or page.asked_end - cursor.next_sequence > size // 2:
             return None
         count = min(size, gap[1] - first)
+        if first == page.progress:
+            self._delay(page, now)
         page.asked_first, page.asked_end = first, first + count
         return first, count
 
     def renew(self, partition: Partition, cursor: Cursor) -> None:
-        """What was asked for may not have been heard, or was let go: ask again at the next plan.
+        """What was asked for may not have been heard: ask again at the next plan.
 
         A page that is arriving is left alone.
         """
         page = self._active.get(partition)
         if page is not None and cursor.next_sequence <= page.asked_first:
             page.asked_end = page.progress
+
+    def let_go(self, partition: Partition, first_sequence: int) -> None:
+        """Records from here on came and were let go: ask for them again at the next plan."""
+        page = self._active.get(partition)
+        if page is not None:
+            page.asked_end = min(page.asked_end, first_sequence)
 
     def forget(self, partition: Partition) -> None:
         """Nothing is missing of this partition (any more)."""
@@ -120,7 +130,8 @@ class Fetching:
         return list(self._active)
 
     def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
-        if len(self._active) >= self._config.partitions_max:
+        is_first_in_line = not self._waiting or next(iter(self._waiting)) == partition
+        if len(self._active) >= self._config.partitions_max or not is_first_in_line:
             self._waiting.setdefault(partition, 0)
             return None
         attempts = self._waiting.pop(partition, 0)
@@ -129,8 +140,15 @@ class Fetching:
         self._watch(page)
         return page
 
+    def _delay(self, page: _Page, now: float) -> None:
+        """Counts the page's wait from now on. Only a deadline that comes sooner needs to be watched anew."""
+        before, page.deadline = page.deadline, now + self._wait(page.attempts)
+        if page.deadline < before:
+            self._watch(page)
+
     def _watch(self, page: _Page) -> None:
-        heapq.heappush(self._deadlines, (page.deadline, next(self._ticket), page))
+        page.ticket = next(self._ticket)
+        heapq.heappush(self._deadlines, (page.deadline, page.ticket, page))
 
     def _wait(self, attempts: int) -> float:
         return min(self._config.retry_ms << min(attempts, 16), self._config.retry_max_ms) / 1000

@@ -20,6 +20,9 @@ from dafka.protocol.window import Window
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
+HELD_RECORDS_MAX = 10_000
+"""Records held back until the node has settled; then they go out at once."""
+
 STORES_MAX = 1024
 """Distinct stores whose ACKs are counted; further ones are discarded."""
 
@@ -31,6 +34,8 @@ class ProducerMachine:
         partition: the topic and the producer's address.
         next_sequence: the sequence of the next record.
         acknowledged_end: every record before this is acknowledged by `min_stores` stores.
+        stored_end: every record before this is acknowledged by some store. Beyond `next_sequence`: the store knows
+            more of this partition than its producer, which has resumed from an outdated spool.
         window: the records held for FETCHes; without contents where a spool holds them.
         replies: the FETCHes to answer, from `window` or the spool.
         discarded: messages thrown away, by reason.
@@ -49,6 +54,7 @@ class ProducerMachine:
         self.partition = partition
         self.next_sequence = next_sequence
         self.acknowledged_end = acknowledged_end
+        self.stored_end = acknowledged_end
         self.window = Window(partition, next_sequence)
         self.replies = ReplyQueue(replies_max)
         self.discarded: Counter[str] = Counter()
@@ -160,9 +166,15 @@ class ProducerMachine:
         return min(self._head_due, self._silent_from)
 
     def has_room(self) -> bool:
-        """May more records be published, or is too much unacknowledged?"""
-        return self.unacknowledged < self._config.unacknowledged_records_max and (
-            self._config.min_stores == 0 or self.window.content_bytes < self._config.unacknowledged_bytes_max
+        """May more records be published, or is too much held back or unacknowledged?"""
+        config = self._config
+        if not self._is_settled and self.next_sequence - self._published_end >= HELD_RECORDS_MAX:
+            return False
+        if self._is_spooled or config.min_stores == 0:
+            return True
+        return (
+            self.unacknowledged < config.unacknowledged_records_max
+            and self.window.content_bytes < config.unacknowledged_bytes_max
         )
 
     def _send(self, batch: RecordBatch, now: float) -> list[Action]:
@@ -196,6 +208,7 @@ class ProducerMachine:
         if Partition(ack.subject, ack.partition) != self.partition:
             self.discarded["another partition"] += 1
             return []
+        self.stored_end = max(self.stored_end, end_sequence)
         if end_sequence > self._published_end:
             self.discarded["beyond the head"] += 1
             return []

@@ -48,7 +48,7 @@ class StoreMachine:
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
-        self._by_address: dict[str, set[str]] = {}
+        self._by_address: dict[str, dict[str, None]] = {}
         self._topics_asked: set[str] = set()
         self._heads_due = float("inf")
         self._heads_next = 0.0
@@ -83,7 +83,7 @@ class StoreMachine:
             elif isinstance(message, wire.GetHeads):
                 actions += self._receive_get_heads(message)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
-                for topic in message.subjects:
+                for topic in dict.fromkeys(message.subjects):
                     actions += self._direct_heads(topic, message.address)
             else:
                 self.discarded["unexpected command"] += 1
@@ -143,7 +143,7 @@ class StoreMachine:
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
             self.durable.setdefault(partition.topic, {})[partition.address] = end
-            self._by_address.setdefault(partition.address, set()).add(partition.topic)
+            self._by_address.setdefault(partition.address, {})[partition.topic] = None
 
     def _receive_run(self, run: wire.RecordRun) -> list[Action]:
         batch = run.batch

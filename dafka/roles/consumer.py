@@ -15,7 +15,8 @@ from dafka.protocol import ConsumerMachine
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node, single_exception
+from dafka.roles.node import Node, open_node
+from dafka.roles.scope import single_exception
 from dafka.storage import Storage, open_storage
 
 SETTLE_S = 2.0

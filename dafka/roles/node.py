@@ -7,8 +7,9 @@ come back are carried out at once, before anything else runs, so that a machine 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -38,23 +39,23 @@ class Node:
     address: the node's own.
     events: what happened to it.
     settled: set when the nodes that were there before have been found.
-    peers: how many nodes are connected to.
     """
 
     def __init__(self, address: str, machine: Machine, mesh: Mesh, config: Config, role: str) -> None:
         self.address = address
         self.events = EventFeed(logging.getLogger(f"dafka.{role}"))
         self.settled = trio.Event()
-        self.peers = 0
         self._machine = machine
         self._mesh = mesh
         self._config = config
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
+        self._encoder = wire.BatchEncoder(self._dialect)
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
+        self._endpoints: Counter[str] = Counter()
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
-        self._on_receive: Callable[[], None] = lambda: None
+        self._on_change: Callable[[], None] = lambda: None
 
     @property
     def endpoint(self) -> str:
@@ -65,13 +66,18 @@ class Node:
         """Who takes the records that the machine delivers or wants appended."""
         self._on_batch = handler
 
-    def on_receive(self, handler: Callable[[], None]) -> None:
-        """Who wants to look at the machine after each batch of messages."""
-        self._on_receive = handler
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Who wants to look at the machine after each time something happened to it."""
+        self._on_change = handler
+
+    @property
+    def peers(self) -> int:
+        """How many nodes are connected to."""
+        return self._endpoints.total()
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(self._decoder.discarded + self._machine.discarded)
+        return dict(self._decoder.discarded + self._encoder.discarded + self._machine.discarded)
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -90,10 +96,11 @@ class Node:
         if outbound:
             self.send(outbound)
         self._timer.deadline = self._machine.deadline()
+        self._on_change()
 
     def send(self, messages: Iterable[wire.Inbound]) -> None:
         """Publishes messages in this node's dialect."""
-        self._mesh.publisher.send_many(wire.encode_batch(messages, self._dialect))
+        self._mesh.publisher.send_many(self._encoder.encode(messages))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs the node until cancelled; `started` when it listens and advertises itself.
@@ -120,7 +127,6 @@ class Node:
         while True:
             messages = self._decoder.decode(await self._mesh.subscriber.receive_many())
             self.act(self._machine.receive(messages, trio.current_time()))
-            self._on_receive()
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
                 (other,) = self._decoder.heard - {self._dialect}
@@ -147,32 +153,31 @@ class Node:
             self.act(self._machine.settled(now))
             return
         if isinstance(report, PeerJoined):
-            try:
-                self._mesh.subscriber.connect(report.endpoint)
-            except TransportError:
-                self._machine.discarded["endpoint"] += 1
+            if not self._connect(report.endpoint):
                 return
-            self.peers += 1
             self.act(self._machine.peer_joined(report.address, now))
         elif isinstance(report, PeerLeft):
-            self._mesh.subscriber.disconnect(report.endpoint)
-            self.peers -= 1
+            self._disconnect(report.endpoint)
             self.act(self._machine.peer_left(report.address, now))
         self.events.put(report)
 
+    def _connect(self, endpoint: str) -> bool:
+        """Connects once, however many nodes are said to be there: a second connection would bring all twice."""
+        if not self._endpoints[endpoint]:
+            try:
+                self._mesh.subscriber.connect(endpoint)
+            except TransportError:
+                del self._endpoints[endpoint]
+                self._machine.discarded["endpoint"] += 1
+                return False
+        self._endpoints[endpoint] += 1
+        return True
 
-@contextmanager
-def single_exception() -> Iterator[None]:
-    """Lets a lone exception out of the groups that nurseries wrap it in: callers need not know of nurseries."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if error is group:
-            raise
-        raise error from error.__cause__
+    def _disconnect(self, endpoint: str) -> None:
+        if self._endpoints[endpoint] == 1:
+            self._mesh.subscriber.disconnect(endpoint)
+        self._endpoints[endpoint] -= 1
+        self._endpoints += Counter()
 
 
 @asynccontextmanager

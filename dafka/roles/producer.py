@@ -13,9 +13,10 @@ from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError,
 from dafka.protocol import ProducerMachine, Reply
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
-from dafka.roles.names import check_name, check_topic
-from dafka.roles.node import Node, open_node, single_exception
+from dafka.roles.names import check_topic
+from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
+from dafka.roles.scope import single_exception
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
@@ -64,7 +65,7 @@ class Producer:
         self._records = 0
         self._bytes = 0
         self._is_closed = False
-        node.on_receive(self._received)
+        node.on_change(self._changed)
 
     @property
     def events(self) -> EventFeed:
@@ -75,7 +76,8 @@ class Producer:
         """Publishes one record and gives its sequence. `send_many` is far faster for more than one.
 
         Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes,
-        `StorageError` where a spool cannot take it, `trio.ClosedResourceError` after the block.
+        `StorageError` where a spool cannot take it or is an older copy of what stores hold,
+        `trio.ClosedResourceError` after the block.
         """
         return (await self.send_many([content])).start
 
@@ -139,7 +141,8 @@ class Producer:
         Raises `UnacknowledgedError` where some are still outstanding then.
         """
         with trio.move_on_after(self._config.close_timeout_ms / 1000):
-            await self.wait_settled() if self._config.min_stores == 0 and self._records else None
+            if self._records:
+                await self.wait_settled()
             await self.wait_stored()
         if self._machine.unacknowledged:
             raise UnacknowledgedError(
@@ -157,6 +160,7 @@ class Producer:
         while not self._machine.has_room():
             await self._progress.park()
             self._check_open()
+        self._check_spool()
         if self._spool is not None:
             with trio.CancelScope(shield=True):
                 await self._spool.append([RecordBatch(self.partition, self._machine.next_sequence, contents)])
@@ -168,7 +172,16 @@ class Producer:
         if self._is_closed:
             raise trio.ClosedResourceError("this producer is closed")
 
-    def _received(self) -> None:
+    def _check_spool(self) -> None:
+        """A store that holds more of this partition than its own producer would take new records for old ones."""
+        stored_end = self._machine.stored_end
+        if self._spool is not None and stored_end > self._machine.next_sequence:
+            raise StorageSequenceError(
+                f"a store holds {self.partition} up to sequence {stored_end - 1}, the spool {self._config.spool} only up "
+                f"to {self._machine.next_sequence - 1}: it is an older copy. Publish with a new spool"
+            )
+
+    def _changed(self) -> None:
         self._replier.wake()
         self._progress.unpark_all()
 
@@ -228,13 +241,9 @@ async def open_producer(topic: str, config: Config | None = None) -> AsyncIterat
 
 async def _make_machine(topic: str, config: Config, spool: Storage | None) -> ProducerMachine:
     """The machine of a new partition, or, with a spool, of the one that was left there."""
-    identity = config.producer.identity
-    if identity:
-        check_name(identity, "identity")
     if spool is None:
-        partition = Partition(topic, identity or new_address())
-        return ProducerMachine(partition, config.producer, config.fetch.replies_max)
-    partition = Partition(topic, identity or spool.identity)
+        return ProducerMachine(Partition(topic, new_address()), config.producer, config.fetch.replies_max)
+    partition = Partition(topic, spool.identity)
     info = (await spool.partitions(topic)).get(partition)
     acknowledged = await spool.load_positions(_ACKNOWLEDGED)
     end = 0 if info is None else info.end_sequence

@@ -12,8 +12,9 @@ from dafka.errors import StorageError
 from dafka.protocol import Reply, StorageFailed, StorageRecovered, StoreMachine
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
-from dafka.roles.node import Node, open_node, single_exception
+from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
+from dafka.roles.scope import single_exception
 from dafka.storage import Storage, open_storage
 
 FLUSH_S = 10.0
@@ -61,7 +62,7 @@ class Store:
         self._bytes_stored = 0
         self._commits = 0
         node.on_batch(self._take)
-        node.on_receive(self._replier.wake)
+        node.on_change(self._replier.wake)
 
     @property
     def events(self) -> EventFeed:

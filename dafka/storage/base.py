@@ -65,8 +65,8 @@ class Storage(Protocol):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """Adds records, all or none, and returns when they are durable.
 
-        Each batch continues its partition; the first of a new partition may begin anywhere.
-        Raises `StorageSequenceError` otherwise.
+        Each batch continues its partition; the first of a new partition may begin anywhere. One without records
+        changes nothing. Raises `StorageSequenceError` otherwise.
         """
 
     async def read(

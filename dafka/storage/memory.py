@@ -19,12 +19,14 @@ class MemoryStorage:
     def __init__(self) -> None:
         self.identity = new_address()
         self._windows: dict[Partition, Window] = {}
+        self._content_bytes: dict[Partition, int] = {}  # a window's own count lets go of whole runs alone
         self._positions: dict[str, dict[Partition, int]] = {}
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
         await trio.lowlevel.checkpoint()
         ends: dict[Partition, int] = {}
+        batches = [batch for batch in batches if batch.contents]
         for batch in batches:
             end = ends.get(batch.partition, self._info(batch.partition).end_sequence)
             PartitionInfo(0, end).check_append(batch)
@@ -32,6 +34,7 @@ class MemoryStorage:
         for batch in batches:
             window = self._windows.setdefault(batch.partition, Window(batch.partition, batch.first_sequence))
             window.push(batch.contents)
+            self._content_bytes[batch.partition] = self._content_bytes.get(batch.partition, 0) + batch.content_bytes
 
     async def read(
         self, partition: Partition, first_sequence: int, count: int, bytes_max: int = READ_BYTES
@@ -51,8 +54,12 @@ class MemoryStorage:
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """See `Storage.trim`."""
         await trio.lowlevel.checkpoint()
-        if partition in self._windows:
-            self._windows[partition].release(earliest_sequence)
+        window = self._windows.get(partition)
+        while window is not None and window.first_sequence < min(earliest_sequence, window.end_sequence):
+            dropped = window.read(window.first_sequence, earliest_sequence - window.first_sequence, READ_BYTES)
+            assert dropped is not None
+            window.release(dropped.end_sequence)
+            self._content_bytes[partition] -= dropped.content_bytes
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
         """See `Storage.save_positions`."""
@@ -68,7 +75,7 @@ class MemoryStorage:
         window = self._windows.get(partition)
         if window is None:
             return PartitionInfo()
-        return PartitionInfo(window.first_sequence, window.end_sequence, window.content_bytes)
+        return PartitionInfo(window.first_sequence, window.end_sequence, self._content_bytes[partition])
 
 
 @asynccontextmanager

@@ -26,6 +26,9 @@ SCHEMA_VERSION = 1
 
 migrations = Migrations("dafka")
 
+# A process killed while it made a store may leave the migrations' own table, and nothing else.
+_COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
+
 
 @migrations()
 def create_tables(db: Database) -> None:
@@ -76,9 +79,11 @@ def check_schema(connection: sqlite3.Connection, path: str) -> bool:
     try:
         application_id, version, tables = (
             connection.execute(query).fetchone()[0]
-            for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            for query in ("PRAGMA application_id", "PRAGMA user_version", _COUNT_TABLES)
         )
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+            raise
         raise StorageFormatError(f"{path} is not a dafka store: {error}") from None
     if application_id != APPLICATION_ID:
         if tables or application_id:

@@ -7,6 +7,7 @@ forth with the event loop for every record.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -32,6 +33,8 @@ INSERT_RECORDS_MAX = 50_000
 READ_RECORDS_MAX = 10_000
 """Rows of one read. They come one by one through the interpreter lock, so a read is kept short."""
 
+SEQUENCE_MAX = 2**63 - 1
+
 BUSY_TIMEOUT_S = 30.0
 
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
@@ -52,25 +55,29 @@ class SqliteStorage:
 
     identity: str
 
-    def __init__(self, path: str, connect: Callable[[], sqlite3.Connection], *, read_only: bool) -> None:
+    def __init__(self, path: str, connect: Callable[[], sqlite3.Connection], synchronous: str | None) -> None:
+        """With `synchronous` None, for reading only."""
         self._path = path
         self._reader = connect()
-        self._writer = None if read_only else connect()
+        self._writer = None if synchronous is None else connect()
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
+        self._append_turn = trio.Lock()
         (self.identity,) = self._reader.execute("SELECT address FROM node").fetchone()
         self._ids: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
         if self._writer is not None:
+            self._writer.execute(f"PRAGMA synchronous = {synchronous}")
             for partition, (partition_id, info) in _select_partitions(self._writer, None).items():
                 self._ids[partition] = partition_id
                 self._ends[partition] = info.end_sequence
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`. All batches are one transaction."""
-        ids, ends = await self._write(lambda writer: self._append(writer, batches))
-        self._ids.update(ids)
-        self._ends.update(ends)
+        async with self._append_turn:  # the next append is checked against this one's ends
+            ids, ends = await self._write(lambda writer: self._append(writer, batches))
+            self._ids.update(ids)
+            self._ends.update(ends)
 
     async def read(
         self, partition: Partition, first_sequence: int, count: int, bytes_max: int = READ_BYTES
@@ -138,6 +145,8 @@ class SqliteStorage:
             if not batch.contents:
                 continue
             partition = batch.partition
+            if batch.end_sequence > SEQUENCE_MAX:
+                raise StorageError(f"{partition}: sequence {batch.end_sequence} is more than SQLite can count")
             PartitionInfo(0, ends.get(partition, self._ends.get(partition, 0))).check_append(batch)
             partition_id = self._ids.get(partition) or ids.get(partition)
             if partition_id is None:
@@ -167,7 +176,7 @@ async def open_sqlite(place: str, *, read_only: bool = False) -> AsyncIterator[S
 def _parse_place(place: str) -> tuple[str, dict[str, str]]:
     path, _, query = place.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if not path:
+    if not path or "\0" in path:
         raise StorageError("storage 'sqlite:': expected a path, as in sqlite:dafka.db")
     unknown = set(options) - {"synchronous"}
     if unknown:
@@ -180,7 +189,10 @@ def _parse_place(place: str) -> tuple[str, dict[str, str]]:
 @contextmanager
 def _lock(path: str) -> Iterator[None]:
     """One writer: the lock goes with the process, however it ends."""
-    lock = FileLock(f"{path}.lock", thread_local=False)
+    real_path = Path(os.path.realpath(path))
+    if not real_path.parent.is_dir():  # the lock would make it
+        raise StorageError(f"cannot open {path}: there is no folder {real_path.parent}")
+    lock = FileLock(f"{real_path}.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -206,16 +218,13 @@ def _open(path: str, options: Mapping[str, str], read_only: bool) -> SqliteStora
 
     def connect() -> sqlite3.Connection:
         mode = "ro" if read_only else "rwc"
-        connection = sqlite3.connect(
-            f"file:{quote(path)}?mode={mode}",
+        return sqlite3.connect(
+            f"file:{quote(os.fsencode(path))}?mode={mode}",
             uri=True,
             timeout=BUSY_TIMEOUT_S,
             isolation_level=None,
             check_same_thread=False,
         )
-        if not read_only:
-            connection.execute(f"PRAGMA synchronous = {options['synchronous']}")
-        return connection
 
     with _storage_errors(path):
         with closing(connect()) as connection:
@@ -225,14 +234,14 @@ def _open(path: str, options: Mapping[str, str], read_only: bool) -> SqliteStora
             if not read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 migrations.apply(Database(connection))
-        return SqliteStorage(path, connect, read_only=read_only)
+        return SqliteStorage(path, connect, None if read_only else options["synchronous"])
 
 
 @contextmanager
 def _storage_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OverflowError) as error:
         raise StorageError(f"{path}: {error}") from error
 
 
@@ -309,7 +318,7 @@ def _select_records(
     limit = max(min(count, READ_RECORDS_MAX), 0)
     contents: list[bytes] = []
     size = 0
-    if first_sequence >= 2**63:
+    if first_sequence > SEQUENCE_MAX:
         return None
     with closing(reader.execute(statement, (*to_columns(partition), first_sequence, limit))) as rows:
         for sequence, content in rows:

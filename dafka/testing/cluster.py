@@ -20,7 +20,7 @@ from dafka.roles import (
     serve_store,
     serve_tower,
 )
-from dafka.roles.node import single_exception
+from dafka.roles.scope import single_exception
 
 
 @attrs.frozen

@@ -17,6 +17,9 @@ from dafka.transport.socket import Socket
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
 
+SUBSCRIPTION_BYTES_MAX = 4096
+"""A publisher hears subscriptions alone: a command and a topic. A peer that sends more is disconnected."""
+
 
 class Mesh:
     """Attributes:
@@ -60,7 +63,7 @@ async def open_mesh(config: NodeConfig, high_watermark: int) -> AsyncIterator[Me
         publisher = Socket(context, zmq.SocketType.XPUB)
         subscriber = Socket(context, zmq.SocketType.SUB)
         try:
-            publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=config.message_bytes_max)
+            publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX)
             subscriber.set_options(rcvhwm=high_watermark, maxmsgsize=config.message_bytes_max)
             endpoint = publisher.bind(config.bind)
             yield Mesh(publisher, subscriber, endpoint)

@@ -20,6 +20,8 @@ from dafka.errors import AddressInUseError, TransportError
 RECEIVE_COUNT_MAX = 1000
 """Messages drained in one call; then other tasks get their turn."""
 
+PORT_MAX = 65535
+
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
@@ -43,11 +45,12 @@ class Socket:
         Raises `AddressInUseError` where the endpoint is taken or is not this machine's, `TransportError` where it is
         no endpoint at all.
         """
+        _check_port(endpoint, "listen at")
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             kind = AddressInUseError if error.errno in _NOT_AVAILABLE else TransportError
-            raise kind(f"cannot listen at {endpoint}: {error.strerror.lower()}") from None
+            raise kind(f"cannot listen at {endpoint}: {_reason(error)}") from None
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def connect(self, endpoint: str) -> None:
@@ -55,10 +58,11 @@ class Socket:
 
         Raises `TransportError` where that is no endpoint to connect to.
         """
+        _check_port(endpoint, "connect to")
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
-            raise TransportError(f"cannot connect to {endpoint}: {error.strerror.lower()}") from None
+            raise TransportError(f"cannot connect to {endpoint}: {_reason(error)}") from None
         self._wake()
 
     def disconnect(self, endpoint: str) -> None:
@@ -67,7 +71,7 @@ class Socket:
             self._socket.disconnect(endpoint)
         except zmq.ZMQError as error:
             if error.errno != errno.ENOENT:
-                raise TransportError(f"cannot disconnect from {endpoint}: {error}") from None
+                raise TransportError(f"cannot disconnect from {endpoint}: {_reason(error)}") from None
         self._wake()
 
     def subscribe(self, prefix: bytes) -> None:
@@ -159,3 +163,15 @@ class Socket:
         """After a call that may have consumed the sign that a waiting reader waits for."""
         if self._waiting is not None and self._has_messages():
             self._waiting.cancel()
+
+
+def _reason(error: zmq.ZMQError) -> str:
+    """In libzmq's words, without what pyzmq adds."""
+    return zmq.strerror(error.errno or 0).lower()
+
+
+def _check_port(endpoint: str, purpose: str) -> None:
+    """libzmq takes any number, and uses its last 16 bits."""
+    port = endpoint.rpartition(":")[2]
+    if endpoint.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) <= PORT_MAX):
+        raise TransportError(f"cannot {purpose} {endpoint}: expected a port up to {PORT_MAX}")

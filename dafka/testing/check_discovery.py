@@ -1,0 +1,158 @@
+"""The judge of a discovery plugin: the promises of `dafka.discovery.Discovery`, without pytest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+
+import trio
+
+from dafka.discovery import Advertisement, Discovery, Report, Settled
+from dafka.errors import WireError
+from dafka.protocol import PeerJoined, PeerLeft
+from dafka.roles.scope import single_exception
+from dafka.wire import check_endpoint
+
+CANCEL_S = 1.0
+"""How long a discovery may take to end when it is cancelled."""
+
+WATCH_S = 0.5
+"""How long a run goes on when it has reported what it should: what comes then is judged, too."""
+
+
+async def check_discovery(
+    make: Callable[[], Discovery],
+    advertisement: Advertisement,
+    *,
+    peers: Collection[str] = (),
+    stop_peers: Callable[[], Awaitable[None]] | None = None,
+    timeout_s: float = 10.0,
+) -> None:
+    """Runs a discovery a few times, for the node that `advertisement` describes, and checks what it promises.
+
+    Args:
+        make: makes the discovery; called once a run.
+        advertisement: the node's.
+        peers: endpoints of other nodes that it must find.
+        stop_peers: takes those peers away; they must then be reported as left. None: they stay.
+        timeout_s: how long each of these may take.
+
+    Raises `AssertionError`, with the promise that is not kept.
+    """
+    await _check_cancelled_before_start(make, advertisement)
+    await _check_cancelled_once_started(make, advertisement, timeout_s)
+    async with _run(make, advertisement, timeout_s) as reports:
+        await reports.wait(lambda: reports.is_settled, timeout_s, "Settled never came")
+        await reports.wait(lambda: reports.joined >= set(peers), timeout_s, f"not all of {sorted(peers)} were found")
+        await trio.sleep(WATCH_S)
+        if stop_peers is not None:
+            await stop_peers()
+            await reports.wait(lambda: not reports.joined & set(peers), timeout_s, "not all stopped peers have left")
+
+
+class _Reports:
+    """Takes the reports of one run and judges each as it comes.
+
+    Attributes:
+        joined: endpoints that have joined and not left.
+        is_settled: whether `Settled` came.
+        problem: the first report that breaks a promise, in words.
+    """
+
+    def __init__(self, advertisement: Advertisement) -> None:
+        self.joined: set[str] = set()
+        self.is_settled = False
+        self.problem = ""
+        self.is_over = False
+        self._advertisement = advertisement
+        self._changed = trio.Event()
+
+    def take(self, report: Report) -> None:
+        """What the discovery is given as `report`."""
+        self.problem = self.problem or self._judge(report)
+        if isinstance(report, PeerJoined):
+            self.joined.add(report.endpoint)
+        elif isinstance(report, PeerLeft):
+            self.joined.discard(report.endpoint)
+        elif isinstance(report, Settled):
+            self.is_settled = True
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait(self, is_reached: Callable[[], bool], timeout_s: float, problem: str) -> None:
+        """Waits until the reports so far fulfil a condition."""
+        with trio.move_on_after(timeout_s) as scope:
+            while not is_reached() and not self.problem:
+                await self._changed.wait()
+        assert not self.problem, self.problem
+        assert not scope.cancelled_caught, f"after {timeout_s} s: {problem}; joined are {sorted(self.joined)}"
+
+    def _judge(self, report: Report) -> str:
+        if self.is_over:
+            return f"after it ended it reported {report!r}"
+        if isinstance(report, PeerJoined):
+            return self._judge_joined(report)
+        if isinstance(report, PeerLeft):
+            return "" if report.endpoint in self.joined else f"{report!r} without an earlier PeerJoined"
+        if isinstance(report, Settled):
+            return "Settled came twice" if self.is_settled else ""
+        return ""
+
+    def _judge_joined(self, report: PeerJoined) -> str:
+        own = self._advertisement
+        if report.address == own.address or report.endpoint == f"tcp://{own.host}:{own.port}":
+            return f"the own node was reported: {report!r}"
+        if report.endpoint in self.joined:
+            return f"{report!r} came twice without a PeerLeft between"
+        try:
+            check_endpoint(report.endpoint.encode("utf-8", "surrogateescape"))
+        except WireError:
+            return f"{report!r} has no endpoint to connect to"
+        return ""
+
+
+@asynccontextmanager
+async def _run(
+    make: Callable[[], Discovery], advertisement: Advertisement, timeout_s: float
+) -> AsyncIterator[_Reports]:
+    """A discovery that has started; cancelled, and checked to end, when the block is left."""
+    reports = _Reports(advertisement)
+    discovery = make()
+    cancelled_at = math.inf
+    with single_exception():
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(timeout_s) as scope:
+                await nursery.start(discovery.run, advertisement, reports.take)
+            assert not scope.cancelled_caught, f"started was not called within {timeout_s} s"
+            yield reports
+            assert nursery.child_tasks, "run returned without being cancelled"
+            nursery.cancel_scope.cancel()
+            cancelled_at = trio.current_time()
+    _check_ended(reports, cancelled_at)
+
+
+def _check_ended(reports: _Reports, cancelled_at: float) -> None:
+    seconds = trio.current_time() - cancelled_at
+    assert seconds <= CANCEL_S, f"it went on for {seconds:.1f} s after it was cancelled"
+    assert not reports.problem, reports.problem
+    reports.is_over = True
+
+
+async def _check_cancelled_before_start(make: Callable[[], Discovery], advertisement: Advertisement) -> None:
+    reports = _Reports(advertisement)
+    cancelled_at = trio.current_time()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await make().run(advertisement, reports.take)
+    assert scope.cancelled_caught, "run returned without being cancelled"
+    _check_ended(reports, cancelled_at)
+
+
+async def _check_cancelled_once_started(
+    make: Callable[[], Discovery], advertisement: Advertisement, timeout_s: float
+) -> None:
+    async with _run(make, advertisement, timeout_s) as reports:
+        pass
+    await trio.lowlevel.checkpoint()
+    assert not reports.problem, reports.problem

@@ -1,0 +1,38 @@
+"""Pytest fixtures for programs that embed dafka. They need pytest-trio.
+
+In the `conftest.py` at the top of your tests:
+
+    pytest_plugins = ["dafka.testing.plugin"]
+
+and in a test:
+
+    @pytest.mark.trio
+    async def test_order_is_published(dafka_cluster):
+        async with dafka_cluster.consumer(["orders"]) as consumer:
+            await my_program(dafka_cluster.config)
+            record = await consumer.next_record()
+
+To change settings of the cluster's nodes, define a fixture `dafka_config` of your own, which gives a `dafka.Config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from dafka.config import Config
+from dafka.testing.cluster import Cluster, open_cluster
+
+
+@pytest.fixture
+def dafka_config() -> Config:
+    """The settings that `dafka_cluster` is opened with: the defaults, unless you override this fixture."""
+    return Config()
+
+
+@pytest.fixture
+async def dafka_cluster(dafka_config: Config) -> AsyncIterator[Cluster]:
+    """An open `dafka.testing.Cluster`: a tower and a store in memory, on free loopback ports, for one test."""
+    async with open_cluster(dafka_config) as cluster:
+        yield cluster
