@@ -93,7 +93,8 @@ class NodeConfig:
     linger_ms: int = _setting(1000, _at_least(0))
     """How long closing sockets may go on sending what is queued."""
     message_bytes_max: int = _setting(256 * MIB, _at_least(1024))
-    """The largest frame taken from a peer; its connection is dropped at a larger one, before it is in memory."""
+    """The largest frame sent, or taken from a peer: its connection is dropped at a larger one, before it is in memory.
+    The same for all nodes of a cluster."""
     peers_max: int = _setting(10_000, _at_least(1))
     """Nodes connected to at once; beacons of further ones are ignored until some fall silent."""
     partitions_max: int = _setting(1_000_000, _at_least(1))

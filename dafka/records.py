@@ -16,6 +16,9 @@ from dafka.errors import WireError
 
 __all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "new_address"]
 
+RECORD_MEMORY_BYTES = 64
+"""What a record takes in memory beyond its content: an object and a place in a list."""
+
 TEXT_BYTES_MAX = 255
 """The longest topic or address, in octets: the grammar's `string` has a one-octet length."""
 
@@ -93,6 +96,11 @@ class RecordBatch:
     def content_bytes(self) -> int:
         """The contents' octets, added up."""
         return sum(map(len, self.contents))
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what holding the run costs: many empty records are not for nothing."""
+        return self.content_bytes + RECORD_MEMORY_BYTES * len(self.contents)
 
     def between(self, first_sequence: int, end_sequence: int) -> RecordBatch:
         """The records of this run from `first_sequence` up to, not including, `end_sequence`."""

@@ -10,7 +10,7 @@ import click
 import trio
 
 from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_bytes
-from dafka.cli.options import Seconds, node_options, usage_mistakes
+from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.config import Config
 from dafka.roles import Consumer, open_consumer
@@ -22,7 +22,7 @@ _logger = logging.getLogger("dafka.consumer")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--from-beginning", is_flag=True, help="Begin with the earliest record, not the next one.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
-@click.option("--idle-exit", type=Seconds(), metavar="SECONDS", help="Stop when none came for this long.")
+@click.option("--idle-exit", type=seconds, metavar="SECONDS", help="Stop when none came for this long.")
 @click.option(
     "--output",
     type=click.Choice(["content", "full", "json"]),

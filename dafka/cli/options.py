@@ -16,20 +16,15 @@ from dafka.errors import ConfigError
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Seconds(click.ParamType):
-    """A number of seconds above 0."""
-
-    name = "seconds"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number; fails for what is none."""
-        try:
-            seconds = float(value)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            self.fail(f"expected a number of seconds above 0, not {value!r}", param, ctx)
-        return seconds
+def seconds(text: str) -> float:
+    """An option's type: a number of seconds above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise click.BadParameter(f"expected a number of seconds above 0, not {text!r}")
+    return number
 
 
 _NODE_OPTIONS = (

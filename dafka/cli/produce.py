@@ -15,7 +15,7 @@ import trio
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dafka.cli.lines import read_lines
-from dafka.cli.options import Seconds, node_options, usage_mistakes
+from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.cli.terminal import UsageMistake, console, report_error
 from dafka.config import Config
@@ -30,7 +30,7 @@ from dafka.roles import Producer, open_producer
     "--min-stores", type=click.IntRange(min=0), metavar="N", help="Stores that must ACK each record.  [default: 1]"
 )
 @click.option(
-    "--timeout", type=Seconds(), metavar="SECONDS", help="How long to wait for outstanding ACKs.  [default: 30]"
+    "--timeout", type=seconds, metavar="SECONDS", help="How long to wait for outstanding ACKs.  [default: 30]"
 )
 @node_options
 def produce(config: Config, topic: str, path: str | None, min_stores: int | None, timeout: float | None) -> None:
@@ -73,8 +73,9 @@ async def _produce(topic: str, config: Config, fd: int) -> int:
                 _report_interruption(producer)
                 raise
             except DiscoveryError as error:
-                count = producer.statistics().unacknowledged
-                raise DiscoveryError(f"{error}; {count} records were not acknowledged") from None
+                if not producer.statistics().unacknowledged:
+                    raise
+                raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None
     except UnacknowledgedError as error:
         report_error(error if is_all_sent else f"{error}, and the rest of the input was not published")
         return 1
@@ -91,10 +92,13 @@ async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
             return
         lines = lines[producer.statistics().records - published :]
         if producer.statistics().records == published:
-            counts = producer.statistics()
-            raise UnacknowledgedError(
-                counts.unacknowledged, counts.next_sequence - counts.unacknowledged, config.producer.min_stores
-            )
+            raise _outstanding(producer, config)
+
+
+def _outstanding(producer: Producer, config: Config) -> UnacknowledgedError:
+    counts = producer.statistics()
+    first_sequence = counts.next_sequence - counts.unacknowledged
+    return UnacknowledgedError(counts.unacknowledged, first_sequence, config.producer.min_stores)
 
 
 def _report_interruption(producer: Producer) -> None:

@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
+from rich.text import Text
 
 from dafka.cli.runner import run
 from dafka.records import Partition
@@ -51,5 +52,11 @@ def _to_table(partitions: list[tuple[Partition, PartitionInfo]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for partition, info in partitions:
         counts = (info.earliest_sequence, info.end_sequence - 1, info.count)
-        table.add_row(partition.topic, partition.address, *map(str, counts), decimal(info.content_bytes))
+        names = (Text(_printable(name)) for name in (partition.topic, partition.address))
+        table.add_row(*names, *map(str, counts), decimal(info.content_bytes))
     return table
+
+
+def _printable(name: str) -> str:
+    """As it is, or escaped where it would upset a terminal."""
+    return name if name.isprintable() else ascii(name)[1:-1]

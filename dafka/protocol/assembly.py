@@ -66,7 +66,7 @@ class Assembly:
         """Stops following a partition."""
         cursor = self.cursors.pop(partition)
         self._ahead_bytes -= cursor.ahead_bytes
-        self._fetching.forget(partition)
+        self._fetching.unfollow(partition)
         self._changed.pop(partition, None)
 
     def renew(self, subscription: wire.Subscription) -> None:

@@ -19,7 +19,10 @@ from dafka.records import Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
-"""Seconds between two GET-HEADS for a topic that peers' coming causes: each is answered by every node."""
+"""Seconds between two GET-HEADS for a topic that peers' coming and going causes: every node answers each."""
+
+PEERS_REMEMBERED_MAX = 10_000
+"""Producers remembered as having joined after this consumer, also when they are gone and only stores have them."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
 _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
@@ -45,7 +48,7 @@ class ConsumerMachine:
         self._positions = dict(positions or {})
         self._is_settled = False
         self._older_peers: set[str] = set()
-        self._newer_peers: set[str] = set()
+        self._newer_peers: dict[str, None] = {}
         self._heard: dict[Partition, float] = {}
         self._silent: set[Partition] = set()
         self._silence_due = float("inf")
@@ -107,17 +110,21 @@ class ConsumerMachine:
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
-        if address not in self._older_peers:
-            (self._newer_peers if self._is_settled else self._older_peers).add(address)
+        if not self._is_settled:
+            self._older_peers.add(address)
+        elif address not in self._older_peers:
+            self._newer_peers[address] = None
+            if len(self._newer_peers) > PEERS_REMEMBERED_MAX:
+                del self._newer_peers[next(iter(self._newer_peers))]
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Discovery lost a node: its silence is no surprise. One that was there before is not new if it comes back."""
-        self._newer_peers.discard(address)
+        """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
         for partition in [partition for partition in self._heard if partition.address == address]:
             del self._heard[partition]
             self._silent.discard(partition)
-        return []
+            self._heads_wanted[partition.topic] = None
+        return self._due_get_heads(now)
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""

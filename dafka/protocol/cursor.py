@@ -18,7 +18,7 @@ class Cursor:
     """Attributes:
     next_sequence: the sequence that continues the partition.
     known_end: the sequence after the last one known to exist.
-    ahead_bytes: octets of content kept ahead of a gap.
+    ahead_bytes: the memory that records ahead of a gap take.
     """
 
     __slots__ = ("_ahead", "ahead_bytes", "known_end", "next_sequence")
@@ -63,7 +63,7 @@ class Cursor:
             if run.first_sequence > self.next_sequence:
                 break
             count += 1
-            self.ahead_bytes -= run.content_bytes
+            self.ahead_bytes -= run.memory_bytes
             if run.end_sequence > self.next_sequence:
                 ready.append(run.between(self.next_sequence, run.end_sequence))
                 self.next_sequence = run.end_sequence
@@ -81,7 +81,7 @@ class Cursor:
                 continue
             end = batch.end_sequence if run is None else min(batch.end_sequence, run.first_sequence)
             part = batch.between(first, end)
-            part_bytes = part.content_bytes
+            part_bytes = part.memory_bytes
             if part_bytes > ahead_bytes_left or len(self._ahead) >= RUNS_MAX:
                 return
             self._ahead.insert(index, part)

@@ -119,6 +119,11 @@ class Fetching:
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
 
+    def unfollow(self, partition: Partition) -> None:
+        """Nothing of this partition is wanted any more."""
+        self.forget(partition)
+        self._record_bytes.pop(partition, None)
+
     def next_in_line(self) -> Partition | None:
         """A partition that waits, and for which there is room now."""
         if not self._waiting or len(self._active) >= self._config.partitions_max:

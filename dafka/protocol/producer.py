@@ -87,6 +87,8 @@ class ProducerMachine:
 
     def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
         """Publishes records; their sequences begin at `next_sequence`."""
+        if not contents:
+            return []
         first_sequence = self.next_sequence
         if self.unacknowledged == 0:
             self._silent_from = now + self._config.silence_ms / 1000

@@ -3,9 +3,9 @@
 One machine, one address, for what libdafka splits into a writer and a reader node. Records leave it as `Append`;
 whoever drives it says when they are durable (`committed`), and only that is acknowledged, announced and served.
 
-Stores also learn from each other: when another store connects, a store asks for the heads of the topics it holds,
-and a topic it hears asked for and does not know, it asks for too. So a store that was away catches up with
-partitions whose producer is gone.
+Stores also learn from each other, so that one that was away catches up with partitions whose producer is gone: a store
+that connects is told all heads at once; a libdafka store, which tells nothing by itself, is asked for all of its heads;
+and where a producer leaves, the stores that are there are asked for the heads of its topics.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ from dafka.protocol.replies import ReplyQueue
 from dafka.records import Partition
 from dafka.wire import Command
 
-GET_HEADS_INTERVAL = 1.0
-"""Seconds between two rounds of GET-HEADS to other stores; each is answered by every store and producer."""
-
-TOPICS_ASKED_MAX = 100_000
-"""Unknown topics remembered as asked for; then they are forgotten, and may be asked for once more."""
+ALL_TOPICS = ""
+"""A libdafka store takes GET-HEADS for a prefix, so that this one means all; to ours it is a topic without records."""
 
 
 class StoreMachine:
@@ -49,9 +46,6 @@ class StoreMachine:
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
-        self._topics_asked: set[str] = set()
-        self._heads_due = float("inf")
-        self._heads_next = 0.0
         for partition, end in ends.items():
             self.assembly.follow(partition, end)
             self._set_durable(partition, end)
@@ -81,7 +75,7 @@ class StoreMachine:
             elif isinstance(message, wire.Fetch):
                 self._receive_fetch(message)
             elif isinstance(message, wire.GetHeads):
-                actions += self._receive_get_heads(message)
+                actions += self._direct_heads(message.subject, message.address)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
                 for topic in dict.fromkeys(message.subjects):
                     actions += self._direct_heads(topic, message.address)
@@ -101,11 +95,14 @@ class StoreMachine:
             elif command is Command.ACK:
                 for subject in self._by_address.get(topic, ()):
                     actions += self._ack(Partition(subject, topic))
+            elif command is Command.CONSUMER_HELLO and topic != self.address:
+                for subject in self.durable if topic else ():
+                    actions += self._direct_heads(subject, topic)
             elif command is Command.GET_HEADS and not topic:
-                self._heads_due = min(self._heads_due, max(now, self._heads_next))
-            if command is Command.FETCH:
+                actions.append(Publish(wire.GetHeads(ALL_TOPICS, self.address)))
+            elif command is Command.FETCH:
                 self.assembly.renew(subscription)
-        return actions + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._fetches(now)
 
     def committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """The storage has made these partitions durable up to, not including, these sequences: acknowledge them."""
@@ -120,8 +117,8 @@ class StoreMachine:
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: its partitions stay."""
-        return []
+        """Its last records, if they were missed, are with other stores."""
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in self._by_address.get(address, ())]
 
     def settled(self, now: float) -> list[Action]:
         """Nothing to do: a store listens from the first moment."""
@@ -130,11 +127,11 @@ class StoreMachine:
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered."""
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
-        return actions + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return min(self.assembly.deadline(), self._heads_due)
+        return self.assembly.deadline()
 
     def durable_end(self, partition: Partition) -> int:
         """The sequence after the partition's last durable record; 0 where there is none."""
@@ -182,16 +179,6 @@ class StoreMachine:
         else:
             self.fetches_received += 1
 
-    def _receive_get_heads(self, message: wire.GetHeads) -> list[Action]:
-        topic = message.subject
-        actions = self._direct_heads(topic, message.address)
-        if topic not in self.durable and topic not in self._topics_asked:
-            if len(self._topics_asked) >= TOPICS_ASKED_MAX:
-                self._topics_asked.clear()
-            self._topics_asked.add(topic)
-            actions.append(Publish(wire.GetHeads(topic, self.address)))
-        return actions
-
     def _direct_heads(self, topic: str, requestor: str) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, address, topic, end - 1))
@@ -210,12 +197,6 @@ class StoreMachine:
                 return False
             self.assembly.follow(partition, 0)
         return True
-
-    def _due_get_heads(self, now: float) -> list[Action]:
-        if now < self._heads_due:
-            return []
-        self._heads_due, self._heads_next = float("inf"), now + GET_HEADS_INTERVAL
-        return [Publish(wire.GetHeads(topic, self.address)) for topic in self.durable]
 
     def _fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:

@@ -85,7 +85,7 @@ class Consumer:
         """Stops following a topic: no record of it is given any more."""
         self._node.act(self._machine.unsubscribe(topic))
         kept = [batch for batch in self._buffer if batch.partition.topic != topic]
-        self._machine.buffered_bytes = sum(batch.content_bytes for batch in kept)
+        self._machine.buffered_bytes = sum(batch.memory_bytes for batch in kept)
         self._buffer = deque(kept)
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_open_batch()
@@ -148,7 +148,7 @@ class Consumer:
 
     def _take(self, batch: RecordBatch) -> None:
         self._buffer.append(batch)
-        self._machine.buffered_bytes += batch.content_bytes
+        self._machine.buffered_bytes += batch.memory_bytes
         self._arrived.unpark_all()
 
     async def next_batch(self) -> RecordBatch:
@@ -177,11 +177,10 @@ class Consumer:
                 raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
         batch = self._buffer.popleft()
-        size = batch.content_bytes
         self._records += len(batch)
-        self._bytes += size
+        self._bytes += batch.content_bytes
         was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max
-        self._machine.buffered_bytes -= size
+        self._machine.buffered_bytes -= batch.memory_bytes
         if was_full:
             self._node.act(self._machine.taken(trio.current_time()))
         return batch

@@ -9,8 +9,8 @@ import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError, WireError
-from dafka.protocol import ProducerMachine, Reply
+from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
+from dafka.protocol import ProducerMachine, Reply, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -57,6 +57,7 @@ class Producer:
         self._node = node
         self._machine = machine
         self._config = config.producer
+        self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
         self._trimmed_end = machine.acknowledged_end
         self._replier = Replier(node, machine.replies, self._read)
@@ -75,7 +76,8 @@ class Producer:
     async def send(self, content: bytes) -> int:
         """Publishes one record and gives its sequence. `send_many` is far faster for more than one.
 
-        Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes,
+        Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes, or is larger than
+        peers may take (`message_bytes_max`),
         `StorageError` where a spool cannot take it or is an older copy of what stores hold,
         `trio.ClosedResourceError` after the block.
         """
@@ -91,6 +93,8 @@ class Producer:
         for content in contents:
             if type(content) is not bytes:
                 raise WireError("content", f"bytes, not {type(content).__name__}")
+            if len(content) > self._content_bytes_max:
+                raise WireError("content", f"at most {self._content_bytes_max} octets, not {len(content)}")
         async with self._sending:
             first_sequence = self._machine.next_sequence
             for start in range(0, len(contents), RUN_RECORDS_MAX):
@@ -193,15 +197,18 @@ class Producer:
     async def _trim_spool(self, spool: Storage) -> None:
         """Lets acknowledged records go from the spool, all but the last one, which tells where to resume."""
         while True:
-            await self._progress.park()
             end = self._machine.acknowledged_end
-            if end - self._trimmed_end >= SPOOL_TRIM_RECORDS or (
-                end > self._trimmed_end and not self._machine.unacknowledged
-            ):
-                self._trimmed_end = end
+            is_idle = not self._machine.unacknowledged
+            if end - self._trimmed_end < (1 if is_idle else SPOOL_TRIM_RECORDS):
+                await self._progress.park()
+                continue
+            self._trimmed_end = end
+            try:
                 with trio.CancelScope(shield=True):
                     await spool.save_positions(_ACKNOWLEDGED, {self.partition: end})
                     await spool.trim(self.partition, end - 1)
+            except StorageError as error:
+                self.events.put(StorageFailed(str(error)))
 
 
 @asynccontextmanager

@@ -105,7 +105,7 @@ class Store:
 
     def _take(self, batch: RecordBatch) -> None:
         self._pending.append(batch)
-        self._machine.pending_bytes += batch.content_bytes
+        self._machine.pending_bytes += batch.memory_bytes
         self._arrived.unpark_all()
 
     async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
@@ -139,12 +139,11 @@ class Store:
         if not batches:
             return
         await self._storage.append(batches)
-        size = sum(batch.content_bytes for batch in batches)
         for _ in range(taken):
             self._pending.popleft()
-        self._machine.pending_bytes -= size
+        self._machine.pending_bytes -= sum(batch.memory_bytes for batch in batches)
         self._records_stored += sum(map(len, batches))
-        self._bytes_stored += size
+        self._bytes_stored += sum(batch.content_bytes for batch in batches)
         self._commits += 1
         ends = {batch.partition: batch.end_sequence for batch in batches}
         self._node.act(self._machine.committed(ends, trio.current_time()))

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from dafka.discovery import Advertisement, Report, Settled
+from dafka.protocol import PeerJoined, PeerLeft
+from dafka.testing import check_discovery
+
+OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
+PEER = PeerJoined("B" * 32, "tcp://10.0.0.2:7001")
+LEFT = PeerLeft("B" * 32, "tcp://10.0.0.2:7001")
+
+
+class Scripted:
+    """Reports these, one after another, then waits to be cancelled."""
+
+    def __init__(self, *reports: Report, starts: bool = True, ends: bool = False, ends_after_s: float = 0) -> None:
+        self._reports = reports
+        self._starts = starts
+        self._ends = ends
+        self._ends_after_s = ends_after_s
+
+    async def run(
+        self,
+        advertisement: Advertisement,
+        report: Callable[[Report], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._starts:
+            task_status.started()
+        try:
+            for each in self._reports:
+                report(each)
+                await trio.lowlevel.checkpoint()
+            if not self._ends:
+                await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self._ends_after_s)
+
+
+class Forgetful(Scripted):
+    """Goes on reporting when it has been cancelled."""
+
+    async def run(
+        self,
+        advertisement: Advertisement,
+        report: Callable[[Report], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        trio.lowlevel.spawn_system_task(self._report_later, report)
+        await super().run(advertisement, report, task_status=task_status)
+
+    async def _report_later(self, report: Callable[[Report], None]) -> None:
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+            report(PEER)
+            report(LEFT)
+
+
+async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> None:
+    await check_discovery(lambda: Scripted(PEER, Settled(), LEFT, PEER), OWN, peers=[PEER.endpoint])
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (Scripted(Settled(), starts=False), "started was not called within 10"),
+        (Scripted(PEER), "Settled never came"),
+        (Scripted(PEER, Settled(), Settled(), LEFT), "Settled came twice"),
+        (Scripted(Settled()), r"not all of \['tcp://10.0.0.2:7001'\] were found"),
+        (Scripted(PEER, PEER, Settled()), "came twice without a PeerLeft between"),
+        (Scripted(LEFT, PEER, Settled()), "without an earlier PeerJoined"),
+        (Scripted(PEER, LEFT, LEFT, Settled()), "without an earlier PeerJoined"),
+        (Scripted(PeerJoined(OWN.address, "tcp://10.0.0.3:1"), PEER, Settled()), "the own node was reported"),
+        (Scripted(PeerJoined("", "tcp://10.0.0.1:7001"), PEER, Settled()), "the own node was reported"),
+        (Scripted(PeerJoined("C", "10.0.0.3:1"), PEER, Settled()), "has no endpoint to connect to"),
+        (Scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
+        (Scripted(PEER, Settled(), ends_after_s=2), r"it went on for 2\.0 s after it was cancelled"),
+        (Forgetful(PEER, Settled()), "after it ended it reported|came twice"),
+    ],
+)
+async def test_check_discovery_notices(autojump_clock: trio.testing.MockClock, broken: Scripted, message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        await check_discovery(lambda: broken, OWN, peers=[PEER.endpoint])
+
+
+async def test_check_discovery_notices_a_peer_that_never_leaves(autojump_clock: trio.testing.MockClock) -> None:
+    with pytest.raises(AssertionError, match="not all stopped peers have left"):
+        await check_discovery(
+            lambda: Scripted(PEER, Settled()), OWN, peers=[PEER.endpoint], stop_peers=trio.lowlevel.checkpoint
+        )

@@ -1,0 +1,442 @@
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import zmq
+
+from dafka.config import Config
+from dafka.discovery import Advertisement, Report, Settled, open_discovery
+from dafka.errors import DiscoveryError
+from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.records import new_address
+from dafka.roles import Tower, serve_tower
+from dafka.testing import check_discovery
+from dafka.transport import Socket, open_context
+from dafka.wire import NodeBeacon, TowerBeacon
+
+FREE = "tcp://127.0.0.1:*"
+AN_HOUR_MS = 3_600_000
+
+
+@asynccontextmanager
+async def open_tower(sub_address: str = FREE, pub_address: str = FREE) -> AsyncIterator[Tower]:
+    config = Config().override("tower", sub_address=sub_address, pub_address=pub_address)
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(serve_tower, config)
+        nursery.cancel_scope.cancel()
+
+
+async def free_endpoints() -> tuple[str, str]:
+    async with open_tower() as tower:
+        return tower.sub_endpoint, tower.pub_endpoint
+
+
+def config_of(*towers: Tower, interval_ms: int = AN_HOUR_MS, timeout_ms: int = 4 * AN_HOUR_MS) -> Config:
+    return config_at([(tower.sub_endpoint, tower.pub_endpoint) for tower in towers], interval_ms, timeout_ms)
+
+
+def config_at(endpoints: list[tuple[str, str]], interval_ms: int, timeout_ms: int) -> Config:
+    return Config().override(
+        "beacon",
+        sub_addresses=tuple(sub for sub, _ in endpoints),
+        pub_addresses=tuple(pub for _, pub in endpoints),
+        interval_ms=interval_ms,
+        timeout_ms=timeout_ms,
+    )
+
+
+class Node:
+    """Attributes:
+    reports: what its discovery reported so far.
+    """
+
+    def __init__(self, port: int, host: str = "", address: str = "") -> None:
+        self.advertisement = Advertisement(address or new_address(), host, port)
+        self.reports: list[Report] = []
+        self._changed = trio.Event()
+        self._scope = trio.CancelScope()
+
+    @property
+    def joined(self) -> PeerJoined:
+        return PeerJoined(self.advertisement.address, f"tcp://127.0.0.1:{self.advertisement.port}")
+
+    @property
+    def left(self) -> PeerLeft:
+        return PeerLeft(self.advertisement.address, f"tcp://127.0.0.1:{self.advertisement.port}")
+
+    async def run(self, config: Config, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.CancelScope() as self._scope:
+            await open_discovery(config).run(self.advertisement, self._take, task_status=task_status)
+
+    def stop(self) -> None:
+        self._scope.cancel()
+
+    async def wait(self, *reports: Report) -> None:
+        """Until each of these has come."""
+        await self.wait_until(lambda: set(reports) <= set(self.reports))
+
+    async def wait_until(self, is_reached: Callable[[], bool], seconds: float = 5) -> None:
+        with trio.fail_after(seconds):
+            while not is_reached():
+                await self._changed.wait()
+
+    def _take(self, report: Report) -> None:
+        self.reports.append(report)
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+@asynccontextmanager
+async def running(*nodes: Node, config: Config) -> AsyncIterator[trio.Nursery]:
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            await nursery.start(node.run, config)
+        yield nursery
+        nursery.cancel_scope.cancel()
+
+
+async def poll(is_reached: Callable[[], bool]) -> None:
+    with trio.fail_after(5):
+        while not is_reached():  # noqa: ASYNC110  (statistics have no event)
+            await trio.sleep(0.01)
+
+
+# Finding each other
+
+
+async def test_tower_discovery_keeps_the_contract() -> None:
+    peers = [Node(7001), Node(7002)]
+
+    async def stop_peers() -> None:
+        for peer in peers:
+            peer.stop()
+
+    async with open_tower() as tower:
+        config = config_of(tower, interval_ms=50, timeout_ms=400)
+        async with running(*peers, config=config):
+            await check_discovery(
+                lambda: open_discovery(config),
+                Advertisement(new_address(), "", 7003),
+                peers=["tcp://127.0.0.1:7001", "tcp://127.0.0.1:7002"],
+                stop_peers=stop_peers,
+            )
+
+
+async def test_nodes_find_each_other_without_waiting_for_an_interval() -> None:
+    one, two, late = Node(7001), Node(7002), Node(7003)
+    async with open_tower() as tower, running(one, two, config=config_of(tower)) as nursery:
+        await one.wait(two.joined, Settled())
+        await two.wait(one.joined, Settled())
+        begin = trio.current_time()
+        await nursery.start(late.run, config_of(tower))
+        await late.wait(one.joined, two.joined)
+        await one.wait(late.joined)
+        await two.wait(late.joined)
+        assert trio.current_time() - begin < 1
+
+
+async def test_running_nodes_are_found_before_settled() -> None:
+    nodes = [Node(port) for port in range(7001, 7011)]
+    newcomer = Node(7100)
+    async with open_tower() as tower, running(*nodes, config=config_of(tower)) as nursery:
+        for node in nodes:
+            await node.wait(Settled())
+        await nursery.start(newcomer.run, config_of(tower))
+        await newcomer.wait(Settled())
+        before = newcomer.reports[: newcomer.reports.index(Settled())]
+        assert {node.joined for node in nodes} <= set(before)
+
+
+async def test_settled_comes_once_and_the_own_node_never() -> None:
+    one, two = Node(7001), Node(7002)
+    async with open_tower() as tower, running(one, two, config=config_of(tower, interval_ms=20)):
+        await one.wait(Settled(), two.joined)
+        beacons = tower.statistics().beacons
+        await poll(lambda: tower.statistics().beacons > beacons + 20)
+        assert sorted(map(repr, one.reports)) == sorted(map(repr, [TowersHeard(), two.joined, Settled()]))
+
+
+async def test_silent_peer_leaves_and_comes_back() -> None:
+    one, two = Node(7001), Node(7002)
+    again = Node(7002, address=two.advertisement.address)
+    async with open_tower() as tower:
+        config = config_of(tower, interval_ms=50, timeout_ms=400)
+        async with running(one, two, config=config) as nursery:
+            await one.wait(two.joined)
+            two.stop()
+            stopped_at = trio.current_time()
+            await one.wait(two.left)
+            assert 0.2 < trio.current_time() - stopped_at < 2
+            await nursery.start(again.run, config)
+            await one.wait_until(lambda: one.reports.count(two.joined) == 2)
+            changes = [report for report in one.reports if isinstance(report, (PeerJoined, PeerLeft))]
+            assert changes == [two.joined, two.left, two.joined]
+
+
+async def test_live_peer_stays_beyond_the_timeout() -> None:
+    one, two = Node(7001), Node(7002)
+    async with open_tower() as tower, running(one, two, config=config_of(tower, interval_ms=50, timeout_ms=500)):
+        await one.wait(two.joined)
+        beacons = tower.statistics().beacons
+        await poll(lambda: tower.statistics().beacons > beacons + 40)
+        assert two.left not in one.reports
+
+
+async def test_peer_on_another_port_has_restarted() -> None:
+    one, two = Node(7001), Node(7002)
+    again = Node(7003, address=two.advertisement.address)
+    async with open_tower() as tower, running(one, two, config=config_of(tower)) as nursery:
+        await one.wait(two.joined)
+        two.stop()
+        await nursery.start(again.run, config_of(tower))
+        await one.wait(again.joined)
+        assert one.reports.index(two.left) < one.reports.index(again.joined)
+
+
+# Towers
+
+
+async def test_restarted_tower_is_found_again() -> None:
+    one, two, late = Node(7001), Node(7002), Node(7003)
+    async with trio.open_nursery() as nursery:
+        async with open_tower() as tower:
+            config = config_of(tower, interval_ms=50, timeout_ms=10_000)
+            for node in (one, two):
+                await nursery.start(node.run, config)
+            await one.wait(two.joined, Settled())
+            await two.wait(one.joined, Settled())
+        async with open_tower(tower.sub_endpoint, tower.pub_endpoint):
+            await nursery.start(late.run, config)
+            await late.wait(one.joined, two.joined, Settled())
+            await one.wait(late.joined)
+            await two.wait(late.joined)
+        assert not [report for report in one.reports + two.reports if isinstance(report, PeerLeft)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_node_may_start_before_the_tower() -> None:
+    one, two = Node(7001), Node(7002)
+    endpoints = await free_endpoints()
+    async with running(one, two, config=config_at([endpoints], 50, 10_000)), open_tower(*endpoints):
+        await one.wait(two.joined, Settled())
+        await two.wait(one.joined, Settled())
+
+
+async def test_welcome_is_answered_with_a_beacon() -> None:
+    """The node's first beacons reach a tower before the node can hear it."""
+    node = Node(7001)
+    beacon = NodeBeacon(node.advertisement.address, "", 7001).encode()
+    endpoints = await free_endpoints()
+    async with open_socket(zmq.SocketType.SUB) as subscriber, open_socket(zmq.SocketType.XPUB) as publisher:
+        subscriber.subscribe(b"B")
+        subscriber.bind(endpoints[0])
+        async with running(node, config=config_at([endpoints], AN_HOUR_MS, AN_HOUR_MS)) as nursery:
+            with trio.fail_after(5):
+                assert await subscriber.receive_many() == [beacon]
+                publisher.set_options(xpub_welcome_msg=b"W")
+                publisher.bind(endpoints[1])
+                nursery.start_soon(publisher.receive_many)
+                assert await subscriber.receive_many() == [beacon]
+            assert node.reports == [TowersHeard()]
+
+
+async def test_two_towers_report_a_node_once() -> None:
+    one, two = Node(7001), Node(7002)
+    async with (
+        open_tower() as first,
+        open_tower() as second,
+        running(one, two, config=config_of(first, second, interval_ms=20)),
+    ):
+        await one.wait(two.joined, Settled())
+        for tower in (first, second):
+            await poll(lambda: min(first.statistics().beacons, second.statistics().beacons) > 20)
+            assert tower.statistics().nodes == 2
+        assert [report for report in one.reports if isinstance(report, PeerJoined)] == [two.joined]
+
+
+async def test_one_of_two_towers_is_enough() -> None:
+    one, two = Node(7001), Node(7002)
+    absent = await free_endpoints()
+    async with open_tower() as tower:
+        config = config_at([absent, (tower.sub_endpoint, tower.pub_endpoint)], AN_HOUR_MS, AN_HOUR_MS)
+        async with running(one, two, config=config):
+            await one.wait(two.joined, TowersHeard(), Settled())
+
+
+async def test_silence_of_all_towers_is_told_and_its_end() -> None:
+    node = Node(7001)
+    endpoints = await free_endpoints()
+    config = config_at([endpoints], 50, 10_000).override("node", tower_timeout_ms=300)
+
+    def kinds() -> list[type[Report]]:
+        return [type(report) for report in node.reports]
+
+    async with running(node, config=config):
+        await node.wait_until(lambda: kinds() == [TowersSilent])
+        silent = node.reports[0]
+        assert isinstance(silent, TowersSilent)
+        assert 0.3 <= silent.seconds < 1
+        async with open_tower(*endpoints):
+            await node.wait_until(lambda: TowersHeard in kinds() and Settled in kinds())
+        await node.wait_until(lambda: kinds().count(TowersSilent) == 2)
+        assert [kind for kind in kinds() if kind is not Settled] == [TowersSilent, TowersHeard, TowersSilent]
+
+
+async def test_cancelled_discovery_closes_its_sockets() -> None:
+    async with open_tower() as tower:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            async with running(Node(7001), config=config_of(tower)):
+                pass
+        await poll(lambda: len(os.listdir("/proc/self/fd")) <= before)
+
+
+def test_tower_takes_no_argument() -> None:
+    with pytest.raises(DiscoveryError, match=r"^discovery 'tower' takes no argument \('here'\)"):
+        open_discovery(Config().override("node", discovery="tower:here"))
+
+
+# Rubbish
+
+UUID = b"A" * 32
+
+NO_BEACONS = [
+    [b"B"],
+    [b"B", UUID, b"", b"7001", b""],
+    [b"B", UUID, b"7001"],
+    [b"Bx", UUID, b"", b"7001"],
+    [b"B", b"", b"", b"7001"],
+    [b"B", b"A" * 256, b"", b"7001"],
+    [b"B", UUID, b"", b""],
+    [b"B", UUID, b"", b"0"],
+    [b"B", UUID, b"", b"65536"],
+    [b"B", UUID, b"", b"07001"],
+    [b"B", UUID, b"", b"-1"],
+    [b"B", UUID, b"", b"\xff"],
+    [b"B", UUID, b"host name", b"7001"],
+    [b"B", UUID, b"host/", b"7001"],
+    [b"B", UUID, b"\xff", b"7001"],
+    [b"B", UUID, b"h" * 256, b"7001"],
+]
+
+
+@asynccontextmanager
+async def open_socket(kind: zmq.SocketType) -> AsyncIterator[Socket]:
+    async with open_context(0) as context:
+        socket = Socket(context, kind)
+        try:
+            yield socket
+        finally:
+            socket.close(0)
+
+
+async def test_tower_counts_rubbish_and_goes_on() -> None:
+    one, two = Node(7001), Node(7002)
+    async with (
+        open_tower() as tower,
+        open_socket(zmq.SocketType.XPUB) as publisher,
+        open_socket(zmq.SocketType.XSUB) as subscriber,
+    ):
+        publisher.connect(tower.sub_endpoint)
+        assert await publisher.receive_many() == [[b"\x01B"]]
+        publisher.send_many(NO_BEACONS)
+        await poll(lambda: tower.statistics().discarded == len(NO_BEACONS))
+        subscriber.connect(tower.pub_endpoint)
+        subscriber.send_many([[b"rubbish", b"for the XPUB"], [b"\x01"], [b"\x01" + b"x" * 1000], [b""]])
+        publisher.send_many([[b"B" * 2000]])
+        async with running(one, two, config=config_of(tower)):
+            await one.wait(two.joined, Settled())
+        assert tower.statistics().discarded == len(NO_BEACONS)
+        assert tower.statistics().nodes == 2
+
+
+async def test_tower_survives_what_is_not_zeromq() -> None:
+    one, two = Node(7001), Node(7002)
+    async with open_tower() as tower:
+        for endpoint in (tower.sub_endpoint, tower.pub_endpoint):
+            for octets in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"\xff\0\0\0\0\0\0\0\1\x7f\3", b""):
+                stream = await trio.open_tcp_stream("127.0.0.1", int(endpoint.rpartition(":")[2]))
+                await stream.send_all(octets)
+                await stream.aclose()
+        async with running(one, two, config=config_of(tower)):
+            await one.wait(two.joined, Settled())
+
+
+async def test_node_passes_over_rubbish_from_a_tower() -> None:
+    node, peer = Node(7001), Node(7002)
+    address = node.advertisement.address
+    rubbish = [
+        [b"W", b""],
+        [b"B"],
+        [b"B", UUID, b"tcp://10.0.0.1:0"],
+        [b"B", UUID, b"tcp://10.0.0.1:7001;tcp://10.0.0.2:7001"],
+        [b"B", UUID, b"ipc://file"],
+        [b"B", UUID, b"\xff"],
+        [b"B", b"", b"tcp://10.0.0.1:7001"],
+        [b"B", UUID, b"", b"7001"],
+    ]
+    good = [
+        TowerBeacon(address, "tcp://10.0.0.1:7001").encode(),
+        TowerBeacon(peer.advertisement.address, peer.joined.endpoint).encode(),
+    ]
+    async with open_socket(zmq.SocketType.SUB) as subscriber, open_socket(zmq.SocketType.XPUB) as publisher:
+        subscriber.subscribe(b"B")
+        endpoints = subscriber.bind(FREE), publisher.bind(FREE)
+        async with running(node, config=config_at([endpoints], 50, 10_000)):
+            subscriptions: list[list[bytes]] = []
+            with trio.fail_after(5):
+                while len(subscriptions) < 2:
+                    subscriptions += await publisher.receive_many()
+                assert await subscriber.receive_many()
+            publisher.send_many([*rubbish, *good])
+            await node.wait(Settled())
+            assert [report for report in node.reports if report != Settled()] == [TowersHeard(), peer.joined]
+
+
+# Hosts
+
+
+@pytest.mark.parametrize(
+    ("host", "peer", "reached_at"),
+    [
+        ("node.example", "192.0.2.7", "node.example"),
+        ("[2001:db8::7]", "192.0.2.7", "[2001:db8::7]"),
+        ("", "192.0.2.7", "192.0.2.7"),
+        ("", "::ffff:192.0.2.7", "192.0.2.7"),
+        ("", "2001:db8::7", "[2001:db8::7]"),
+        ("", "127.0.0.1", "198.51.100.1"),
+        ("", "127.5.5.5", "198.51.100.1"),
+        ("", "::1", "198.51.100.1"),
+        ("", "::ffff:127.0.0.1", "198.51.100.1"),
+        ("", "", "198.51.100.1"),
+        ("", "no address", "198.51.100.1"),
+    ],
+)
+def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_at: str) -> None:
+    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
+    frames = NodeBeacon("A" * 32, host, 7001).encode()
+    assert tower.forward(frames, peer, "198.51.100.1") == TowerBeacon("A" * 32, f"tcp://{reached_at}:7001").encode()
+
+
+async def test_advertised_host_is_what_peers_hear() -> None:
+    one, two = Node(7001), Node(7002, "node.example")
+    async with open_tower() as tower, running(one, two, config=config_of(tower)):
+        await one.wait(PeerJoined(two.advertisement.address, "tcp://node.example:7002"))
+
+
+async def test_peer_on_the_towers_machine_is_heard_at_an_address_that_others_reach() -> None:
+    """The tower listens on every interface; the nodes connect over loopback."""
+    one, two = Node(7001), Node(7002)
+    async with open_tower("tcp://*:*", "tcp://*:*") as tower:
+        ports = [endpoint.rpartition(":")[2] for endpoint in (tower.sub_endpoint, tower.pub_endpoint)]
+        config = config_at([(f"tcp://127.0.0.1:{ports[0]}", f"tcp://127.0.0.1:{ports[1]}")], AN_HOUR_MS, AN_HOUR_MS)
+        async with running(one, two, config=config):
+            await one.wait_until(lambda: any(isinstance(report, PeerJoined) for report in one.reports))
+            (joined,) = [report for report in one.reports if isinstance(report, PeerJoined)]
+            host = joined.endpoint.removeprefix("tcp://").removesuffix(":7002")
+            # It is an address of this machine, or nobody could listen there.
+            await (await trio.open_tcp_listeners(0, host=host))[0].aclose()

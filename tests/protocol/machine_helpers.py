@@ -1,0 +1,68 @@
+"""Builders of runs whose contents tell their sequence, and pickers of what machines ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from dafka import wire
+from dafka.protocol import Action, Append, Deliver, Event, Notify, Publish
+from dafka.records import Partition, RecordBatch
+
+HELLO = Partition("hello", "PRODUCER")
+
+_Message = TypeVar("_Message")
+
+
+def contents(first: int, end: int) -> list[bytes]:
+    return [b"%d" % sequence for sequence in range(first, end)]
+
+
+def run(first: int, end: int, partition: Partition = HELLO) -> RecordBatch:
+    return RecordBatch(partition, first, contents(first, end))
+
+
+def live(first: int, end: int, partition: Partition = HELLO) -> wire.RecordRun:
+    return wire.RecordRun(run(first, end, partition))
+
+
+def direct(first: int, end: int, requestor: str, partition: Partition = HELLO) -> wire.RecordRun:
+    return wire.RecordRun(run(first, end, partition), requestor)
+
+
+def head(sequence: int, partition: Partition = HELLO) -> wire.Head:
+    return wire.Head(partition.address, partition.topic, sequence)
+
+
+def direct_head(sequence: int, requestor: str, partition: Partition = HELLO) -> wire.DirectHead:
+    return wire.DirectHead(requestor, partition.address, partition.topic, sequence)
+
+
+def subscription(command: wire.Command, topic: str = "", *, active: bool = True) -> list[wire.Subscription]:
+    return [wire.Subscription(command, topic, active)]
+
+
+def published(actions: Iterable[Action], kind: type[_Message]) -> list[_Message]:
+    messages: list[Any] = [action.message for action in actions if isinstance(action, Publish)]
+    return [message for message in messages if isinstance(message, kind)]
+
+
+def asked(actions: Iterable[Action]) -> list[tuple[int, int]]:
+    """The FETCHes, as (first sequence, count)."""
+    return [(fetch.sequence, fetch.count) for fetch in published(actions, wire.Fetch)]
+
+
+def events(actions: Iterable[Action]) -> list[Event]:
+    return [action.event for action in actions if isinstance(action, Notify)]
+
+
+def batches(actions: Iterable[Action]) -> list[RecordBatch]:
+    """The runs delivered or appended."""
+    return [action.batch for action in actions if isinstance(action, (Deliver, Append))]
+
+
+def sequences(runs: Iterable[RecordBatch]) -> list[int]:
+    """The runs' sequences; every content must tell its own."""
+    records = [record for batch in runs for record in batch]
+    assert [record.content for record in records] == [b"%d" % record.sequence for record in records]
+    return [record.sequence for record in records]

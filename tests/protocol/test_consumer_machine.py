@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from machine_helpers import (
+    HELLO,
+    asked,
+    batches,
+    direct,
+    direct_head,
+    events,
+    head,
+    live,
+    published,
+    sequences,
+    subscription,
+)
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import (
+    Action,
+    ConsumerMachine,
+    FetchUnanswered,
+    PartitionHeard,
+    PartitionSilent,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+)
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+
+ME = "CONSUMER"
+
+
+def make_consumer(
+    *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
+) -> ConsumerMachine:
+    """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
+    config = (config or Config()).override("consumer", **{"offset_reset": "earliest", **settings})
+    consumer = ConsumerMachine(ME, config, positions)
+    consumer.start(0.0)
+    for topic in topics or ("hello",):
+        consumer.subscribe(topic, 0.0)
+    return consumer
+
+
+def delivered(actions: list[Action]) -> list[int]:
+    return sequences(batches(actions))
+
+
+def receive(consumer: ConsumerMachine, *messages: wire.Inbound, now: float = 0.1) -> list[int]:
+    return delivered(consumer.receive(messages, now))
+
+
+def test_start_subscribes_to_what_is_addressed_to_the_consumer() -> None:
+    prefixes = [Subscribe(b"DCONSUMER"), Subscribe(b"ECONSUMER"), Subscribe(b"LCONSUMER")]
+    assert ConsumerMachine(ME, Config()).start(0.0) == prefixes
+
+
+def test_subscribe_follows_a_topic_and_asks_for_its_heads() -> None:
+    consumer = make_consumer()
+    heads = Publish(wire.GetHeads("world", ME))
+    assert consumer.subscribe("world", 0.0) == [Subscribe(b"Mworld"), Subscribe(b"Hworld"), heads]
+    assert consumer.subscribe("world", 0.0) == []
+
+
+def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> None:
+    consumer = make_consumer()
+    newcomer = subscription(Command.GET_HEADS)
+    assert published(consumer.subscribed(newcomer, 0.5), wire.GetHeads) == []
+    assert consumer.deadline() == 1.0
+    assert published(consumer.subscribed(newcomer, 0.6), wire.GetHeads) == []
+    assert published(consumer.tick(1.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
+    assert published(consumer.tick(1.1), wire.GetHeads) == []
+    assert published(consumer.subscribed(newcomer, 5.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [
+        subscription(Command.GET_HEADS, "hello2"),
+        subscription(Command.GET_HEADS, "other"),
+        subscription(Command.GET_HEADS, "hello", active=False),
+    ],
+)
+def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Subscription]) -> None:
+    consumer = make_consumer()
+    assert consumer.subscribed(peer, 5.0) == []
+    assert consumer.tick(5.0) == []
+
+
+def test_a_store_is_greeted_with_the_topics() -> None:
+    consumer = make_consumer("hello", "world")
+    hello = Publish(wire.ConsumerHello("STORE", ME, ("hello", "world")))
+    assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == [hello]
+    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == [hello]
+
+
+def test_a_store_is_not_greeted_for_another_or_by_the_id_alone() -> None:
+    consumer = make_consumer()
+    assert consumer.receive([wire.StoreHello("CONSUMER2", "STORE")], 0.1) == []
+    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO), 0.1) == []
+
+
+def test_without_topics_there_is_no_consumer_hello() -> None:
+    consumer = ConsumerMachine(ME, Config())
+    assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == []
+    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == []
+
+
+def test_live_records_are_delivered() -> None:
+    assert receive(make_consumer(), live(0, 3), live(3, 5)) == [0, 1, 2, 3, 4]
+
+
+def test_earliest_fetches_what_was_before() -> None:
+    consumer = make_consumer()
+    actions = consumer.receive([live(5, 7)], 0.1)
+    assert (delivered(actions), asked(actions)) == ([], [(0, 5)])
+    assert receive(consumer, direct(0, 5, ME)) == [0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
+def test_earliest_fetches_up_to_a_head(message: wire.Inbound) -> None:
+    assert asked(make_consumer().receive([message], 0.1)) == [(0, 7)]
+
+
+def test_latest_begins_with_the_record_after_the_first_sign_erratum_15() -> None:
+    consumer = make_consumer(offset_reset="latest")
+    assert consumer.receive([head(6)], 0.1) == []
+    assert receive(consumer, live(7, 9)) == [7, 8]
+    other = Partition("hello", "OTHER")
+    assert receive(consumer, live(3, 5, other)) == [3, 4]
+
+
+def test_latest_takes_a_producer_that_joined_after_settling_from_0_erratum_15() -> None:
+    consumer = make_consumer(offset_reset="latest")
+    consumer.settled(0.2)
+    consumer.peer_joined("PRODUCER", 0.3)
+    assert asked(consumer.receive([live(5, 7)], 0.4)) == [(0, 5)]
+
+
+def test_latest_does_not_take_a_producer_that_was_there_before_from_0() -> None:
+    consumer = make_consumer(offset_reset="latest")
+    consumer.peer_joined("PRODUCER", 0.1)
+    consumer.settled(0.2)
+    consumer.peer_joined("PRODUCER", 0.3)
+    assert receive(consumer, live(5, 7)) == [5, 6]
+
+
+def test_a_producer_that_was_there_before_is_not_new_when_it_comes_back() -> None:
+    consumer = make_consumer(offset_reset="latest")
+    consumer.peer_joined("PRODUCER", 0.1)
+    consumer.settled(0.2)
+    consumer.peer_left("PRODUCER", 4.0)
+    consumer.peer_joined("PRODUCER", 5.0)
+    assert receive(consumer, live(5, 7)) == [5, 6]
+
+
+@pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
+def test_a_position_comes_before_everything(offset_reset: str) -> None:
+    consumer = make_consumer(positions={HELLO: 3}, offset_reset=offset_reset)
+    consumer.settled(0.0)
+    consumer.peer_joined("PRODUCER", 0.1)
+    assert asked(consumer.receive([head(6)], 0.2)) == [(3, 4)]
+    assert receive(consumer, direct(0, 5, ME)) == [3, 4]
+
+
+def test_a_topic_that_only_begins_the_same_is_another_topic_erratum_14() -> None:
+    consumer = make_consumer()
+    longer = Partition("hello2", "PRODUCER")
+    assert consumer.receive([live(0, 3, longer), head(9, longer), direct_head(9, ME, longer)], 0.1) == []
+    assert consumer.discarded == {"another topic": 3}
+    assert consumer.assembly.cursors == {}
+
+
+def test_two_stores_that_answer_give_each_record_once() -> None:
+    consumer = make_consumer()
+    consumer.receive([head(9)], 0.1)
+    assert receive(consumer, direct(0, 4, ME), direct(0, 6, ME), direct(4, 10, ME), direct(6, 10, ME)) == [*range(10)]
+    assert receive(consumer, live(8, 11)) == [10]
+
+
+def test_direct_messages_to_another_requestor_are_discarded() -> None:
+    consumer = make_consumer()
+    consumer.receive([head(9)], 0.1)
+    assert consumer.receive([direct(0, 3, "CONSUMER2"), direct_head(20, "CONSUMER2")], 0.2) == []
+    assert consumer.discarded == {"another requestor": 4}
+
+
+def test_direct_records_nobody_asked_for_are_discarded() -> None:
+    consumer = make_consumer()
+    assert consumer.receive([direct(0, 3, ME)], 0.1) == []
+    assert consumer.discarded == {"not asked for": 3}
+    assert consumer.assembly.cursors == {}
+
+
+def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
+    consumer = make_consumer(buffer_bytes_max=100)
+    assert receive(consumer, live(0, 3)) == [0, 1, 2]
+    consumer.buffered_bytes = 100
+    assert consumer.receive([live(3, 6), head(7)], 0.2) == []
+    assert published(consumer.tick(60.0), wire.Fetch) == []
+    consumer.buffered_bytes = 99
+    assert asked(consumer.taken(60.1)) == [(3, 5)]
+    assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
+
+
+def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
+    consumer = make_consumer(buffer_bytes_max=100)
+    consumer.receive([head(9)], 0.1)
+    consumer.buffered_bytes = 199
+    assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
+    consumer.buffered_bytes = 200
+    assert receive(consumer, direct(4, 10, ME)) == []
+    consumer.buffered_bytes = 0
+    assert asked(consumer.taken(0.2)) == [(4, 6)]
+
+
+def test_a_pause_is_no_unanswered_fetch() -> None:
+    consumer = make_consumer(buffer_bytes_max=100)
+    consumer.receive([head(9)], 0.1)
+    consumer.buffered_bytes = 200
+    told = []
+    for _ in range(10):
+        told += events(consumer.tick(consumer.deadline()))
+    assert [event for event in told if isinstance(event, FetchUnanswered)] == []
+
+
+def test_an_unanswered_fetch_is_told_and_repeated() -> None:
+    consumer = make_consumer()
+    consumer.receive([head(9)], 0.0)
+    actions = [action for now in (0.5, 1.5, 3.5) for action in consumer.tick(now)]
+    assert asked(actions) == [(0, 10)] * 3
+    assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
+
+
+def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
+    consumer = make_consumer()
+    consumer.receive([head(9)], 0.0)
+    assert asked(consumer.subscribed(subscription(Command.FETCH), 0.1)) == [(0, 10)]
+
+
+def test_a_silent_producer_is_told_once_and_so_is_its_return() -> None:
+    consumer = make_consumer(silence_ms=2000)
+    receive(consumer, live(0, 3), now=0.5)
+    told = []
+    for _ in range(6):
+        told += [(consumer.deadline(), *events(consumer.tick(consumer.deadline())))]
+    assert [row for row in told if len(row) > 1] == [(3.0, PartitionSilent(HELLO, 2.5))]
+    assert events(consumer.receive([head(2)], 9.0)) == [PartitionHeard(HELLO)]
+    assert events(consumer.receive([head(2)], 9.1)) == []
+
+
+def test_the_silence_of_a_lost_producer_is_no_surprise() -> None:
+    consumer = make_consumer(silence_ms=2000)
+    receive(consumer, live(0, 3), now=0.5)
+    consumer.peer_left("PRODUCER", 1.0)
+    assert events(consumer.tick(100.0)) == []
+
+
+def test_a_stores_answers_do_not_speak_for_the_producer() -> None:
+    consumer = make_consumer(silence_ms=2000)
+    consumer.receive([direct_head(5, ME), direct(0, 3, ME)], 0.5)
+    assert [event for event in events(consumer.tick(100.0)) if isinstance(event, PartitionSilent)] == []
+
+
+def test_unsubscribe_forgets_a_topic() -> None:
+    consumer = make_consumer("hello", "world")
+    consumer.receive([head(9), live(0, 2, Partition("world", "PRODUCER"))], 0.1)
+    assert consumer.unsubscribe("hello") == [Unsubscribe(b"Mhello"), Unsubscribe(b"Hhello")]
+    assert consumer.unsubscribe("hello") == []
+    assert list(consumer.topics) == ["world"]
+    assert consumer.receive([live(0, 3), head(9), direct(0, 3, ME)], 0.2) == []
+    assert asked(consumer.tick(60.0)) == []
+    assert receive(consumer, live(2, 4, Partition("world", "PRODUCER"))) == [2, 3]
+
+
+def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
+    consumer = make_consumer(config=Config().override("node", partitions_max=1))
+    assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
+    assert consumer.discarded == {"too many partitions": 1}
+
+
+HOSTILE: list[wire.Inbound] = [
+    head(2**64 - 1),
+    direct_head(2**64 - 1, ME),
+    wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
+    wire.Fetch("PRODUCER", "", "hello", 2**64 - 1, 2**32 - 1),
+    wire.Ack("PRODUCER", "hello", 2**64 - 1),
+    wire.GetHeads("", ""),
+    wire.ConsumerHello("", "", ()),
+    wire.StoreHello(ME, ""),
+    wire.Head("", "", 0),
+    wire.Head("\udcff", "hello", 0),
+]
+
+
+@pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
+@pytest.mark.parametrize("message", HOSTILE, ids=lambda message: type(message).__name__)
+def test_hostile_messages_do_no_harm(message: wire.Inbound, offset_reset: str) -> None:
+    consumer = make_consumer(offset_reset=offset_reset)
+    other = Partition("hello", "OTHER")
+    consumer.receive([message, message], 0.1)
+    for command in Command:
+        consumer.subscribed(subscription(command, "\udcff") + subscription(command), 0.2)
+    for _ in range(5):
+        now = consumer.deadline()
+        consumer.tick(now)
+        assert now < consumer.deadline() < math.inf
+    assert receive(consumer, live(0, 3, other), now=60.0) == [0, 1, 2]
+
+
+def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
+    found = wire.decode_subscription(b"\1W" + b"x" * 256)
+    assert make_consumer().subscribed([] if found is None else [found], 0.1) == []
+
+
+def test_an_answer_of_more_than_was_asked_for_is_taken_erratum_18() -> None:
+    consumer = make_consumer()
+    assert asked(consumer.receive([head(9)], 0.1)) == [(0, 10)]
+    assert receive(consumer, direct(0, 11, ME)) == [*range(11)]

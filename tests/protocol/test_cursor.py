@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine_helpers import run, sequences
+
+from dafka.protocol.cursor import RUNS_MAX, Cursor
+
+ROOM = 2**20
+
+Interval = tuple[int, int]
+intervals = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 12)).map(lambda pair: (pair[0], pair[0] + pair[1])), max_size=30
+)
+
+
+def take(cursor: Cursor, first: int, end: int, room: int = ROOM) -> list[int]:
+    return sequences(cursor.take(run(first, end), room))
+
+
+def test_records_in_order_are_ready_at_once() -> None:
+    cursor = Cursor(0)
+    assert take(cursor, 0, 3) == [0, 1, 2]
+    assert take(cursor, 3, 5) == [3, 4]
+    assert cursor.missing() is None
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 5), (4, 5)])
+def test_duplicates_give_nothing(first: int, end: int) -> None:
+    cursor = Cursor(0)
+    take(cursor, 0, 5)
+    assert take(cursor, first, end) == []
+    assert cursor.next_sequence == 5
+
+
+def test_an_overlapping_run_gives_only_its_new_records() -> None:
+    cursor = Cursor(0)
+    take(cursor, 0, 5)
+    assert take(cursor, 3, 8) == [5, 6, 7]
+
+
+def test_what_comes_before_the_beginning_is_not_wanted() -> None:
+    cursor = Cursor(10)
+    assert take(cursor, 0, 10) == []
+    assert take(cursor, 8, 12) == [10, 11]
+
+
+def test_a_gap_holds_records_back_until_it_is_filled() -> None:
+    cursor = Cursor(0)
+    assert take(cursor, 4, 6) == []
+    assert cursor.missing() == (0, 4)
+    assert take(cursor, 0, 3) == [0, 1, 2]
+    assert cursor.missing() == (3, 4)
+    assert take(cursor, 3, 4) == [3, 4, 5]
+    assert cursor.missing() is None
+    assert cursor.ahead_bytes == 0
+
+
+def test_filling_the_first_gap_shows_the_next_one() -> None:
+    cursor = Cursor(0)
+    take(cursor, 2, 4)
+    take(cursor, 6, 8)
+    assert take(cursor, 0, 2) == [0, 1, 2, 3]
+    assert cursor.missing() == (4, 6)
+
+
+def test_a_run_that_reaches_into_kept_ones_releases_their_rest() -> None:
+    cursor = Cursor(0)
+    take(cursor, 3, 5)
+    take(cursor, 5, 9)
+    assert take(cursor, 0, 7) == list(range(9))
+    assert cursor.ahead_bytes == 0
+
+
+def test_kept_runs_count_each_octet_once() -> None:
+    cursor = Cursor(0)
+    for first, end in [(10, 20), (12, 15), (5, 11), (18, 25), (3, 30)]:
+        take(cursor, first, end)
+    assert cursor.ahead_bytes == run(3, 30).memory_bytes
+    assert take(cursor, 0, 3) == list(range(30))
+
+
+def test_a_learned_head_is_missing() -> None:
+    cursor = Cursor(2)
+    cursor.learn(7)
+    cursor.learn(4)
+    assert cursor.missing() == (2, 7)
+
+
+def test_records_without_room_ahead_are_only_learned_of() -> None:
+    cursor = Cursor(0)
+    assert take(cursor, 10, 14, room=run(10, 14).memory_bytes) == []
+    assert take(cursor, 20, 24, room=0) == []
+    assert cursor.ahead_bytes == run(10, 14).memory_bytes
+    assert take(cursor, 0, 10, room=0) == list(range(14))
+    assert cursor.missing() == (14, 24)
+
+
+def test_both_ends_of_a_run_share_the_room_around_a_kept_one() -> None:
+    cursor = Cursor(0)
+    take(cursor, 5, 6)
+    take(cursor, 3, 9, room=run(3, 6).memory_bytes)
+    assert take(cursor, 0, 3) == [0, 1, 2, 3, 4, 5]
+
+
+def test_every_second_record_cannot_make_the_list_long() -> None:
+    cursor = Cursor(0)
+    for sequence in range(1, 2 * RUNS_MAX + 20, 2):
+        take(cursor, sequence, sequence + 1)
+    for sequence in range(0, 2 * RUNS_MAX + 20, 2):
+        take(cursor, sequence, sequence + 1)
+    assert cursor.next_sequence == 2 * RUNS_MAX + 1
+    assert cursor.missing() == (2 * RUNS_MAX + 1, 2 * RUNS_MAX + 2)
+
+
+def test_the_largest_sequence_is_a_sequence() -> None:
+    cursor = Cursor(0)
+    take(cursor, 2**64 - 1, 2**64)
+    assert cursor.missing() == (0, 2**64 - 1)
+
+
+@given(runs=intervals, begin=st.integers(0, 5), heads=st.lists(st.integers(0, 60), max_size=30))
+def test_any_order_gives_each_record_once_and_tells_what_is_missing(
+    runs: list[Interval], begin: int, heads: list[int]
+) -> None:
+    cursor = Cursor(begin)
+    received: set[int] = set()
+    ready: list[int] = []
+    known_end = begin
+    for index, (first, end) in enumerate(runs):
+        ready += take(cursor, first, end)
+        received |= set(range(first, end))
+        known_end = max(known_end, end)
+        if index < len(heads):
+            cursor.learn(heads[index])
+            known_end = max(known_end, heads[index])
+        next_sequence = begin
+        while next_sequence in received:
+            next_sequence += 1
+        ahead = sorted(sequence for sequence in received if sequence > next_sequence)
+        assert ready == list(range(begin, next_sequence))
+        assert cursor.next_sequence == next_sequence
+        assert cursor.ahead_bytes == sum(run(sequence, sequence + 1).memory_bytes for sequence in ahead)
+        gap_end = ahead[0] if ahead else known_end
+        assert cursor.missing() == ((next_sequence, gap_end) if next_sequence < known_end else None)
+
+
+@given(runs=intervals, room=st.integers(0, 30))
+def test_with_little_room_asking_for_what_is_missing_still_gives_each_record_once(
+    runs: list[Interval], room: int
+) -> None:
+    cursor = Cursor(0)
+    ready: list[int] = []
+    for first, end in runs:
+        ready += take(cursor, first, end, room - cursor.ahead_bytes)
+        assert cursor.ahead_bytes <= room
+    while (gap := cursor.missing()) is not None:
+        ready += take(cursor, *gap, room=room - cursor.ahead_bytes)
+    assert ready == list(range(max((end for _, end in runs), default=0)))
+    assert cursor.ahead_bytes == 0

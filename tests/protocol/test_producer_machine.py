@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from machine_helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
+
+from dafka import wire
+from dafka.config import ProducerConfig
+from dafka.protocol import Action, ProducerMachine, Reply, StoresHeard, StoresSilent, Subscribe
+from dafka.wire import Command
+
+REPLIES_MAX = 100
+
+
+def make_producer(records: int = 0, **settings: Any) -> ProducerMachine:
+    """A settled producer that has published `records` records at time 0."""
+    producer = ProducerMachine(HELLO, ProducerConfig(**settings), REPLIES_MAX)
+    producer.start(0.0)
+    producer.settled(0.0)
+    if records:
+        producer.publish(contents(0, records), 0.0)
+    return producer
+
+
+def sent(actions: list[Action]) -> list[int]:
+    runs = published(actions, wire.RecordRun)
+    assert all(run.requestor is None for run in runs)
+    return sequences(run.batch for run in runs)
+
+
+def ack(sequence: int, store: str = "STORE") -> wire.Ack:
+    return wire.Ack(HELLO.address, HELLO.topic, sequence, store)
+
+
+def fetch(sequence: int, count: int) -> wire.Fetch:
+    return wire.Fetch(HELLO.address, "CONSUMER", HELLO.topic, sequence, count)
+
+
+def test_start_subscribes_to_what_is_addressed_to_the_producer() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
+    assert producer.start(0.0) == [Subscribe(b"KPRODUCER"), Subscribe(b"FPRODUCER"), Subscribe(b"Ghello")]
+
+
+def test_sequences_count_from_0() -> None:
+    producer = make_producer()
+    assert sent(producer.publish(contents(0, 3), 0.0)) == [0, 1, 2]
+    assert sent(producer.publish(contents(3, 4), 0.0)) == [3]
+    assert (producer.next_sequence, producer.unacknowledged) == (4, 4)
+
+
+def test_records_are_held_back_until_settled_then_published_in_order_erratum_11() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
+    producer.start(0.0)
+    for first in range(0, 10_000, 5000):
+        assert producer.publish(contents(first, first + 5000), 0.0) == []
+    assert producer.tick(3.0) == []
+    assert published(producer.subscribed(subscription(Command.HEAD, "hello"), 0.1), wire.Head) == []
+    assert sent(producer.settled(0.2)) == list(range(10_000))
+    assert producer.settled(0.3) == []
+    assert sent(producer.publish(contents(10_000, 10_001), 0.4)) == [10_000]
+
+
+def test_head_is_sent_each_interval_once_something_was_published() -> None:
+    producer = make_producer(head_interval_ms=200)
+    assert producer.deadline() == math.inf
+    assert producer.tick(10.0) == []
+    producer.publish(contents(0, 3), 10.0)
+    assert producer.deadline() == pytest.approx(10.2)
+    assert producer.tick(10.1) == []
+    assert published(producer.tick(10.2), wire.Head) == [head(2)]
+    assert producer.deadline() == pytest.approx(10.4)
+    producer.publish(contents(3, 4), 10.3)
+    assert published(producer.tick(10.4), wire.Head) == [head(3)]
+
+
+@pytest.mark.parametrize("topic", ["", "hel", "hello"])
+def test_a_new_subscriber_is_told_the_head_at_once_erratum_10(topic: str) -> None:
+    assert published(make_producer(3).subscribed(subscription(Command.HEAD, topic), 0.1), wire.Head) == [head(2)]
+
+
+def test_many_new_subscribers_at_once_are_told_once() -> None:
+    subscriptions = subscription(Command.HEAD, "hello") + subscription(Command.HEAD)
+    assert published(make_producer(3).subscribed(subscriptions, 0.1), wire.Head) == [head(2)]
+
+
+@pytest.mark.parametrize(
+    "subscriptions",
+    [
+        subscription(Command.HEAD, "hello2"),
+        subscription(Command.HEAD, "other"),
+        subscription(Command.HEAD, "hello", active=False),
+        subscription(Command.RECORD, "hello"),
+    ],
+)
+def test_who_does_not_hear_heads_is_told_nothing(subscriptions: list[wire.Subscription]) -> None:
+    assert make_producer(3).subscribed(subscriptions, 0.1) == []
+
+
+def test_before_the_first_record_there_is_no_head() -> None:
+    producer = make_producer()
+    assert producer.subscribed(subscription(Command.HEAD, "hello"), 0.0) == []
+    assert producer.receive([wire.GetHeads("hello", "CONSUMER")], 0.0) == []
+
+
+def test_an_ack_acknowledges_all_before_it_erratum_9() -> None:
+    producer = make_producer(10)
+    producer.receive([ack(6)], 0.1)
+    assert (producer.acknowledged_end, producer.unacknowledged) == (7, 3)
+    producer.receive([ack(3)], 0.2)
+    assert producer.acknowledged_end == 7
+    assert producer.window.first_sequence == 7
+    producer.receive([ack(9)], 0.3)
+    assert producer.unacknowledged == 0
+    assert producer.window.content_bytes == 0
+
+
+def test_min_stores_counts_distinct_stores_erratum_7() -> None:
+    producer = make_producer(10, min_stores=2)
+    producer.receive([ack(9, "A"), ack(9, "A")], 0.1)
+    assert producer.acknowledged_end == 0
+    producer.receive([ack(4, "B")], 0.2)
+    assert producer.acknowledged_end == 5
+    producer.receive([ack(7, "C")], 0.3)
+    assert producer.acknowledged_end == 8
+    assert producer.window.first_sequence == 8
+
+
+def test_an_older_ack_of_a_store_takes_nothing_back() -> None:
+    producer = make_producer(10, min_stores=2)
+    producer.receive([ack(9, "A"), ack(3, "A"), ack(9, "B")], 0.1)
+    assert producer.unacknowledged == 0
+
+
+def test_a_libdafka_store_acknowledges_without_a_name_erratum_7() -> None:
+    producer = make_producer(10)
+    producer.receive([wire.Ack(HELLO.address, HELLO.topic, 9)], 0.1)
+    assert producer.unacknowledged == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (ack(10), "beyond the head"),
+        (ack(2**64 - 1), "beyond the head"),
+        (wire.Ack("OTHER", "hello", 3, "STORE"), "another partition"),
+        (wire.Ack("PRODUCER", "hello2", 3, "STORE"), "another partition"),
+        (fetch(10, 1), "beyond the head"),
+        (fetch(2**64 - 1, 2**32 - 1), "beyond the head"),
+        (wire.Fetch("OTHER", "CONSUMER", "hello", 0, 1), "another partition"),
+        (wire.Fetch("PRODUCER", "CONSUMER", "hello2", 0, 1), "another partition"),
+        (live(0, 1), "unexpected command"),
+        (head(5), "unexpected command"),
+        (direct_head(5, "PRODUCER"), "unexpected command"),
+        (wire.StoreHello("PRODUCER", "STORE"), "unexpected command"),
+    ],
+)
+def test_what_makes_no_sense_is_discarded_and_counted(message: wire.Inbound, reason: str) -> None:
+    producer = make_producer(10)
+    assert producer.receive([message], 0.1) == []
+    assert producer.discarded == {reason: 1}
+    assert (producer.acknowledged_end, len(producer.replies)) == (0, 0)
+
+
+def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
+    producer.publish(contents(0, 3), 0.0)
+    producer.receive([ack(2)], 0.1)
+    assert producer.acknowledged_end == 0
+
+
+def test_a_fetch_waits_for_its_answer() -> None:
+    producer = make_producer(10)
+    assert producer.receive([fetch(4, 100)], 0.1) == []
+    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert producer.fetches_received == 1
+
+
+def test_fetches_beyond_the_limit_are_discarded() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(), 1)
+    producer.settled(0.0)
+    producer.publish(contents(0, 3), 0.0)
+    producer.receive([wire.Fetch("PRODUCER", f"CONSUMER{index}", "hello", 0, 3) for index in range(3)], 0.1)
+    assert producer.discarded == {"too many fetches": 2}
+
+
+def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
+    producer = make_producer(3)
+    assert producer.receive([wire.GetHeads("hello2", "CONSUMER")], 0.1) == []
+    answers = published(producer.receive([wire.GetHeads("hello", "CONSUMER")], 0.2), wire.DirectHead)
+    assert answers == [direct_head(2, "CONSUMER")]
+
+
+def test_silent_stores_are_told_once_and_so_is_their_return() -> None:
+    producer = make_producer(silence_ms=2000, head_interval_ms=100_000)
+    producer.publish(contents(0, 5), 10.0)
+    assert producer.deadline() == 12.0
+    assert events(producer.tick(11.9)) == []
+    assert events(producer.tick(12.0)) == [StoresSilent(5, 2.0)]
+    assert events(producer.tick(20.0)) == []
+    assert events(producer.receive([ack(1)], 21.0)) == [StoresHeard()]
+    assert events(producer.receive([ack(2)], 21.5)) == []
+    assert producer.deadline() == 23.5
+    assert events(producer.tick(23.5)) == [StoresSilent(2, 2.0)]
+
+
+def test_with_everything_acknowledged_silence_is_no_surprise() -> None:
+    producer = make_producer(5, silence_ms=2000, head_interval_ms=100_000)
+    producer.receive([ack(4)], 1.0)
+    assert events(producer.tick(50.0)) == []
+    producer.publish(contents(5, 6), 60.0)
+    assert events(producer.tick(61.9)) == []
+    assert events(producer.tick(62.0)) == [StoresSilent(1, 2.0)]
+
+
+def test_has_room_until_too_many_records_are_unacknowledged() -> None:
+    producer = make_producer(4, unacknowledged_records_max=5)
+    assert producer.has_room()
+    producer.publish(contents(4, 5), 0.0)
+    assert not producer.has_room()
+    producer.receive([ack(0)], 0.1)
+    assert producer.has_room()
+
+
+def test_has_room_until_too_many_octets_are_unacknowledged() -> None:
+    producer = make_producer(4, unacknowledged_bytes_max=5)
+    assert producer.has_room()
+    producer.publish(contents(4, 5), 0.0)
+    assert not producer.has_room()
+    producer.receive([ack(4)], 0.1)
+    assert producer.has_room()
+
+
+def test_without_min_stores_nothing_is_waited_for_and_the_latest_records_stay() -> None:
+    producer = make_producer(min_stores=0, unacknowledged_records_max=6, silence_ms=1000)
+    for first in range(0, 20, 2):
+        assert producer.has_room()
+        producer.publish(contents(first, first + 2), 0.0)
+    assert producer.unacknowledged == 0
+    assert (producer.window.first_sequence, producer.window.end_sequence) == (14, 20)
+    assert events(producer.tick(100.0)) == []
+    producer.receive([ack(19)], 100.0)
+    assert producer.window.first_sequence == 14
+
+
+def test_a_resumed_partition_goes_on_where_it_stands() -> None:
+    producer = ProducerMachine(
+        HELLO, ProducerConfig(), REPLIES_MAX, next_sequence=10, acknowledged_end=7, is_spooled=True
+    )
+    producer.start(0.0)
+    assert producer.unacknowledged == 3
+    assert published(producer.tick(producer.deadline()), wire.Head) == [head(9)]
+    producer.receive([fetch(7, 3)], 0.1)
+    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 7, 10)
+    producer.settled(0.2)
+    assert sent(producer.publish(contents(10, 12), 0.3)) == [10, 11]
+    producer.receive([ack(11)], 0.4)
+    assert producer.unacknowledged == 0
+
+
+def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(unacknowledged_bytes_max=5), REPLIES_MAX, is_spooled=True)
+    producer.start(0.0)
+    assert producer.publish(contents(0, 100), 0.0) == []
+    assert (len(producer.window), producer.has_room()) == (0, True)
+    assert published(producer.settled(0.1), wire.Head) == [head(99)]
+    assert producer.receive([fetch(0, 100)], 0.2) == []
+    assert len(producer.replies) == 1

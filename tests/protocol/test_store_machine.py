@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import pytest
+from machine_helpers import (
+    HELLO,
+    asked,
+    batches,
+    direct,
+    direct_head,
+    events,
+    head,
+    live,
+    published,
+    sequences,
+    subscription,
+)
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+
+ME = "STORE"
+OTHER = Partition("hello", "OTHER")
+LONGER = Partition("hello2", "PRODUCER")
+
+
+def make_store(ends: dict[Partition, int] | None = None, config: Config | None = None) -> StoreMachine:
+    store = StoreMachine(ME, config or Config(), ends or {})
+    store.start(0.0)
+    return store
+
+
+def receive(store: StoreMachine, *messages: wire.Inbound, now: float = 0.1) -> list[Action]:
+    return store.receive(messages, now)
+
+
+def appended(actions: list[Action]) -> list[int]:
+    return sequences(batches(actions))
+
+
+def acks(actions: list[Action]) -> list[wire.Ack]:
+    return published(actions, wire.Ack)
+
+
+def ack(sequence: int, partition: Partition = HELLO) -> wire.Ack:
+    return wire.Ack(partition.address, partition.topic, sequence, ME)
+
+
+def fetch(sequence: int, count: int, partition: Partition = HELLO, requestor: str = "CONSUMER") -> wire.Fetch:
+    return wire.Fetch(partition.address, requestor, partition.topic, sequence, count)
+
+
+def test_start_subscribes_to_what_a_store_hears_erratum_12() -> None:
+    prefixes = [b"M", b"H", b"F", b"G", b"W", b"DSTORE", b"ESTORE", b"WSTORE"]
+    assert StoreMachine(ME, Config(), {}).start(0.0) == [Subscribe(prefix) for prefix in prefixes]
+
+
+def test_records_are_appended_in_order() -> None:
+    assert appended(receive(make_store(), live(0, 3), live(3, 5))) == [0, 1, 2, 3, 4]
+
+
+def test_a_gap_is_fetched_before_what_follows_is_appended() -> None:
+    store = make_store()
+    actions = receive(store, live(0, 2), live(4, 6))
+    assert (appended(actions), asked(actions)) == ([0, 1], [(2, 2)])
+    assert appended(receive(store, direct(2, 4, ME))) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
+def test_a_head_is_fetched_up_to(message: wire.Inbound) -> None:
+    assert asked(receive(make_store(), message)) == [(0, 7)]
+
+
+def test_a_restarted_store_goes_on_where_its_storage_ends() -> None:
+    store = make_store({HELLO: 5})
+    actions = receive(store, live(3, 7), live(9, 10))
+    assert (appended(actions), asked(actions)) == ([5, 6], [(7, 2)])
+
+
+def test_only_what_is_durable_is_acknowledged_and_all_of_it_at_once_erratum_9() -> None:
+    store = make_store()
+    assert acks(receive(store, live(0, 3), live(3, 5))) == []
+    assert store.committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
+
+
+def test_one_ack_a_partition() -> None:
+    store = make_store()
+    receive(store, live(0, 3), live(0, 9, OTHER))
+    assert acks(store.committed({HELLO: 3, OTHER: 9}, 0.2)) == [ack(2), ack(8, OTHER)]
+
+
+def test_a_duplicate_of_a_durable_record_is_acknowledged_again_erratum_9() -> None:
+    store = make_store({HELLO: 5})
+    actions = receive(store, live(1, 3))
+    assert (appended(actions), acks(actions)) == ([], [ack(4)])
+
+
+def test_a_duplicate_of_a_record_on_its_way_to_the_disk_is_not_acknowledged() -> None:
+    store = make_store({HELLO: 5})
+    receive(store, live(5, 8))
+    assert receive(store, live(5, 8)) == []
+
+
+def test_a_producer_that_connects_late_is_told_what_is_durable_erratum_9() -> None:
+    store = make_store({HELLO: 5, LONGER: 7, OTHER: 9})
+    actions = store.subscribed(subscription(Command.ACK, "PRODUCER"), 0.1)
+    assert acks(actions) == [ack(4), ack(6, LONGER)]
+    assert store.subscribed(subscription(Command.ACK, "PRODUCER", active=False), 0.2) == []
+    assert store.subscribed(subscription(Command.ACK, "PRO"), 0.2) == []
+
+
+def test_a_head_of_what_is_durable_is_acknowledged_again_erratum_9() -> None:
+    store = make_store({HELLO: 5})
+    assert receive(store, head(4)) == [Publish(ack(4))]
+    assert acks(receive(store, head(5))) == []
+    assert acks(receive(store, direct_head(4, ME))) == []
+
+
+def test_a_consumer_that_connects_is_greeted() -> None:
+    greeting = Publish(wire.StoreHello("CONSUMER", ME))
+    assert make_store().subscribed(subscription(Command.STORE_HELLO, "CONSUMER"), 0.1) == [greeting]
+    assert make_store().subscribed(subscription(Command.STORE_HELLO), 0.1) == []
+
+
+def test_a_consumers_hello_is_answered_with_the_durable_heads_of_its_topics() -> None:
+    store = make_store({HELLO: 5, OTHER: 9, LONGER: 7})
+    receive(store, live(5, 8))
+    actions = receive(store, wire.ConsumerHello(ME, "CONSUMER", ("hello", "nothing")))
+    assert actions == [Publish(direct_head(4, "CONSUMER")), Publish(direct_head(8, "CONSUMER", OTHER))]
+
+
+def test_a_hello_that_repeats_a_topic_is_answered_once() -> None:
+    actions = receive(make_store({HELLO: 5}), wire.ConsumerHello(ME, "CONSUMER", ("hello",) * 1000))
+    assert len(actions) == 1
+
+
+def test_a_hello_to_another_store_is_not_answered() -> None:
+    assert receive(make_store({HELLO: 5}), wire.ConsumerHello("STORE2", "CONSUMER", ("hello",))) == []
+
+
+def test_get_heads_is_answered_for_the_exact_topic_erratum_14() -> None:
+    store = make_store({HELLO: 5, LONGER: 7})
+    assert receive(store, wire.GetHeads("hello", "CONSUMER")) == [Publish(direct_head(4, "CONSUMER"))]
+
+
+def test_a_store_that_connects_is_told_every_head_erratum_13() -> None:
+    store = make_store({HELLO: 5, LONGER: 7})
+    actions = store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.1)
+    assert published(actions, wire.DirectHead) == [direct_head(4, "STORE2"), direct_head(6, "STORE2", LONGER)]
+    assert store.subscribed(subscription(Command.CONSUMER_HELLO), 0.1) == []
+
+
+def test_a_libdafka_store_that_connects_is_asked_for_all_heads_erratum_13() -> None:
+    store = make_store({HELLO: 5})
+    assert store.subscribed(subscription(Command.GET_HEADS), 0.1) == [Publish(wire.GetHeads("", ME))]
+    assert store.subscribed(subscription(Command.GET_HEADS, "hello"), 0.1) == []
+    assert receive(store, wire.GetHeads("", "STORE2")) == []
+
+
+def test_a_producer_that_leaves_may_have_left_records_with_other_stores_erratum_13() -> None:
+    store = make_store({HELLO: 5, LONGER: 7})
+    assert published(store.peer_left(HELLO.address, 9.0), wire.GetHeads)
+    assert store.peer_left("CONSUMER", 9.0) == []
+
+
+def test_a_store_never_answers_itself() -> None:
+    store = make_store({HELLO: 5})
+    own: list[wire.Inbound] = [
+        wire.GetHeads("hello", ME),
+        wire.GetHeads("unknown", ME),
+        wire.ConsumerHello(ME, ME, ("hello",)),
+        fetch(0, 5, requestor=ME),
+    ]
+    assert receive(store, *own) == []
+    assert store.discarded == {"own message": 4}
+    assert len(store.replies) == 0
+
+
+def test_a_fetch_is_served_only_where_it_is_durable() -> None:
+    store = make_store({HELLO: 5})
+    receive(store, live(5, 8), fetch(5, 3))
+    assert store.discarded == {"beyond the head": 1}
+    receive(store, fetch(4, 100))
+    assert store.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert store.durable_end(HELLO) == 5
+    assert store.fetches_received == 1
+
+
+@pytest.mark.parametrize("partition", [OTHER, LONGER])
+def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> None:
+    store = make_store({HELLO: 5})
+    assert receive(store, fetch(0, 5, partition)) == []
+    assert len(store.replies) == 0
+
+
+def test_fetches_beyond_the_limit_are_discarded() -> None:
+    store = make_store({HELLO: 5}, Config().override("fetch", replies_max=1))
+    receive(store, *(fetch(0, 5, requestor=name) for name in "ABC"))
+    assert store.discarded == {"too many fetches": 2}
+
+
+def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
+    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    assert appended(receive(store, live(0, 3))) == [0, 1, 2]
+    store.pending_bytes = 100
+    assert receive(store, live(3, 6)) == []
+    assert receive(store, head(7)) == []
+    assert asked(store.tick(60.0)) == []
+    store.pending_bytes = 0
+    actions = store.committed({HELLO: 3}, 60.1)
+    assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
+    assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
+
+
+def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
+    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    receive(store, head(9))
+    store.pending_bytes = 199
+    assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
+    store.pending_bytes = 200
+    assert receive(store, direct(4, 10, ME)) == []
+    store.pending_bytes = 0
+    assert asked(store.committed({HELLO: 4}, 0.2)) == [(4, 6)]
+
+
+def test_an_unanswered_fetch_is_told_and_repeated() -> None:
+    store = make_store()
+    receive(store, head(9), now=0.0)
+    actions = [action for now in (0.5, 1.5, 3.5) for action in store.tick(now)]
+    assert asked(actions) == [(0, 10)] * 3
+    assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
+
+
+def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
+    store = make_store()
+    receive(store, head(9), now=0.0)
+    assert asked(store.subscribed(subscription(Command.FETCH, "PRODUCER"), 0.1)) == [(0, 10)]
+
+
+def test_direct_messages_to_another_requestor_are_discarded() -> None:
+    store = make_store()
+    assert receive(store, direct(0, 3, "STORE2"), direct_head(20, "STORE2")) == []
+    assert store.discarded == {"another requestor": 4}
+
+
+def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
+    store = make_store({HELLO: 5}, Config().override("node", partitions_max=1))
+    assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
+    assert store.discarded == {"too many partitions": 2}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        head(2**64 - 1),
+        direct_head(2**64 - 1, ME),
+        wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
+        fetch(2**64 - 1, 2**32 - 1),
+        fetch(0, 0),
+        wire.Ack("PRODUCER", "hello", 2**64 - 1),
+        wire.GetHeads("", ""),
+        wire.ConsumerHello(ME, "", ("", "\udcff")),
+        wire.StoreHello(ME, ""),
+        wire.Head("", "", 0),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_hostile_messages_do_no_harm(message: wire.Inbound) -> None:
+    store = make_store()
+    receive(store, message, message)
+    for command in Command:
+        store.subscribed(subscription(command, "\udcff") + subscription(command), 0.2)
+    for _ in range(5):
+        now = min(store.deadline(), 1e9)
+        store.tick(now)
+        assert store.deadline() > now
+    assert appended(receive(store, live(0, 3, OTHER), now=2e9)) == [0, 1, 2]
+
+
+def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
+    found = wire.decode_subscription(b"\1L" + b"x" * 256)
+    assert make_store().subscribed([] if found is None else [found], 0.1) == []

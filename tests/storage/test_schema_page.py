@@ -1,0 +1,165 @@
+"""`docs/sqlite-schema.md` is a promise: its tables are the real ones, and its queries run against a real store."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka.records import Partition, RecordBatch, decode_text
+from dafka.storage import open_storage
+from dafka.storage.schema import APPLICATION_ID, SCHEMA_VERSION
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sqlite-schema.md").read_text("utf-8")
+
+QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+
+A, B, C = ("A" * 32, "B" * 32, "C" * 32)
+
+
+def contents(first_sequence: int, count: int) -> list[bytes]:
+    return [b"%d" % sequence for sequence in range(first_sequence, first_sequence + count)]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
+    """A connection that reads, as the page says, while the store is open and has written."""
+    orders_a, orders_b, orders_c = (Partition("orders", address) for address in (A, B, C))
+    logs, strange = Partition("logs", A), Partition(decode_text(b"\xff"), A)
+    path = tmp_path / "dafka.db"
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([RecordBatch(orders_a, 0, contents(0, 12)), RecordBatch(logs, 0, contents(0, 3))])
+        await storage.append(
+            [RecordBatch(orders_b, 0, [b"\xff0", b'{"sequence": 1}']), RecordBatch(strange, 0, [b"0"])]
+        )
+        await storage.append([RecordBatch(orders_c, 0, contents(0, 1))])
+        await storage.trim(orders_a, 4)
+        await storage.trim(logs, 3)
+        await storage.save_positions("billing", {orders_a: 10, Partition("unknown", A): 5})
+        await storage.save_positions("audit", {orders_a: 1, orders_b: 1, logs: 0})
+        assert 'sqlite3.connect("file:dafka.db?mode=ro", uri=True)' in PAGE
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            yield connection
+
+
+def query(title: str) -> str:
+    """The query that follows these words on the page."""
+    _, found, rest = PAGE.partition(title)
+    assert found, f"{title!r} is not on the page"
+    return rest.partition("```sql\n")[2].partition("```")[0]
+
+
+def documented_columns() -> dict[str, list[tuple[str, str]]]:
+    tables: dict[str, list[tuple[str, str]]] = {}
+    for section in re.split(r"^### ", PAGE, flags=re.MULTILINE)[1:]:
+        tables[section.split("\n")[0]] = re.findall(r"^\| `(\w+)` \| (\w+) \|", section, re.MULTILINE)
+    return tables
+
+
+async def test_documented_columns_are_the_real_ones(store: sqlite3.Connection) -> None:
+    names = store.execute(
+        "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT GLOB '*sqlite_*'"
+    ).fetchall()
+    real = {name: store.execute("SELECT name, type FROM pragma_table_info(?)", (name,)).fetchall() for (name,) in names}
+    assert documented_columns() == real
+
+
+async def test_documented_versions_are_the_real_ones(store: sqlite3.Connection) -> None:
+    assert store.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+    assert store.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    assert f"`PRAGMA application_id` is {APPLICATION_ID} (`{APPLICATION_ID.to_bytes(4, 'big').decode()}`)" in PAGE
+    assert f"version {SCHEMA_VERSION}." in " ".join(PAGE.split())
+
+
+async def test_reader_cannot_write(store: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.execute("DELETE FROM records")
+
+
+async def test_every_query_runs(store: sqlite3.Connection) -> None:
+    assert len(QUERIES) == 8
+    for statement in QUERIES:
+        rows = store.execute(statement, {"address": A, "next_sequence": 0}).fetchall()
+        assert rows or "'2025-01-01" in statement, statement
+
+
+async def test_heads_and_sizes(store: sqlite3.Connection) -> None:
+    assert store.execute(query("Heads and sizes")).fetchall() == [
+        ("logs", A, 3, 2, 0, 0),
+        ("orders", A, 4, 11, 8, 10),
+        ("orders", B, 0, 1, 2, 17),
+        ("orders", C, 0, 0, 1, 1),
+        (b"\xff", A, 0, 0, 1, 1),
+    ]
+
+
+async def test_sizes_of_topics(store: sqlite3.Connection) -> None:
+    assert store.execute(query("The sizes of topics")).fetchall() == [
+        ("logs", 1, 0, 0),
+        ("orders", 3, 11, 28),
+        (b"\xff", 1, 1, 1),
+    ]
+
+
+async def test_tail_of_a_topic(store: sqlite3.Connection) -> None:
+    rows = store.execute(query("The last ten records")).fetchall()
+    assert [row[1:] for row in rows[:8]] == [(A, sequence, b"%d" % sequence) for sequence in range(4, 12)]
+    assert [row[1:3] for row in rows[8:]] == [(B, 0), (B, 1), (C, 0)]
+
+
+@pytest.mark.parametrize("title", ["The last ten records", "Following a partition"])
+async def test_tailing_reads_no_more_than_it_gives(store: sqlite3.Connection, title: str) -> None:
+    plan = store.execute(f"EXPLAIN QUERY PLAN {query(title)}", {"address": A, "next_sequence": 5}).fetchall()
+    assert "SEARCH records USING PRIMARY KEY (partition_id=? AND sequence>?)" in [row[3] for row in plan]
+
+
+async def test_following_a_partition(store: sqlite3.Connection) -> None:
+    rows = store.execute(query("Following a partition"), {"address": A, "next_sequence": 9}).fetchall()
+    assert rows == [(9, b"9"), (10, b"10"), (11, b"11")]
+
+
+async def test_records_between_two_times(store: sqlite3.Connection) -> None:
+    statement = query("stored between two times")
+    assert store.execute(statement.replace("2026-", "2025-", 1)).fetchall() == []
+    now = time.time()
+
+    def between(begin: float, end: float) -> list[Any]:
+        times = [time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at)) for at in (begin, end)]
+        return store.execute(
+            statement.replace("2025-01-01 00:00:00", times[0]).replace("2026-01-01 00:00:00", times[1])
+        ).fetchall()
+
+    rows = between(now - 3600, now + 3600)
+    assert [row[:2] for row in rows] == [(A, n) for n in range(4, 12)] + [(B, 0), (B, 1), (C, 0)]
+    for _, _, stored_at_utc, _ in rows:
+        assert time.strftime("%Y-%m-%d", time.gmtime(now - 60)) <= stored_at_utc
+    assert between(now - 7200, now - 3600) == between(now + 3600, now + 7200) == []
+
+
+async def test_contents_that_are_json(store: sqlite3.Connection) -> None:
+    rows = store.execute(query("Contents that are text or JSON")).fetchall()
+    assert [sequence for sequence, _ in rows] == [*range(4, 12), 1, 0]
+    assert json.loads(rows[8][1]) == {"sequence": 1}
+
+
+async def test_lag_of_a_consumer(store: sqlite3.Connection) -> None:
+    statement = query("The lag of a consumer")
+    assert store.execute(statement).fetchall() == [("orders", A, 2), ("orders", B, 2), ("orders", C, 1)]
+    assert store.execute(statement.replace("billing", "audit")).fetchall() == [
+        ("logs", A, 0),
+        ("orders", A, 8),
+        ("orders", B, 1),
+        ("orders", C, 1),
+    ]
+
+
+async def test_node_address_and_version(store: sqlite3.Connection, tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:{tmp_path / 'dafka.db'}", read_only=True) as storage:
+        assert store.execute(query("The store's node address")).fetchall() == [(storage.identity, SCHEMA_VERSION)]

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+import zmq
+
+from dafka.config import NodeConfig
+from dafka.errors import AddressInUseError
+from dafka.transport import Socket, open_context, open_mesh
+
+CONFIG = NodeConfig(bind="tcp://127.0.0.1:*")
+
+
+def held() -> tuple[list[str], list[str]]:
+    """The open files of this process, and the threads of libzmq in it."""
+    gc.collect()
+    threads = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return sorted(os.listdir("/proc/self/fd")), [name for name in threads if name.startswith("ZMQ")]
+
+
+async def settle_threads() -> None:
+    """Starts the threads that trio keeps for later, which hold files of their own."""
+    async with open_context(0):
+        pass
+
+
+async def test_mesh_carries_messages_between_two_nodes() -> None:
+    with trio.fail_after(5):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
+            assert one.port != two.port
+            assert one.endpoint == f"tcp://127.0.0.1:{one.port}"
+            two.subscriber.subscribe(b"topic")
+            two.subscriber.connect(one.endpoint)
+            assert await one.publisher.receive_many() == [[b"\x01topic"]]
+            one.publisher.send_many([[b"topic", b"0"]])
+            assert await two.subscriber.receive_many() == [[b"topic", b"0"]]
+
+
+async def test_every_subscription_is_told_also_a_repeated_one() -> None:
+    with trio.fail_after(5):
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
+            for mesh in (two, three):
+                mesh.subscriber.subscribe(b"topic")
+                mesh.subscriber.connect(one.endpoint)
+                assert await one.publisher.receive_many() == [[b"\x01topic"]]
+
+
+async def test_nothing_is_left_when_the_block_ends() -> None:
+    await settle_threads()
+    before = held()
+    async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
+        one.subscriber.connect(two.endpoint)
+        assert len(held()[1]) > len(before[1])
+    assert held() == before
+
+
+async def test_nothing_is_left_when_the_block_is_cancelled() -> None:
+    await settle_threads()
+    before = held()
+    with trio.CancelScope() as scope:
+        async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
+            one.subscriber.connect(two.endpoint)
+            nursery.start_soon(one.subscriber.receive_many)
+            nursery.start_soon(two.publisher.receive_many)
+            await trio.lowlevel.checkpoint()
+            scope.cancel()
+    assert held() == before
+
+
+async def test_nothing_is_left_when_the_endpoint_is_taken() -> None:
+    await settle_threads()
+    async with open_mesh(CONFIG, 1000) as mesh:
+        before = held()
+        with pytest.raises(AddressInUseError, match=rf"^cannot listen at {mesh.endpoint}: address already in use$"):
+            async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000):
+                pass
+        assert held() == before
+
+
+async def test_port_is_free_again_after_the_block() -> None:
+    async with open_mesh(CONFIG, 1000) as mesh:
+        endpoint = mesh.endpoint
+    async with open_mesh(NodeConfig(bind=endpoint), 1000) as mesh:
+        assert mesh.endpoint == endpoint
+
+
+async def test_what_was_sent_before_closing_still_arrives() -> None:
+    messages = [[b"topic", (b"%d" % number).ljust(1000, b".")] for number in range(5000)]
+    received: list[list[bytes]] = []
+    async with open_context(0) as context:
+        subscriber = Socket(context, zmq.SocketType.SUB)
+        try:
+            async with trio.open_nursery() as nursery:
+
+                async def receive() -> None:
+                    while len(received) < len(messages):
+                        received.extend(await subscriber.receive_many())
+
+                async with open_mesh(NodeConfig(bind=CONFIG.bind, linger_ms=10_000), 10_000) as mesh:
+                    subscriber.subscribe(b"")
+                    subscriber.connect(mesh.endpoint)
+                    await mesh.publisher.receive_many()
+                    mesh.publisher.send_many(messages)
+                    nursery.start_soon(receive)
+                    nursery.cancel_scope.deadline = trio.current_time() + 10
+        finally:
+            subscriber.close(0)
+    assert received == messages
+
+
+async def test_closing_waits_no_longer_than_the_linger() -> None:
+    """A connected peer that takes nothing."""
+    config = NodeConfig(bind=CONFIG.bind, linger_ms=100)
+    async with open_context(0) as context:
+        stuck = Socket(context, zmq.SocketType.SUB)
+        try:
+            stuck.set_options(rcvhwm=1, rcvbuf=4096)
+            async with open_mesh(config, 0) as mesh:
+                stuck.subscribe(b"")
+                stuck.connect(mesh.endpoint)
+                await mesh.publisher.receive_many()
+                mesh.publisher.send_many([[b"%d" % number, b"." * 10_000] for number in range(5000)])
+                before = trio.current_time()
+            assert 0.1 <= trio.current_time() - before < 1.5
+        finally:
+            stuck.close(0)

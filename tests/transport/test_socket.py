@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import pytest
+import trio
+import trio.testing
+import zmq
+
+from dafka.errors import AddressInUseError, TransportError
+from dafka.transport import Socket, open_context
+from dafka.transport.socket import RECEIVE_COUNT_MAX
+
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+
+LOOPBACK = "tcp://127.0.0.1:*"
+
+
+@pytest.fixture
+async def context() -> AsyncIterator[Context]:
+    async with open_context(0) as context:
+        yield context
+
+
+@pytest.fixture
+def publisher(context: Context) -> Iterator[Socket]:
+    with opened(context, zmq.SocketType.XPUB) as publisher:
+        yield publisher
+
+
+@pytest.fixture
+def subscriber(context: Context) -> Iterator[Socket]:
+    with opened(context, zmq.SocketType.SUB) as subscriber:
+        yield subscriber
+
+
+@contextmanager
+def opened(context: Context, kind: zmq.SocketType) -> Iterator[Socket]:
+    socket = Socket(context, kind)
+    socket.set_options(sndhwm=0, rcvhwm=0)
+    try:
+        yield socket
+    finally:
+        socket.close(0)
+
+
+async def join(publisher: Socket, subscriber: Socket, prefix: bytes = b"") -> str:
+    """Connects and subscribes; returns, with the endpoint, when the publisher knows of it."""
+    endpoint = publisher.bind(LOOPBACK)
+    subscriber.connect(endpoint)
+    subscriber.subscribe(prefix)
+    with trio.fail_after(5):
+        assert await publisher.receive_many() == [[b"\x01" + prefix]]
+    return endpoint
+
+
+async def receive(socket: Socket, count: int) -> list[list[bytes]]:
+    messages: list[list[bytes]] = []
+    with trio.fail_after(10):
+        while len(messages) < count:
+            messages += await socket.receive_many()
+    return messages
+
+
+def numbered(first: int, end: int) -> list[list[bytes]]:
+    return [[b"topic", b"", b"%d" % number] for number in range(first, end)]
+
+
+# Batches
+
+
+async def test_batches_arrive_whole_and_in_order(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber)
+    assert publisher.send_many(numbered(0, 3000)) == 3000
+    assert publisher.send_many([]) == 0
+    assert publisher.send_many(iter(numbered(3000, 3001))) == 1
+    assert await receive(subscriber, 3001) == numbered(0, 3001)
+    assert subscriber.receive_nowait() == []
+
+
+async def test_one_call_drains_a_bounded_number(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber)
+    publisher.send_many(numbered(0, 5000))
+    received = 0
+    with trio.fail_after(10):
+        while received < 5000:
+            messages = await subscriber.receive_many()
+            assert 1 <= len(messages) <= RECEIVE_COUNT_MAX
+            received += len(messages)
+
+
+async def test_prefixes_filter(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber, b"Ma")
+    subscriber.subscribe(b"Mb")
+    assert await receive(publisher, 1) == [[b"\x01Mb"]]
+    subscriber.unsubscribe(b"Ma")
+    assert await receive(publisher, 1) == [[b"\x00Ma"]]
+    publisher.send_many([[b"Ma", b"0"], [b"Mb", b"1"], [b"M", b"2"], [b"Mbb", b"3"]])
+    assert await receive(subscriber, 2) == [[b"Mb", b"1"], [b"Mbb", b"3"]]
+
+
+async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber)
+    publisher.send_many(numbered(0, 1))
+    with trio.fail_after(5):
+        while not (messages := subscriber.receive_nowait()):
+            await trio.lowlevel.checkpoint()
+    assert messages == numbered(0, 1)
+    publisher.send_many(numbered(1, 2))
+    with trio.testing.assert_checkpoints():
+        assert await subscriber.receive_many() == numbered(1, 2)
+
+
+async def test_peer_address_is_told(publisher: Socket, subscriber: Socket) -> None:
+    assert await peer_address(publisher, subscriber, LOOPBACK) == "127.0.0.1"
+
+
+async def test_peer_without_an_ip_address_is_told_as_empty(publisher: Socket, subscriber: Socket) -> None:
+    assert await peer_address(publisher, subscriber, "inproc://here") == ""
+
+
+async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> str:
+    async def answer_subscription() -> None:
+        await publisher.receive_many()
+        publisher.send_many(numbered(0, 1))
+
+    subscriber.subscribe(b"")
+    publisher.connect(subscriber.bind(endpoint))
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_subscription)
+            frames, peer = await subscriber.receive_with_peer()
+    assert frames == numbered(0, 1)[0]
+    return peer
+
+
+# Waiting
+
+
+async def test_reader_is_woken_though_a_send_consumed_the_sign(publisher: Socket, subscriber: Socket) -> None:
+    """Without a break for trio, sends go on until one of them has processed the subscription that the reader awaits."""
+    await join(publisher, subscriber, b"first")
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect, publisher, [b"\x01second"])
+            await trio.testing.wait_all_tasks_blocked()
+            subscriber.subscribe(b"second")
+            for _ in range(1_000_000):
+                publisher.send_many([[b"second"]])
+                if subscriber.receive_nowait():
+                    break
+            else:
+                pytest.fail("the subscription never took effect")
+
+
+async def test_reader_is_woken_though_a_subscribe_consumed_the_sign(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber, b"first")
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect, subscriber, [b"first", b"0"])
+            await trio.testing.wait_all_tasks_blocked()
+            publisher.send_many([[b"first", b"0"]])
+            for number in range(2000):
+                subscriber.subscribe(b"%d" % number)
+
+
+async def expect(socket: Socket, message: Sequence[bytes]) -> None:
+    assert await socket.receive_many() == [list(message)]
+
+
+async def test_receiving_is_cancellable_and_loses_nothing(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber)
+    randomness = random.Random(3)
+    received: list[list[bytes]] = []
+    cancelled = 0
+
+    async def send() -> None:
+        for first in range(0, 3000, 10):
+            publisher.send_many(numbered(first, first + 10))
+            await trio.sleep(randomness.uniform(0, 0.001))
+
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while len(received) < 3000:
+                with trio.move_on_after(randomness.uniform(0, 0.0005)) as scope:
+                    received += await subscriber.receive_many()
+                cancelled += scope.cancelled_caught
+    assert received == numbered(0, 3000)
+    assert cancelled > 10
+
+
+async def test_second_receiver_is_refused_and_the_first_goes_on(publisher: Socket, subscriber: Socket) -> None:
+    await join(publisher, subscriber)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(expect, subscriber, numbered(0, 1)[0])
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError, match="another task is receiving from this socket"):
+            await subscriber.receive_many()
+        with pytest.raises(trio.BusyResourceError):
+            await subscriber.receive_with_peer()
+        publisher.send_many(numbered(0, 1))
+
+
+# Endpoints
+
+
+async def test_bind_tells_the_port_it_found(publisher: Socket) -> None:
+    host, _, port = publisher.bind(LOOPBACK).rpartition(":")
+    assert host == "tcp://127.0.0.1"
+    assert int(port) > 0
+
+
+async def test_taken_port_is_refused_in_one_sentence(publisher: Socket, subscriber: Socket) -> None:
+    endpoint = publisher.bind(LOOPBACK)
+    with pytest.raises(AddressInUseError) as caught:
+        subscriber.bind(endpoint)
+    assert str(caught.value) == f"cannot listen at {endpoint}: address already in use"
+
+
+async def test_address_of_another_machine_is_refused(publisher: Socket) -> None:
+    with pytest.raises(AddressInUseError) as caught:
+        publisher.bind("tcp://192.0.2.1:5556")
+    assert str(caught.value) == "cannot listen at tcp://192.0.2.1:5556: cannot assign requested address"
+
+
+BAD = ["", "rubbish", "tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:99999", "tcp://127.0.0.1:-1", "tcp://127.0.0.1:x"]
+
+
+@pytest.mark.parametrize("endpoint", [*BAD, "smtp://127.0.0.1:25", "tcp://no such host:5556"])
+async def test_bad_endpoint_to_bind_is_refused(publisher: Socket, endpoint: str) -> None:
+    with pytest.raises(TransportError) as caught:
+        publisher.bind(endpoint)
+    assert type(caught.value) is TransportError
+    assert str(caught.value).startswith(f"cannot listen at {endpoint}: ")
+
+
+@pytest.mark.parametrize("endpoint", [*BAD, "smtp://127.0.0.1:25", "tcp://*:5556"])
+async def test_bad_endpoint_to_connect_to_is_refused(subscriber: Socket, endpoint: str) -> None:
+    with pytest.raises(TransportError) as caught:
+        subscriber.connect(endpoint)
+    assert str(caught.value).startswith(f"cannot connect to {endpoint}: ")
+
+
+async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
+    publisher: Socket, subscriber: Socket
+) -> None:
+    endpoint = await join(publisher, subscriber)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(subscriber.receive_many)
+        subscriber.disconnect(endpoint)
+        assert await receive(publisher, 1) == [[b"\x00"]]
+        nursery.cancel_scope.cancel()
+    subscriber.disconnect(endpoint)
+    with pytest.raises(TransportError, match=r"^cannot disconnect from rubbish: invalid argument$"):
+        subscriber.disconnect("rubbish")
+
+
+async def test_close_is_harmless_when_repeated(publisher: Socket) -> None:
+    publisher.close(0)
+    publisher.close(0)
+
+
+# Limits
+
+
+async def test_message_beyond_the_limit_drops_the_connection_and_no_more(context: Context, publisher: Socket) -> None:
+    with opened(context, zmq.SocketType.SUB) as subscriber, opened(context, zmq.SocketType.XPUB) as other:
+        subscriber.set_options(maxmsgsize=1024)
+        endpoint = await join(publisher, subscriber)
+        await join(other, subscriber)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect, subscriber, [b"1" * 1024])
+            publisher.send_many([[b"0" * 1025]])
+            assert await receive(publisher, 1) == [[b"\x00"]]
+            other.send_many([[b"1" * 1024]])
+        # libzmq does not connect again by itself: the peer would do it again.
+        subscriber.disconnect(endpoint)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(expect, subscriber, [b"2"])
+            subscriber.connect(endpoint)
+            assert await receive(publisher, 1) == [[b"\x01"]]
+            publisher.send_many([[b"2"]])
+
+
+async def test_slow_peer_loses_messages_and_blocks_nobody(context: Context) -> None:
+    padding = b"." * 2000
+    count = 20_000
+    with opened(context, zmq.SocketType.XPUB) as publisher, opened(context, zmq.SocketType.SUB) as slow:
+        publisher.set_options(sndhwm=100)
+        slow.set_options(rcvhwm=100)
+        await join(publisher, slow)
+        publisher.send_many([[b"%d" % number, padding] for number in range(count)])
+        numbers: list[int] = []
+        with trio.fail_after(10):
+            while not numbers or numbers[-1] != count:
+                # Sent again until there is room for it.
+                publisher.send_many([[b"%d" % count, padding]])
+                numbers += [int(number) for number, _ in await slow.receive_many()]
+        delivered = [number for number in numbers if number < count]
+        assert delivered == sorted(set(delivered))
+        assert delivered[:100] == list(range(100))
+        assert len(delivered) < count
