@@ -122,9 +122,11 @@ class Consumer:
     def statistics(self) -> ConsumerStatistics:
         """What this consumer has done so far, and how far it is behind."""
         cursors = self._machine.assembly.cursors
-        positions = {
-            partition: self._positions.get(partition, cursor.next_sequence) for partition, cursor in cursors.items()
-        }
+        positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
+        for batch in reversed(self._buffer):
+            positions[batch.partition] = batch.first_sequence
+        if self._open_batch is not None:
+            positions[self._open_batch.partition] = self._positions[self._open_batch.partition]
         lag = {
             partition: cursors[partition].known_end - position
             for partition, position in positions.items()

@@ -33,7 +33,7 @@ from dafka.wire import (
 Frames: TypeAlias = Sequence[bytes]
 
 texts = st.binary(max_size=255).map(decode_text)
-topics_without_nul = texts.map(lambda topic: topic.replace("\0", ""))
+topics_without_nul = st.binary(max_size=255).map(lambda octets: decode_text(octets.replace(b"\0", b"")))
 numbers_8 = st.integers(0, NUMBER_8_MAX)
 FIELDS: dict[Kind, st.SearchStrategy[Any]] = {
     Kind.STRING: texts,
