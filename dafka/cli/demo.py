@@ -67,7 +67,7 @@ def demo(path: str | None, wire: str) -> None:
         Console().print(_to_table(steps))
         return 1 if any(step.result == DIFFERENT for step in steps) else 0
 
-    run(program, interrupted_status=1)
+    run(program, interrupted=lambda: 1)
 
 
 def load_flights() -> bytes:

@@ -10,7 +10,7 @@ import json
 import os
 import select
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 import trio
@@ -25,7 +25,7 @@ class StreamError(LocalError):
     """A file, pipe or terminal could not be read or written."""
 
 
-async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
+async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
     """The lines of a file, pipe or terminal, as many at a time as are there. A last line needs no end.
 
     Raises `StreamError` where it cannot be read.

@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import click
@@ -17,10 +17,14 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from dafka.cli.lines import read_lines
 from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
-from dafka.cli.terminal import UsageMistake, console, report_error
+from dafka.cli.terminal import UsageMistake, console
 from dafka.config import Config
-from dafka.errors import DiscoveryError, UnacknowledgedError
+from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
 from dafka.roles import Producer, open_producer
+
+
+class InputLeftError(LocalError):
+    """No ACK made room for the rest of the input."""
 
 
 @click.command()
@@ -43,7 +47,20 @@ def produce(config: Config, topic: str, path: str | None, min_stores: int | None
         timeout_ms = None if timeout is None else math.ceil(timeout * 1000)
         config = config.override("producer", min_stores=min_stores, close_timeout_ms=timeout_ms)
     fd = _open_input(path)
-    run(lambda: _produce(topic, config, fd), interrupted_status=1)
+    opened: list[Producer] = []
+
+    async def program() -> int:
+        async with open_producer(topic, config) as producer:
+            opened.append(producer)
+            await _publish(producer, fd, config)
+        return 0
+
+    def interrupted() -> int:
+        for producer in opened:
+            _report_interruption(producer)
+        return 1
+
+    run(program, interrupted=interrupted)
 
 
 def _open_input(path: str | None) -> int:
@@ -59,27 +76,24 @@ def _open_input(path: str | None) -> int:
         raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
 
 
-async def _produce(topic: str, config: Config, fd: int) -> int:
+async def _publish(producer: Producer, fd: int, config: Config) -> None:
+    """Raises `UnacknowledgedError` or `DiscoveryError` where not every line was acknowledged."""
     is_all_sent = False
     try:
-        async with open_producer(topic, config) as producer:
-            try:
-                async with tower_required(producer.events, config, producer), _show_progress(producer, fd):
-                    async for lines in read_lines(fd):
-                        await _send(producer, lines, config)
-                    is_all_sent = True
-                    await producer.finish()
-            except trio.Cancelled:
-                _report_interruption(producer)
-                raise
-            except DiscoveryError as error:
-                if not producer.statistics().unacknowledged:
-                    raise
-                raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None
+        async with tower_required(producer.events, config, producer), _show_progress(producer, fd):
+            async with aclosing(read_lines(fd)) as batches:
+                async for lines in batches:
+                    await _send(producer, lines, config)
+            is_all_sent = True
+            await producer.finish()
+    except DiscoveryError as error:
+        if producer.statistics().unacknowledged:
+            raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None
+        raise
     except UnacknowledgedError as error:
-        report_error(error if is_all_sent else f"{error}, and the rest of the input was not published")
-        return 1
-    return 0
+        if not is_all_sent:
+            raise InputLeftError(f"{error}, and the rest of the input was not published") from None
+        raise
 
 
 async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
@@ -102,10 +116,9 @@ def _outstanding(producer: Producer, config: Config) -> UnacknowledgedError:
 
 
 def _report_interruption(producer: Producer) -> None:
-    statistics = producer.statistics()
+    counts = producer.statistics()
     click.echo(
-        f"interrupted: {statistics.records} records published, {statistics.unacknowledged} of them not acknowledged",
-        err=True,
+        f"interrupted: {counts.records:,} published, {counts.unacknowledged:,} of them not acknowledged", err=True
     )
 
 

@@ -36,13 +36,13 @@ class SettlingNode(Protocol):
         """Waits until the nodes of a running cluster have been found."""
 
 
-def run(program: Callable[[], Awaitable[int]], *, interrupted_status: int = 0) -> NoReturn:
+def run(program: Callable[[], Awaitable[int]], *, interrupted: Callable[[], int] = lambda: 0) -> NoReturn:
     """Runs a program to its end or until a signal cancels it, and exits with the status it gives.
 
-    `interrupted_status` is the status where SIGINT, SIGTERM or SIGHUP ended it.
+    Where SIGINT, SIGTERM or SIGHUP ended it, `interrupted` is called afterwards and gives the status.
     """
     try:
-        status = trio.run(_until_signal, program, interrupted_status)
+        status = trio.run(_until_signal, program, interrupted)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -58,8 +58,8 @@ def run(program: Callable[[], Awaitable[int]], *, interrupted_status: int = 0) -
     sys.exit(status)
 
 
-async def _until_signal(program: Callable[[], Awaitable[int]], interrupted_status: int) -> int:
-    status = interrupted_status
+async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Callable[[], int]) -> int:
+    status = 0
     scope = trio.CancelScope()
     ending_since = 0.0
     # Whoever has a hangup ignored, as nohup does, wants the program to go on.
@@ -81,7 +81,7 @@ async def _until_signal(program: Callable[[], Awaitable[int]], interrupted_statu
                 elif trio.current_time() - ending_since >= IMPATIENCE_S:
                     signal.signal(number, signal.SIG_DFL)
                     os.kill(os.getpid(), number)
-    return status
+    return interrupted() if scope.cancelled_caught else status
 
 
 def _discard_output() -> None:

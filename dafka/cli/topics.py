@@ -14,6 +14,9 @@ from dafka.cli.runner import run
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, open_storage
 
+LINE_WIDTH = 10_000
+"""Where no terminal sets one: wide enough for one line a partition."""
+
 
 @click.command()
 @click.option("--storage", required=True, metavar="URL", help="The store, as in sqlite:dafka.db.")
@@ -29,7 +32,9 @@ def topics(storage: str, as_json: bool) -> None:
                 click.echo(json.dumps(_to_json(partition, info)))
         else:
             console = Console()
-            console.print(_to_table(partitions), width=None if console.is_terminal else 1000, soft_wrap=True)
+            if not console.is_terminal:
+                console.width = LINE_WIDTH
+            console.print(_to_table(partitions))
         return 0
 
     run(program)
@@ -47,7 +52,9 @@ def _to_json(partition: Partition, info: PartitionInfo) -> dict[str, str | int]:
 
 
 def _to_table(partitions: list[tuple[Partition, PartitionInfo]]) -> Table:
-    table = Table("topic", "partition", box=None, pad_edge=False, expand=False)
+    table = Table(box=None, pad_edge=False, expand=False)
+    for name in ("topic", "partition"):
+        table.add_column(name, overflow="fold")
     for name in ("earliest", "head", "records", "size"):
         table.add_column(name, justify="right", no_wrap=True)
     for partition, info in partitions:

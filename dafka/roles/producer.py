@@ -181,8 +181,8 @@ class Producer:
         stored_end = self._machine.stored_end
         if self._spool is not None and stored_end > self._machine.next_sequence:
             raise StorageSequenceError(
-                f"a store holds {self.partition} up to sequence {stored_end - 1}, the spool {self._config.spool} only up "
-                f"to {self._machine.next_sequence - 1}: it is an older copy. Publish with a new spool"
+                f"a store holds {self.partition} up to sequence {stored_end - 1}, the spool {self._config.spool} only "
+                f"up to {self._machine.next_sequence - 1}: it is an older copy. Publish with a new spool"
             )
 
     def _changed(self) -> None:

@@ -1,0 +1,164 @@
+"""Records that tell their sequence, ways to wait for what a cluster does, and nodes in processes of their own."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+from typing import TypeVar
+
+import trio
+
+from dafka import Config, Consumer, EventFeed, Partition, Record, RecordBatch, Store, serve_store
+from dafka.discovery import Advertisement, open_discovery
+from dafka.protocol import Event
+from dafka.records import new_address
+from dafka.transport import Socket, open_mesh
+
+DEADLINE_S = 20
+AN_HOUR_MS = 3_600_000
+
+_E = TypeVar("_E", bound=Event)
+
+
+def contents(first: int, end: int) -> list[bytes]:
+    return [b"%d" % sequence for sequence in range(first, end)]
+
+
+async def receive(consumer: Consumer, count: int) -> dict[Partition, list[RecordBatch]]:
+    """The next `count` records, as the runs in which they come, by partition."""
+    received: dict[Partition, list[RecordBatch]] = {}
+    with trio.fail_after(DEADLINE_S):
+        while count > 0:
+            batch = await consumer.next_batch()
+            received.setdefault(batch.partition, []).append(batch)
+            count -= len(batch)
+    assert count == 0, f"{-count} records too many"
+    return received
+
+
+async def receive_partition(consumer: Consumer, first: int, end: int) -> None:
+    """Takes the records from `first` up to, not including, `end`, of the only partition; see `assert_run`."""
+    (batches,) = (await receive(consumer, end - first)).values()
+    assert_run(batches, first, end)
+
+
+def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
+    """These are all records from `first` up to, not including, `end`: in order, each once, with their own contents."""
+    joined: list[bytes] = []
+    for batch in batches:
+        assert batch.first_sequence == first + len(joined)
+        joined += batch.contents
+    assert joined == contents(first, end)
+
+
+def assert_records(records: Iterable[Record], first: int, end: int) -> None:
+    found = [(record.sequence, record.content) for record in records]
+    assert found == list(enumerate(contents(first, end), first))
+
+
+def assert_nothing_more(consumer: Consumer) -> None:
+    """The consumer has given all that it received and knows of."""
+    statistics = consumer.statistics()
+    assert statistics.buffered_bytes == 0
+    assert statistics.lag == {}
+
+
+async def wait_event(events: EventFeed, kind: type[_E]) -> _E:
+    """The first event of this kind, from the node's start on."""
+    with trio.fail_after(DEADLINE_S):
+        async for event in events:
+            if isinstance(event, kind):
+                return event
+    raise AssertionError("the feed ended")
+
+
+async def wait_until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 (statistics are to be asked)
+            await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[Store]:
+    """One more store."""
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(serve_store, config.override("store", storage=storage))
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_stranger(config: Config) -> AsyncIterator[Socket]:
+    """A publisher that the cluster's nodes connect to, to send them whatever a test likes."""
+    async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
+        advertisement = Advertisement(new_address(), "127.0.0.1", mesh.port)
+        await nursery.start(open_discovery(config).run, advertisement, lambda _: None)
+        yield mesh.publisher
+        nursery.cancel_scope.cancel()
+
+
+async def wait_subscribed(publisher: Socket, prefix: bytes, *, active: bool = True) -> None:
+    """Somebody is connected who wants what begins with this; or nobody is any more."""
+    with trio.fail_after(DEADLINE_S):
+        while [bytes((active,)) + prefix] not in await publisher.receive_many():
+            pass
+
+
+@asynccontextmanager
+async def open_process(*arguments: str, **environ: str) -> AsyncIterator[trio.Process]:
+    """A Python process; killed, if it still runs, when the block is left."""
+    process = await trio.lowlevel.open_process([sys.executable, *arguments], stdout=PIPE, env={**os.environ, **environ})
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.poll() is None:
+                process.kill()
+            await process.wait()
+            if process.stdout is not None:
+                await process.stdout.aclose()
+
+
+async def read_line(process: trio.Process) -> str:
+    """The next line that the process prints."""
+    assert process.stdout is not None
+    line = b""
+    with trio.fail_after(DEADLINE_S):
+        while not line.endswith(b"\n"):
+            octet = await process.stdout.receive_some(1)
+            assert octet, f"the process ended after {line!r}"
+            line += octet
+    return line.decode().rstrip("\n")
+
+
+@asynccontextmanager
+async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[trio.Process, str]]:
+    """`dafka store` on a SQLite file, with the line that it greets with."""
+    (sub,), (pub,) = config.beacon.sub_addresses, config.beacon.pub_addresses
+    arguments = ("-m", "dafka", "store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
+    async with open_process(*arguments, DAFKA_NODE_BIND="tcp://127.0.0.1:*") as process:
+        yield process, await read_line(process)
+
+
+async def check_leaves_nothing(cycle: Callable[[], Awaitable[None]]) -> None:
+    """Running this again leaves no more of libzmq's threads, and no more open files, than running it once did."""
+    await cycle()
+    threads, files = _zmq_threads(), _open_files()
+    for _ in range(3):
+        await cycle()
+    gc.collect()  # unclosed sockets warn, and warnings are errors
+    await wait_until(lambda: _zmq_threads() <= threads and _open_files() <= files)
+
+
+def _zmq_threads() -> int:
+    """libzmq's own threads in this process, on systems that tell (Linux)."""
+    names = Path("/proc/self/task").glob("*/comm")
+    return sum(path.read_text().startswith("ZMQbg") for path in names)
+
+
+def _open_files() -> int:
+    return len(os.listdir("/dev/fd"))

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from role_helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    assert_records,
+    check_leaves_nothing,
+    contents,
+    receive_partition,
+    wait_event,
+    wait_until,
+)
+
+from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
+from dafka.errors import ConfigError
+from dafka.protocol import PartitionHeard, PartitionSilent
+from dafka.testing import Cluster, open_cluster
+
+
+@pytest.fixture
+async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
+    """A producer with 100 records in the store."""
+    async with dafka_cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        yield producer
+
+
+def latest(cluster: Cluster) -> Config:
+    return cluster.config.override("consumer", offset_reset="latest")
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    """The next records one by one, by an iteration that is then broken off."""
+    records: list[Record] = []
+    with trio.fail_after(DEADLINE_S):
+        async for record in consumer:
+            records.append(record)
+            if len(records) == count:
+                break
+    return records
+
+
+async def test_latest_receives_what_is_published_from_its_block_on_and_nothing_before(
+    dafka_cluster: Cluster, producer: Producer
+) -> None:
+    for first in range(100, 200, 10):
+        async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
+            await producer.send_many(contents(first, first + 10))
+            await receive_partition(consumer, first, first + 10)
+
+
+async def test_latest_receives_all_of_a_producer_that_begins_later(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
+        async with dafka_cluster.producer("hello") as newer:
+            await newer.send_many(contents(0, 1000))
+            await receive_partition(consumer, 0, 1000)
+        assert consumer.positions() == {newer.partition: 1000}
+
+
+async def test_latest_loses_nothing_while_a_producer_is_publishing(dafka_cluster: Cluster, producer: Producer) -> None:
+    async def produce() -> None:
+        for first in range(100, 10_000, 10):
+            await producer.send_many(contents(first, first + 10))
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(produce)
+        async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
+            published_before = producer.statistics().next_sequence
+            (record,) = await take(consumer, 1)
+            assert 100 <= record.sequence <= published_before
+            await receive_partition(consumer, record.sequence + 1, 10_000)
+
+
+async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
+    config = Config().override("node", bind="tcp://127.0.0.1:*", discovery="static:tcp://127.0.0.1:1")
+    with trio.fail_after(DEADLINE_S):
+        async with open_consumer(["hello"], config) as consumer:
+            assert consumer.positions() == {}
+
+
+async def test_records_one_by_one_lose_and_repeat_nothing_when_broken_off(
+    dafka_cluster: Cluster, producer: Producer
+) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        assert_records(await take(consumer, 1), 0, 1)
+        assert consumer.positions() == {producer.partition: 1}
+        assert_records(await take(consumer, 41), 1, 42)
+        assert consumer.positions() == {producer.partition: 42}
+        assert_records(await take(consumer, 58), 42, 100)
+        assert consumer.positions() == {producer.partition: 100}
+
+
+async def test_records_and_batches_can_be_mixed(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        position = 0
+        while position < 2000:
+            count = min(7, 2000 - position)
+            if position == 100 or position + count > producer.statistics().next_sequence:
+                await producer.send_many(contents(producer.statistics().next_sequence, 2000))
+            assert_records(await take(consumer, count), position, position + count)
+            position += count
+            if position < producer.statistics().next_sequence:
+                with trio.fail_after(DEADLINE_S):
+                    async for batch in consumer.batches():
+                        assert_records(batch, position, position + len(batch))
+                        position = batch.end_sequence
+                        break
+            assert consumer.positions() == {producer.partition: position}
+        assert position == 2000
+
+
+async def test_cancelled_wait_loses_nothing(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        await receive_partition(consumer, 0, 100)
+        for sequence in range(100, 120):
+            with trio.move_on_after(0.001) as scope:
+                await consumer.next_record()
+            assert scope.cancelled_caught
+            await producer.send(b"%d" % sequence)
+            assert_records(await take(consumer, 1), sequence, sequence + 1)
+
+
+async def test_explicit_positions_are_where_it_begins(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"], positions={producer.partition: 60}) as consumer:
+        await receive_partition(consumer, 60, 100)
+    latest_config = latest(dafka_cluster)
+    async with dafka_cluster.consumer(["hello"], latest_config, positions={producer.partition: 99}) as consumer:
+        await receive_partition(consumer, 99, 100)
+    async with dafka_cluster.consumer(["hello"], positions={producer.partition: 105}) as consumer:
+        await producer.send_many(contents(100, 110))
+        await receive_partition(consumer, 105, 110)
+
+
+async def test_positions_are_saved_and_resumed_by_name(
+    tmp_path: Path, dafka_cluster: Cluster, producer: Producer
+) -> None:
+    config = dafka_cluster.config.override(
+        "consumer", offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
+    )
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        assert_records(await take(consumer, 42), 0, 42)
+        await consumer.save_positions()
+        assert_records(await take(consumer, 8), 42, 50)
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        assert_records(await take(consumer, 18), 42, 60)
+        await consumer.save_positions()
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        await receive_partition(consumer, 60, 100)
+        await consumer.save_positions()
+    async with dafka_cluster.consumer(["hello"], config.override("consumer", offset_reset="latest")) as consumer:
+        await producer.send(b"100")
+        await receive_partition(consumer, 100, 101)
+    async with dafka_cluster.consumer(["hello"], config.override("consumer", name="audit")) as consumer:
+        await receive_partition(consumer, 0, 101)
+    async with dafka_cluster.consumer(["hello"], config, positions={producer.partition: 7}) as consumer:
+        await receive_partition(consumer, 7, 101)
+
+
+async def test_positions_of_a_run_that_resumes_without_reading_are_kept(
+    tmp_path: Path, dafka_cluster: Cluster, producer: Producer
+) -> None:
+    config = dafka_cluster.config.override(
+        "consumer", offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
+    )
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        await take(consumer, 42)
+        await consumer.save_positions()
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        await consumer.save_positions()
+    async with dafka_cluster.consumer(["hello"], config) as consumer:
+        await receive_partition(consumer, 42, 100)
+
+
+async def test_saving_positions_without_a_place_is_refused(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        with pytest.raises(ConfigError, match="positions"):
+            await consumer.save_positions()
+
+
+@pytest.mark.parametrize("settings", [{"name": "billing"}, {"positions": "memory:"}])
+async def test_name_and_positions_go_together(settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="go together"):
+        async with open_consumer(["hello"], Config().override("consumer", **settings)):
+            pass
+
+
+@pytest.mark.parametrize("topics", ["hello", [""], ["x" * 256], ["fine", "\ud800"], [b"hello"]])
+async def test_topics_that_cannot_be_are_refused(topics: object) -> None:
+    with pytest.raises(ConfigError, match="topic"):
+        async with open_consumer(topics):  # type: ignore[arg-type]
+            pass
+
+
+async def test_topic_with_nul_is_refused_in_libdafka() -> None:
+    with pytest.raises(ConfigError, match="NUL"):
+        async with open_consumer(["a\0b"], Config().override("node", wire="libdafka")):
+            pass
+
+
+async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        await receive_partition(consumer, 0, 100)
+        records, batches = aiter(consumer), consumer.batches()
+    with trio.fail_after(DEADLINE_S):
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(records)
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(batches)
+        with pytest.raises(trio.ClosedResourceError):
+            await consumer.next_record()
+
+
+async def test_waiting_iteration_ends_with_the_block(dafka_cluster: Cluster) -> None:
+    ended = trio.Event()
+
+    async def wait_for_ever(consumer: Consumer) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await take(consumer, 1)
+        ended.set()
+
+    async with trio.open_nursery() as nursery:
+        async with dafka_cluster.consumer(["hello"]) as consumer:
+            nursery.start_soon(wait_for_ever, consumer)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        with trio.fail_after(DEADLINE_S):
+            await ended.wait()
+
+
+async def test_exception_in_the_block_comes_out_alone(dafka_cluster: Cluster) -> None:
+    with pytest.raises(ZeroDivisionError, match="the program's own"):
+        async with dafka_cluster.consumer(["hello"]):
+            raise ZeroDivisionError("the program's own")
+
+
+async def test_cancelled_block_leaves_no_sockets_or_threads(dafka_cluster: Cluster, producer: Producer) -> None:
+    async def cycle() -> None:
+        with trio.CancelScope() as scope:
+            async with dafka_cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, 100)
+                scope.cancel()
+                await consumer.next_record()
+        assert scope.cancelled_caught
+
+    await check_leaves_nothing(cycle)
+
+
+async def test_topics_are_added_and_dropped_while_running(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.producer("other") as other, dafka_cluster.consumer([]) as consumer:
+        await other.send_many(contents(0, 10))
+        consumer.subscribe("hello")
+        await receive_partition(consumer, 0, 100)
+        consumer.subscribe("other")
+        await receive_partition(consumer, 0, 10)
+        assert consumer.topics == ("hello", "other")
+        consumer.unsubscribe("hello")
+        await producer.send(b"100")
+        await producer.wait_stored()
+        await other.send(b"10")
+        await receive_partition(consumer, 10, 11)
+        assert "hello" not in consumer.topics
+        with pytest.raises(ConfigError):
+            consumer.subscribe("")
+
+
+async def test_dropped_topic_is_not_given_from_the_buffer(dafka_cluster: Cluster, producer: Producer) -> None:
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        assert_records(await take(consumer, 3), 0, 3)
+        consumer.unsubscribe("hello")
+        assert consumer.statistics().buffered_bytes == 0
+        with trio.move_on_after(0.1) as scope:
+            await consumer.next_record()
+        assert scope.cancelled_caught
+
+
+async def test_statistics_tell_positions_and_lag(dafka_cluster: Cluster, producer: Producer) -> None:
+    partition = producer.partition
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        everything = RecordBatch(partition, 0, contents(0, 100))
+        await wait_until(lambda: consumer.statistics().buffered_bytes == everything.memory_bytes)
+        statistics = consumer.statistics()
+        assert (statistics.records, statistics.bytes) == (0, 0)
+        assert statistics.fetches_sent >= 1
+        assert statistics.positions == {partition: 0}
+        assert statistics.lag == {partition: 100}
+        await take(consumer, 40)
+        assert consumer.statistics().positions == {partition: 40}
+        assert consumer.statistics().lag == {partition: 60}
+        await take(consumer, 60)
+        statistics = consumer.statistics()
+        assert (statistics.records, statistics.bytes) == (100, everything.content_bytes)
+        assert (statistics.positions, statistics.lag, statistics.buffered_bytes) == ({partition: 100}, {}, 0)
+        await wait_until(lambda: consumer.statistics().peers == 2)
+        assert consumer.statistics().discarded == {}
+
+
+async def test_silent_and_returning_partitions_are_events() -> None:
+    config = Config().override("consumer", silence_ms=100).override("producer", head_interval_ms=AN_HOUR_MS)
+    async with (
+        open_cluster(config) as cluster,
+        cluster.producer("hello") as producer,
+        cluster.consumer(["hello"]) as consumer,
+    ):
+        await producer.send(b"0")
+        silent = await wait_event(consumer.events, PartitionSilent)
+        assert silent.partition == producer.partition
+        await producer.send(b"1")
+        assert (await wait_event(consumer.events, PartitionHeard)).partition == producer.partition
+        await receive_partition(consumer, 0, 2)

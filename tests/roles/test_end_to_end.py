@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from role_helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    assert_nothing_more,
+    assert_run,
+    contents,
+    open_store,
+    receive,
+    receive_partition,
+    wait_until,
+)
+
+from dafka import Config, Partition, RecordBatch
+from dafka.storage import open_storage
+from dafka.testing import Cluster, open_cluster
+
+COUNT = 5000
+IN_MEMORY = Config().override("producer", min_stores=0)
+"""A producer that waits for no store."""
+
+
+@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
+@pytest.mark.parametrize("storage", ["memory:", "sqlite:store.db"])
+async def test_live_and_late_consumers_receive_every_record_in_order(
+    wire: str, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with open_cluster(Config().override("node", wire=wire), storage=storage) as cluster:
+        async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:
+            assert await producer.send_many(contents(0, COUNT)) == range(COUNT)
+            assert await producer.send(b"%d" % COUNT) == COUNT
+            await receive_partition(live, 0, COUNT + 1)
+        async with cluster.consumer(["hello"]) as late:
+            received = await receive(late, COUNT + 1)
+            assert list(received) == [producer.partition]
+            assert_run(received[producer.partition], 0, COUNT + 1)
+            assert_nothing_more(late)
+
+
+@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
+async def test_contents_are_any_octets(wire: str, tmp_path: Path) -> None:
+    sent = [b"", b"\0", b"\xff" * 10, bytes(range(256)), b"M\0\1", b"x" * 2**20, b""]
+    async with open_cluster(Config().override("node", wire=wire), storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
+        async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:
+            await producer.send_many(sent)
+            with trio.fail_after(DEADLINE_S):
+                assert [(await live.next_record()).content for _ in sent] == sent
+        async with cluster.consumer(["hello"]) as late:
+            with trio.fail_after(DEADLINE_S):
+                assert [(await late.next_record()).content for _ in sent] == sent
+
+
+@pytest.mark.parametrize("topic", ["h", "hello world", "é😀", "\udcff", "x" * 254])
+async def test_topics_are_any_text_and_do_not_mix(topic: str, dafka_cluster: Cluster) -> None:
+    """A ZeroMQ subscription to `hello` brings `hello2`, too."""
+    async with dafka_cluster.producer(topic) as producer, dafka_cluster.producer(topic + "2") as other:
+        await other.send_many([b"another topic's"] * 100)
+        await other.wait_stored()
+        async with dafka_cluster.consumer([topic]) as consumer:
+            for first in range(0, 100, 10):
+                await other.send(b"another topic's")
+                await other.wait_stored()
+                await producer.send_many(contents(first, first + 10))
+                await receive_partition(consumer, first, first + 10)
+            assert consumer.positions().keys() == consumer.statistics().positions.keys() == {producer.partition}
+
+
+async def test_late_consumer_receives_all_of_a_large_partition_whose_producer_is_gone(tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    partition, count = Partition("hello", "GONE"), 350_000
+    async with open_storage(storage) as opened:
+        await opened.append([RecordBatch(partition, 0, contents(0, count))])
+    async with open_cluster(storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
+        received = await receive(consumer, count)
+        assert_run(received[partition], 0, count)
+        assert consumer.positions() == {partition: count}
+        assert_nothing_more(consumer)
+
+
+async def test_four_producers_at_once_are_each_in_order(dafka_cluster: Cluster) -> None:
+    async def produce() -> None:
+        async with dafka_cluster.producer("hello") as producer:
+            for first in range(0, COUNT, 100):
+                await producer.send_many(contents(first, first + 100))
+
+    async with dafka_cluster.consumer(["hello"]) as live, trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(produce)
+        at_live = await receive(live, 4 * COUNT)
+    async with dafka_cluster.consumer(["hello"]) as late:
+        at_late = await receive(late, 4 * COUNT)
+    assert len(at_live) == 4
+    assert at_late.keys() == at_live.keys()
+    for batches in [*at_live.values(), *at_late.values()]:
+        assert_run(batches, 0, COUNT)
+
+
+async def test_several_topics_reach_one_consumer(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("a") as first, dafka_cluster.producer("b") as second:
+        await first.send_many(contents(0, 100))
+        await second.send_many(contents(0, 200))
+        async with dafka_cluster.consumer(["a", "b"]) as consumer:
+            received = await receive(consumer, 300)
+    assert_run(received[first.partition], 0, 100)
+    assert_run(received[second.partition], 0, 200)
+
+
+async def test_two_stores_must_both_acknowledge(dafka_cluster: Cluster) -> None:
+    config, first = dafka_cluster.config, dafka_cluster.store
+    assert first is not None
+    async with dafka_cluster.producer("hello", config.override("producer", min_stores=2)) as producer:
+        await producer.send_many(contents(0, COUNT))
+        await wait_until(lambda: first.statistics().records_stored == COUNT)
+        assert producer.statistics().unacknowledged == COUNT
+        async with open_store(config) as second:
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            assert producer.statistics().unacknowledged == 0
+            assert second.statistics().records_stored == COUNT
+            await producer.send_many(contents(COUNT, COUNT + 10))
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            assert second.statistics().records_stored == COUNT + 10
+            assert first.statistics().records_stored == COUNT + 10
+
+
+async def test_consumer_without_a_store_receives_everything_from_the_producer() -> None:
+    async with open_cluster(IN_MEMORY, storage=None) as cluster, cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, COUNT))
+        await producer.wait_settled()
+        async with cluster.consumer(["hello"]) as late:
+            await producer.send_many(contents(COUNT, 2 * COUNT))
+            await receive_partition(late, 0, 2 * COUNT)
+
+
+async def test_store_that_joins_late_fetches_everything(tmp_path: Path) -> None:
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, COUNT))
+        await producer.wait_settled()
+        async with open_store(cluster.config, f"sqlite:{tmp_path / 'store.db'}") as store:
+            await producer.send_many(contents(COUNT, 2 * COUNT))
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            assert store.statistics().records_stored == 2 * COUNT
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, 2 * COUNT)
+
+
+@pytest.mark.parametrize(
+    ("storage", "with_producer"),
+    [("memory:", True), ("memory:", False), (None, True)],
+    ids=["store and producer", "store", "producer"],
+)
+async def test_first_record_of_a_late_consumer_waits_for_no_interval(storage: str | None, with_producer: bool) -> None:
+    config = Config().override("producer", head_interval_ms=AN_HOUR_MS, min_stores=0 if storage is None else 1)
+    async with open_cluster(config, storage=storage) as cluster:
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 10))
+            await producer.wait_settled()
+            await producer.wait_stored()
+            if with_producer:
+                assert await seconds_to_first_record(cluster) < 1
+        if not with_producer:
+            assert await seconds_to_first_record(cluster) < 1
+
+
+async def seconds_to_first_record(cluster: Cluster) -> float:
+    begin = trio.current_time()
+    async with cluster.consumer(["hello"]) as consumer:
+        with trio.fail_after(DEADLINE_S):
+            assert (await consumer.next_record()).sequence == 0
+        return trio.current_time() - begin
+
+
+async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafka_cluster: Cluster) -> None:
+    """A consumer that connects in the middle of a stream that then goes quiet."""
+    config = dafka_cluster.config.override("producer", head_interval_ms=AN_HOUR_MS)
+    async with dafka_cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
+        await producer.wait_settled()
+        async with dafka_cluster.consumer(["hello"]) as consumer:
+
+            async def produce() -> None:
+                for first in range(0, COUNT, 10):
+                    await producer.send_many(contents(first, first + 10))
+
+            nursery.start_soon(produce)
+            await receive_partition(consumer, 0, COUNT)
+
+
+async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.override("consumer", offset_reset="earliest", buffer_bytes_max=2000)
+    async with dafka_cluster.consumer(["hello"], config) as consumer, dafka_cluster.producer("hello") as producer:
+        for first in range(0, 50_000, 1000):
+            await producer.send_many(contents(first, first + 1000))
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+        assert consumer.statistics().buffered_bytes < 100_000
+        await receive_partition(consumer, 0, 50_000)
+
+
+async def test_store_whose_disk_does_not_keep_up_loses_nothing(tmp_path: Path) -> None:
+    config = Config().override("store", pending_bytes_max=2000)
+    async with open_cluster(config, storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 50_000))
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 50_000)

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+
+from dafka import EventFeed
+from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
+from dafka.roles.feed import EVENTS_MAX
+
+LOGGER = logging.getLogger("dafka.test")
+
+
+def joined(number: int) -> PeerJoined:
+    return PeerJoined(str(number), f"tcp://127.0.0.1:{number}")
+
+
+async def read(feed: EventFeed, count: int) -> list[Event]:
+    events: list[Event] = []
+    async for event in feed:
+        events.append(event)
+        if len(events) == count:
+            break
+    return events
+
+
+async def test_every_reader_begins_with_the_first_event() -> None:
+    feed = EventFeed(LOGGER)
+    for number in range(3):
+        feed.put(joined(number))
+    expected = [joined(number) for number in range(3)]
+    assert await read(feed, 3) == expected
+    assert await read(feed, 3) == expected
+
+
+async def test_reader_waits_for_the_next_event(autojump_clock: trio.testing.MockClock) -> None:
+    feed = EventFeed(LOGGER)
+    read_events: list[Event] = []
+
+    async def keep_reading() -> None:
+        read_events.extend(await read(feed, 2))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_reading)
+        nursery.start_soon(keep_reading)
+        await trio.sleep(1)
+        feed.put(joined(0))
+        await trio.sleep(1)
+        assert read_events == []
+        feed.put(joined(1))
+    assert read_events == [joined(0), joined(1)] * 2
+
+
+async def test_reader_that_is_far_behind_misses_the_oldest() -> None:
+    feed = EventFeed(LOGGER)
+    reader = aiter(feed)
+    feed.put(joined(0))
+    assert await anext(reader) == joined(0)
+    for number in range(1, EVENTS_MAX + 11):
+        feed.put(joined(number))
+    assert await anext(reader) == joined(11)
+    assert await anext(reader) == joined(12)
+    assert await read(feed, EVENTS_MAX) == [joined(number) for number in range(11, EVENTS_MAX + 11)]
+
+
+@pytest.mark.parametrize(
+    ("event", "level"),
+    [
+        (joined(1), logging.INFO),
+        (TowersHeard(), logging.INFO),
+        (StoresHeard(), logging.INFO),
+        (StorageFailed("disk full"), logging.WARNING),
+        (ForeignDialect("rfc46", "libdafka"), logging.WARNING),
+    ],
+)
+def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "dafka.test"):
+        EventFeed(LOGGER).put(event)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]

@@ -1,0 +1,239 @@
+"""What every node does, whatever its role."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from role_helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    contents,
+    open_store,
+    open_stranger,
+    receive_partition,
+    wait_event,
+    wait_subscribed,
+    wait_until,
+)
+
+from dafka import Config, open_consumer, open_producer, serve_tower, wire
+from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.records import Partition, RecordBatch
+from dafka.testing import Cluster, open_cluster
+from dafka.wire import Dialect
+
+HUGE = 2**64 - 1
+
+
+@pytest.fixture
+def dafka_config() -> Config:
+    return Config().override("producer", head_interval_ms=AN_HOUR_MS)
+
+
+def malformed(prefix: bytes) -> list[list[bytes]]:
+    """None of these is a message, whatever command the prefix begins with."""
+    signature = b"\xaa\xa5" + prefix[:1] + b"\1"
+    return [
+        [prefix],
+        [prefix, b""],
+        [prefix, b"", b""],
+        [prefix] * 50,
+        [prefix + b"\0"],
+        [prefix + b"\0\1", b"content"],
+        [prefix + b"\0\1\xff", b"content"],
+        [prefix, signature],
+        [prefix, signature, b"content"],
+        [prefix, b"\xaa\xa0" + prefix[:1] + b"\1" + b"\1A\1B" + bytes(8), b"content"],
+        [prefix, signature + b"\xff" * 300, b"content"],
+        [prefix, b"\xff" * 100_000],
+    ]
+
+
+def encoded(*messages: wire.Inbound) -> list[list[bytes]]:
+    return [list(frames) for frames in wire.BatchEncoder(Dialect.RFC46).encode(messages)]
+
+
+async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
+        await producer.send(b"0")
+        await receive_partition(consumer, 0, 1)
+        async with open_stranger(dafka_cluster.config) as stranger:
+            await wait_subscribed(stranger, b"Mhello")
+            other_topic = RecordBatch(Partition("hello2", "X"), 0, [b"another topic's"])
+            not_asked_for = RecordBatch(Partition("hello", "Y"), 0, [b"not asked for"])
+            hostile = [
+                *malformed(b"Mhello"),
+                *encoded(
+                    wire.RecordRun(other_topic),
+                    wire.RecordRun(not_asked_for, consumer.address),
+                    wire.RecordRun(not_asked_for, consumer.address + "0"),
+                    wire.DirectHead(consumer.address + "0", producer.partition.address, "hello", 5),
+                    wire.Head("X", "hello2", 5),
+                ),
+            ]
+            stranger.send_many(hostile)
+            await wait_until(lambda: sum(consumer.statistics().discarded.values()) >= len(hostile))
+            assert sum(consumer.statistics().discarded.values()) == len(hostile)
+        await producer.send_many(contents(1, 100))
+        await receive_partition(consumer, 1, 100)
+        assert consumer.positions() == {producer.partition: 100}
+
+
+async def test_consumer_takes_no_harm_from_a_head_that_promises_too_much(dafka_cluster: Cluster) -> None:
+    async with (
+        dafka_cluster.producer("hello") as producer,
+        dafka_cluster.consumer(["hello"]) as consumer,
+        open_stranger(dafka_cluster.config) as stranger,
+    ):
+        await wait_subscribed(stranger, b"Hhello")
+        heads = [wire.Head(producer.partition.address, "hello", HUGE), wire.Head("NOBODY", "hello", HUGE)]
+        stranger.send_many(encoded(*heads))
+        await wait_until(lambda: len(consumer.statistics().lag) == 2)
+        await producer.send_many(contents(0, 1000))
+        await receive_partition(consumer, 0, 1000)
+        await producer.send_many(contents(1000, 1010))
+        await receive_partition(consumer, 1000, 1010)
+
+
+async def test_producer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer, open_stranger(dafka_cluster.config) as stranger:
+        address = producer.partition.address
+        await wait_subscribed(stranger, b"K" + address.encode())
+        hostile = [
+            *malformed(b"K" + address.encode()),
+            *encoded(
+                wire.Ack(address, "hello", HUGE, "LIAR"),
+                wire.Ack(address, "hello2", 0, "LIAR"),
+                wire.Ack(address + "0", "hello", 0, "LIAR"),
+                wire.Fetch(address, "LIAR", "hello", HUGE, 2**32 - 1),
+                wire.Fetch(address, "LIAR", "hello2", 0, 1),
+            ),
+        ]
+        stranger.send_many(hostile)
+        await wait_until(lambda: sum(producer.statistics().discarded.values()) >= len(hostile))
+        assert sum(producer.statistics().discarded.values()) == len(hostile)
+        await producer.send_many(contents(0, 100))
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+        async with dafka_cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 100)
+
+
+async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
+    store = dafka_cluster.store
+    assert store is not None
+    async with dafka_cluster.producer("hello") as producer, open_stranger(dafka_cluster.config) as stranger:
+        await wait_subscribed(stranger, b"M")
+        hostile = [
+            *malformed(b"Mhello"),
+            *encoded(
+                wire.Fetch("NOBODY", "LIAR", "hello", HUGE, 2**32 - 1),
+                wire.Fetch(producer.partition.address, "LIAR", "hello", 0, 1),
+            ),
+        ]
+        stranger.send_many(hostile)
+        await wait_until(lambda: sum(store.statistics().discarded.values()) >= len(hostile))
+        assert sum(store.statistics().discarded.values()) == len(hostile)
+        stranger.send_many(encoded(wire.Head("NOBODY", "hello", HUGE)))
+        await wait_until(lambda: bool(store.statistics().lag))
+        await producer.send_many(contents(0, 100))
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+        assert store.statistics().records_stored == 100
+        async with dafka_cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 100)
+
+
+async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> None:
+    async with (
+        open_cluster(Config().override("node", message_bytes_max=2000)) as cluster,
+        cluster.consumer(["hello"]) as consumer,
+        open_stranger(cluster.config) as stranger,
+    ):
+        await wait_subscribed(stranger, b"Mhello")
+        stranger.send_many(encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * 2001]))))
+        await wait_subscribed(stranger, b"Mhello", active=False)
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 100))
+            await receive_partition(consumer, 0, 100)
+        assert consumer.positions() == {producer.partition: 100}
+
+
+@pytest.mark.parametrize("own", ["rfc46", "libdafka"])
+async def test_other_dialect_is_understood_and_told_once(own: str, dafka_cluster: Cluster) -> None:
+    other = "libdafka" if own == "rfc46" else "rfc46"
+    config = dafka_cluster.config.override("consumer", offset_reset="earliest")
+    consumer_config = config.override("node", wire=own)
+    async with (
+        dafka_cluster.producer("hello", config.override("node", wire=other)) as producer,
+        dafka_cluster.consumer(["hello"], consumer_config) as consumer,
+    ):
+        await producer.wait_settled()
+        await producer.send_many(contents(0, 10))
+        await receive_partition(consumer, 0, 10)
+        assert await wait_event(consumer.events, ForeignDialect) == ForeignDialect(own, other)
+        await producer.send_many(contents(10, 20))
+        await receive_partition(consumer, 10, 20)
+        told = 0
+        with trio.move_on_after(0.05):
+            async for event in consumer.events:
+                told += isinstance(event, ForeignDialect)
+        assert told == 1
+
+
+async def test_own_dialect_is_no_event(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
+        await producer.send_many(contents(0, 10))
+        await receive_partition(consumer, 0, 10)
+        with trio.move_on_after(0.05):
+            async for event in consumer.events:
+                assert not isinstance(event, ForeignDialect)
+
+
+async def test_nodes_that_come_and_go_are_events() -> None:
+    config = Config().override("beacon", interval_ms=50, timeout_ms=400)
+    async with open_cluster(config) as cluster, cluster.consumer(["hello"]) as consumer:
+        assert cluster.store is not None
+        joined = await wait_event(consumer.events, PeerJoined)
+        assert joined == PeerJoined(cluster.store.address, cluster.store.endpoint)
+        async with open_store(cluster.config) as other:
+            await wait_until(lambda: consumer.statistics().peers == 2)
+        left = await wait_event(consumer.events, PeerLeft)
+        assert left == PeerLeft(other.address, other.endpoint)
+        assert consumer.statistics().peers == 1
+
+
+@pytest.fixture
+async def deserted() -> Config:
+    """Nodes that look for a tower which is gone."""
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config
+    return config.override("node", tower_timeout_ms=100).override("beacon", interval_ms=50)
+
+
+async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
+    settings = deserted.override("producer", min_stores=0).override("consumer", offset_reset="earliest")
+    async with open_producer("hello", settings) as producer, open_consumer(["hello"], settings) as consumer:
+        assert (await wait_event(consumer.events, TowersSilent)).seconds >= 0.1
+        await wait_event(producer.events, TowersSilent)
+        await producer.send(b"0")
+        (sub_address,), (pub_address,) = deserted.beacon.sub_addresses, deserted.beacon.pub_addresses
+        async with trio.open_nursery() as nursery:
+            tower_config = deserted.override("tower", sub_address=sub_address, pub_address=pub_address)
+            await nursery.start(serve_tower, tower_config)
+            await wait_event(consumer.events, TowersHeard)
+            await wait_event(producer.events, TowersHeard)
+            await receive_partition(consumer, 0, 1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_node_is_known_by_the_host_that_it_is_told_to_give(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.override("beacon", address="localhost")
+    async with dafka_cluster.consumer(["hello"]) as consumer, dafka_cluster.producer("hello", config) as producer:
+        expected = PeerJoined(producer.partition.address, producer.endpoint.replace("127.0.0.1", "localhost"))
+        with trio.fail_after(DEADLINE_S):
+            async for event in consumer.events:
+                if event == expected:
+                    break
+        await producer.send(b"0")
+        await receive_partition(consumer, 0, 1)

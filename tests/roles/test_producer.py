@@ -1,0 +1,402 @@
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from role_helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    check_leaves_nothing,
+    contents,
+    open_process,
+    open_store,
+    read_line,
+    receive_partition,
+    wait_event,
+    wait_until,
+)
+
+from dafka import Config, Producer, open_producer
+from dafka.errors import (
+    AddressInUseError,
+    ConfigError,
+    DiscoveryError,
+    StorageBusyError,
+    StorageError,
+    StorageSequenceError,
+    UnacknowledgedError,
+    WireError,
+)
+from dafka.protocol import StorageFailed, StoresHeard, StoresSilent
+from dafka.storage import PartitionInfo, open_storage
+from dafka.storage.sqlite import SqliteStorage
+from dafka.testing import Cluster, open_cluster
+
+
+def hasty(config: Config) -> Config:
+    """A producer that hardly waits for ACKs when its block is left."""
+    return config.override("producer", close_timeout_ms=100)
+
+
+async def test_leaving_the_block_waits_for_acks(dafka_cluster: Cluster) -> None:
+    assert dafka_cluster.store is not None
+    async with dafka_cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, 3000))
+    assert producer.statistics().unacknowledged == 0
+    assert dafka_cluster.store.statistics().records_stored == 3000
+
+
+async def test_leaving_the_block_without_a_store_tells_how_many_are_unacknowledged() -> None:
+    async with open_cluster(storage=None) as cluster:
+        begin = trio.current_time()
+        with pytest.raises(UnacknowledgedError) as caught:
+            async with cluster.producer("hello", hasty(cluster.config)) as producer:
+                await producer.send_many(contents(0, 7))
+        assert 0.1 <= trio.current_time() - begin < DEADLINE_S
+    assert (caught.value.count, caught.value.first_sequence, caught.value.min_stores) == (7, 0, 1)
+
+
+async def test_leaving_the_block_without_a_store_counts_from_the_first_unacknowledged() -> None:
+    async with open_cluster(storage=None) as cluster:
+
+        async def produce() -> None:
+            async with cluster.producer("hello", hasty(cluster.config)) as producer:
+                await producer.send_many(contents(0, 5))
+                async with open_store(cluster.config):
+                    await producer.wait_stored()
+                await producer.send_many(contents(5, 8))
+
+        with pytest.raises(UnacknowledgedError) as caught:
+            await produce()
+    assert (caught.value.count, caught.value.first_sequence) == (3, 5)
+
+
+async def test_leaving_the_block_without_records_waits_for_nothing() -> None:
+    async with open_cluster(storage=None) as cluster:
+        with trio.fail_after(DEADLINE_S):
+            async with cluster.producer("hello"):
+                pass
+
+
+async def test_exception_in_the_block_comes_out_alone_and_waits_for_no_ack() -> None:
+    async with open_cluster(storage=None) as cluster:
+
+        async def produce() -> None:
+            async with cluster.producer("hello") as producer:
+                await producer.send(b"0")
+                raise ZeroDivisionError("the program's own")
+
+        with trio.fail_after(DEADLINE_S), pytest.raises(ZeroDivisionError, match="the program's own"):
+            await produce()
+
+
+async def test_cancelled_block_leaves_no_sockets_or_threads() -> None:
+    async with open_cluster(storage=None) as cluster:
+
+        async def cycle() -> None:
+            with trio.CancelScope() as scope:
+                async with cluster.producer("hello") as producer:
+                    await producer.send_many(contents(0, 100))
+                    await producer.wait_settled()
+                    scope.cancel()
+                    await trio.sleep_forever()
+            assert scope.cancelled_caught
+
+        await check_leaves_nothing(cycle)
+
+
+async def test_send_waits_while_too_much_is_unacknowledged_and_goes_on_after_acks() -> None:
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.override("producer", unacknowledged_records_max=10)
+        async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
+
+            async def send_all() -> None:
+                for sequence in range(100):
+                    assert await producer.send(b"%d" % sequence) == sequence
+
+            nursery.start_soon(send_all)
+            await wait_until(lambda: producer.statistics().records == 10)
+            await producer.wait_settled()
+            with trio.move_on_after(0.1) as scope:
+                await producer.send(b"one too many")
+            assert scope.cancelled_caught
+            assert producer.statistics().unacknowledged == 10
+            async with open_store(cluster.config):
+                await wait_until(lambda: producer.statistics().records == 100)
+                with trio.fail_after(DEADLINE_S):
+                    await producer.wait_stored()
+                async with cluster.consumer(["hello"]) as consumer:
+                    await receive_partition(consumer, 0, 100)
+
+
+async def test_send_waits_while_too_many_octets_are_unacknowledged() -> None:
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.override("producer", unacknowledged_bytes_max=1000)
+        async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
+
+            async def send_all() -> None:
+                for _ in range(20):
+                    await producer.send(b"x" * 100)
+
+            nursery.start_soon(send_all)
+            await wait_until(lambda: producer.statistics().records == 10)
+            await producer.wait_settled()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert producer.statistics().records == 10
+            async with open_store(cluster.config):
+                await wait_until(lambda: producer.statistics().records == 20)
+                with trio.fail_after(DEADLINE_S):
+                    await producer.wait_stored()
+
+
+async def test_wait_stored_returns_when_the_store_has_everything(dafka_cluster: Cluster) -> None:
+    assert dafka_cluster.store is not None
+    async with dafka_cluster.producer("hello") as producer:
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+            for end in range(10, 100, 10):
+                await producer.send_many(contents(end - 10, end))
+                await producer.wait_stored()
+                assert dafka_cluster.store.statistics().records_stored == end
+
+
+async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer:
+        await producer.send(b"0")
+    with pytest.raises(trio.ClosedResourceError):
+        await producer.send(b"1")
+    with pytest.raises(trio.ClosedResourceError):
+        await producer.send_many([b"1", b"2"])
+    assert producer.statistics().next_sequence == 1
+
+
+async def test_waiting_send_ends_with_the_block() -> None:
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        config = hasty(cluster.config).override("producer", unacknowledged_records_max=1)
+        ended = trio.Event()
+
+        async def send_one_too_many(producer: Producer) -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await producer.send(b"1")
+            ended.set()
+
+        async def produce() -> None:
+            async with cluster.producer("hello", config) as producer:
+                await producer.send(b"0")
+                nursery.start_soon(send_one_too_many, producer)
+
+        with pytest.raises(UnacknowledgedError):
+            await produce()
+        with trio.fail_after(DEADLINE_S):
+            await ended.wait()
+
+
+@pytest.mark.parametrize("content", ["text", bytearray(b"octets"), None, 1])
+async def test_content_that_is_not_bytes_is_refused(content: object, dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer:
+        with pytest.raises(WireError, match="content: expected bytes"):
+            await producer.send(content)  # type: ignore[arg-type]
+        with pytest.raises(WireError, match="content: expected bytes"):
+            await producer.send_many([b"0", content])  # type: ignore[list-item]
+        assert await producer.send(b"0") == 0
+
+
+async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.override("node", message_bytes_max=2000)
+    async with dafka_cluster.producer("hello", config) as producer:
+        with pytest.raises(WireError, match="content: expected at most 2000 octets, not 2001"):
+            await producer.send(b"x" * 2001)
+        assert await producer.send(b"x" * 2000) == 0
+
+
+@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
+@pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"octets", None])
+async def test_topic_that_cannot_be_is_refused(topic: object, wire: str) -> None:
+    with pytest.raises(ConfigError, match="topic"):
+        async with open_producer(topic, Config().override("node", wire=wire)):  # type: ignore[arg-type]
+            pass
+
+
+async def test_topic_with_nul_is_refused_in_libdafka_alone() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("a\0b") as producer:
+            await producer.send(b"0")
+        with pytest.raises(ConfigError, match="NUL"):
+            async with open_producer("a\0b", cluster.config.override("node", wire="libdafka")):
+                pass
+
+
+async def test_two_stores_are_refused_in_libdafka() -> None:
+    config = Config().override("node", wire="libdafka").override("producer", min_stores=2)
+    with pytest.raises(ConfigError, match="min_stores"):
+        async with open_producer("hello", config):
+            pass
+
+
+async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer:
+        with pytest.raises(AddressInUseError):
+            async with dafka_cluster.producer("hello", dafka_cluster.config.override("node", bind=producer.endpoint)):
+                pass
+
+
+async def test_unknown_discovery_is_a_discovery_error() -> None:
+    config = Config().override("node", discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
+    with pytest.raises(DiscoveryError, match="carrier-pigeon"):
+        async with open_producer("hello", config):
+            pass
+
+
+async def test_statistics_count_what_was_sent(dafka_cluster: Cluster) -> None:
+    async with dafka_cluster.producer("hello") as producer:
+        await producer.send_many([b"x" * 10] * 7)
+        await producer.send(b"y")
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+        statistics = producer.statistics()
+    assert (statistics.records, statistics.bytes, statistics.next_sequence) == (8, 71, 8)
+    assert (statistics.unacknowledged, statistics.peers, statistics.discarded) == (0, 1, {})
+
+
+async def test_fetches_are_counted() -> None:
+    async with (
+        open_cluster(Config().override("producer", min_stores=0), storage=None) as cluster,
+        cluster.producer("hello") as producer,
+    ):
+        await producer.send_many(contents(0, 100))
+        await producer.wait_settled()
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 100)
+            asked = consumer.statistics().fetches_sent
+        statistics = producer.statistics()
+    assert 1 <= statistics.fetches_received <= asked
+    assert 100 <= statistics.records_sent <= 100 * asked
+
+
+async def test_silent_and_returning_stores_are_events() -> None:
+    async with (
+        open_cluster(Config().override("producer", silence_ms=100), storage=None) as cluster,
+        cluster.producer("hello") as producer,
+    ):
+        await producer.send_many(contents(0, 5))
+        silent = await wait_event(producer.events, StoresSilent)
+        assert silent.unacknowledged == 5
+        async with open_store(cluster.config):
+            await wait_event(producer.events, StoresHeard)
+            await producer.wait_stored()
+
+
+async def test_store_that_restarts_and_missed_records_gets_them(tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.override("producer", head_interval_ms=AN_HOUR_MS)
+        async with cluster.producer("hello", config) as producer:
+            for first in range(0, 300, 100):
+                await producer.send_many(contents(first, first + 100))
+                async with open_store(cluster.config, storage):
+                    with trio.fail_after(DEADLINE_S):
+                        await producer.wait_stored()
+
+
+SPOOLING = """
+import dafka, trio
+
+async def main():
+    config = dafka.Config.load()
+    async with dafka.open_producer("hello", config) as producer:
+        begin = producer.statistics().next_sequence
+        await producer.send_many([b"%d" % sequence for sequence in range(begin, begin + 100)])
+        print(producer.partition.address, producer.statistics().next_sequence, flush=True)
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+async def test_killed_producer_resumes_its_partition_from_the_spool(tmp_path: Path) -> None:
+    spool = f"sqlite:{tmp_path / 'spool.db'}"
+    async with open_cluster(storage=None) as cluster:
+        environ = {
+            "DAFKA_BEACON_SUB_ADDRESS": cluster.tower.sub_endpoint,
+            "DAFKA_BEACON_PUB_ADDRESS": cluster.tower.pub_endpoint,
+            "DAFKA_NODE_BIND": "tcp://127.0.0.1:*",
+            "DAFKA_PRODUCER_SPOOL": spool,
+        }
+        addresses = set()
+        for end in (100, 200):
+            async with open_process("-c", SPOOLING, **environ) as process:
+                address, next_sequence = (await read_line(process)).split()
+                process.send_signal(signal.SIGKILL)
+            addresses.add(address)
+            assert int(next_sequence) == end
+        async with cluster.producer("hello", cluster.config.override("producer", spool=spool)) as producer:
+            assert {producer.partition.address} == addresses
+            assert producer.statistics().unacknowledged == 200
+            assert await producer.send(b"200") == 200
+            async with open_store(cluster.config) as store:
+                with trio.fail_after(DEADLINE_S):
+                    await producer.wait_stored()
+                assert store.statistics().records_stored == 201
+                async with cluster.consumer(["hello"]) as consumer:
+                    await receive_partition(consumer, 0, 201)
+
+
+async def test_acknowledged_records_leave_the_spool_all_but_the_last(tmp_path: Path) -> None:
+    spool = f"sqlite:{tmp_path / 'spool.db'}"
+    async with open_cluster() as cluster:
+        config = cluster.config.override("producer", spool=spool)
+        for first in range(0, 300, 100):
+            async with cluster.producer("hello", config) as producer:
+                assert await producer.send_many(contents(first, first + 50)) == range(first, first + 50)
+                await producer.wait_stored()
+                assert await producer.send_many(contents(first + 50, first + 100)) == range(first + 50, first + 100)
+            async with open_storage(spool) as opened:
+                found = await opened.partitions()
+            assert found == {producer.partition: PartitionInfo(first + 99, first + 100, len(b"%d" % (first + 99)))}
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 300)
+
+
+async def test_spool_in_use_is_refused(tmp_path: Path, dafka_cluster: Cluster) -> None:
+    config = dafka_cluster.config.override("producer", spool=f"sqlite:{tmp_path / 'spool.db'}")
+    async with dafka_cluster.producer("hello", config):
+        with pytest.raises(StorageBusyError):
+            async with dafka_cluster.producer("hello", config):
+                pass
+
+
+async def test_older_copy_of_a_spool_is_noticed(tmp_path: Path, dafka_cluster: Cluster) -> None:
+    """A store would take the new records for those that it has."""
+    spool, copy = tmp_path / "spool.db", tmp_path / "copy.db"
+    config = dafka_cluster.config.override("producer", spool=f"sqlite:{spool}")
+    async with dafka_cluster.producer("hello", config) as producer:
+        await producer.send_many(contents(0, 10))
+    shutil.copy(spool, copy)
+    async with dafka_cluster.producer("hello", config) as producer:
+        await producer.send_many(contents(10, 20))
+    config = dafka_cluster.config.override("producer", spool=f"sqlite:{copy}")
+    async with dafka_cluster.producer("hello", config) as producer:
+        assert producer.statistics().next_sequence == 10
+        await wait_until(lambda: bool(producer.statistics().discarded))
+        with pytest.raises(StorageSequenceError, match="up to sequence 19"):
+            await producer.send(b"another 10")
+
+
+async def test_spool_that_cannot_be_trimmed_is_an_event(
+    tmp_path: Path, dafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise StorageError("disk full")
+
+    monkeypatch.setattr(SqliteStorage, "trim", fail)
+    config = dafka_cluster.config.override("producer", spool=f"sqlite:{tmp_path / 'spool.db'}")
+    async with dafka_cluster.producer("hello", config) as producer:
+        await producer.send(b"0")
+        assert await wait_event(producer.events, StorageFailed) == StorageFailed("disk full")
+        await producer.send(b"1")
+    async with dafka_cluster.consumer(["hello"]) as consumer:
+        await receive_partition(consumer, 0, 2)

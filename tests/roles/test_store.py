@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+from role_helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    check_leaves_nothing,
+    contents,
+    open_store,
+    open_store_process,
+    receive_partition,
+    wait_event,
+    wait_until,
+)
+
+from dafka import Config, Partition, Producer, RecordBatch, serve_store
+from dafka.errors import (
+    AddressInUseError,
+    DiscoveryError,
+    StorageBusyError,
+    StorageError,
+    StorageFormatError,
+    UnacknowledgedError,
+)
+from dafka.protocol import StorageFailed, StorageRecovered, TowersHeard
+from dafka.roles.store import join_runs
+from dafka.storage import open_storage
+from dafka.storage.memory import MemoryStorage
+from dafka.testing import Cluster, open_cluster
+
+QUIET = Config().override("producer", head_interval_ms=AN_HOUR_MS)
+"""Nothing is found by waiting for a HEAD."""
+
+
+def acknowledged(producer: Producer) -> int:
+    statistics = producer.statistics()
+    return statistics.next_sequence - statistics.unacknowledged
+
+
+async def wait_stored(producer: Producer) -> None:
+    with trio.fail_after(DEADLINE_S):
+        await producer.wait_stored()
+
+
+async def stored_end(path: Path, partition: Partition) -> int:
+    """How far the file holds the partition, each record as it should be."""
+    async with open_storage(f"sqlite:{path}", read_only=True) as opened:
+        end = (await opened.partitions())[partition].end_sequence
+        found: list[bytes] = []
+        while len(found) < end:
+            batch = await opened.read(partition, len(found), end)
+            assert batch is not None
+            found += batch.contents
+    assert found == contents(0, end)
+    return end
+
+
+async def test_killed_store_has_all_that_it_acknowledged_and_fetches_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        greetings = set()
+        for _ in range(2):
+            async with open_store_process(cluster.config, path) as (process, greeting):
+                greetings.add(greeting.partition(" at ")[0])
+                before = acknowledged(producer)
+                with trio.fail_after(DEADLINE_S):
+                    while acknowledged(producer) <= before + 2000:
+                        begin = producer.statistics().next_sequence
+                        await producer.send_many(contents(begin, begin + 100))
+                process.send_signal(signal.SIGKILL)
+                at_death = acknowledged(producer)
+                await process.wait()
+            assert await stored_end(path, producer.partition) >= at_death
+            begin = producer.statistics().next_sequence
+            await producer.send_many(contents(begin, begin + 1000))
+        async with open_store_process(cluster.config, path) as (_, greeting):
+            greetings.add(greeting.partition(" at ")[0])
+            await wait_stored(producer)
+            assert len(greetings) == 1, "the store's address changes"
+            end = producer.statistics().next_sequence
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, end)
+        assert await stored_end(path, producer.partition) == end
+
+
+async def test_address_stays_with_the_storage(tmp_path: Path) -> None:
+    async with open_cluster(storage=None) as cluster:
+        addresses = []
+        for name in ("a", "a", "b"):
+            async with open_store(cluster.config, f"sqlite:{tmp_path / name}") as store:
+                addresses.append(store.address)
+    assert addresses[0] == addresses[1] != addresses[2]
+
+
+@pytest.mark.parametrize("topic", [None, "hello", "other"], ids=["new", "knows the topic", "knows another topic"])
+async def test_store_that_was_away_catches_up_from_another_though_the_producer_is_gone(
+    topic: str | None, tmp_path: Path
+) -> None:
+    storage = f"sqlite:{tmp_path / 'away.db'}"
+    if topic is not None:
+        async with open_storage(storage) as opened:
+            await opened.append([RecordBatch(Partition(topic, "OLD"), 0, contents(0, 10))])
+    async with open_cluster(QUIET) as cluster:
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 3000))
+        async with open_store(cluster.config, storage) as away:
+            await wait_until(lambda: away.statistics().records_stored >= 3000)
+            assert away.statistics().lag == {}
+    assert await stored_end(tmp_path / "away.db", producer.partition) == 3000
+
+
+async def test_store_that_was_away_catches_up_with_a_partition_that_it_knows_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "away.db"
+    storage = f"sqlite:{path}"
+    async with open_cluster(QUIET) as cluster:
+        async with cluster.producer("hello") as producer:
+            async with open_store(cluster.config, storage) as away:
+                await producer.send_many(contents(0, 1500))
+                await wait_until(lambda: away.statistics().records_stored == 1500)
+            await producer.send_many(contents(1500, 3000))
+        async with open_store(cluster.config, storage) as away:
+            await wait_until(lambda: away.statistics().records_stored == 1500)
+            assert away.statistics().lag == {}
+    assert await stored_end(path, producer.partition) == 3000
+
+
+async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_full = True
+    append = MemoryStorage.append
+
+    async def append_unless_full(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
+        if is_full:
+            raise StorageError("disk full")
+        await append(self, batches)
+
+    monkeypatch.setattr(MemoryStorage, "append", append_unless_full)
+    async with open_cluster(Config().override("store", retry_ms=20)) as cluster:
+        store = cluster.store
+        assert store is not None
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 1000))
+            assert await wait_event(store.events, StorageFailed) == StorageFailed("disk full")
+            await producer.send_many(contents(1000, 2000))
+            await wait_until(lambda: store.statistics().lag == {producer.partition: 2000})
+            assert acknowledged(producer) == 0
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, 2000)
+            is_full = False
+            await wait_event(store.events, StorageRecovered)
+            await wait_stored(producer)
+        assert store.statistics().records_stored == 2000
+        assert store.statistics().lag == {}
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 2000)
+
+
+async def test_nothing_is_acknowledged_before_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_append = trio.Event()
+    append = MemoryStorage.append
+
+    async def append_slowly(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
+        await may_append.wait()
+        await append(self, batches)
+
+    monkeypatch.setattr(MemoryStorage, "append", append_slowly)
+    async with open_cluster() as cluster, cluster.producer("hello") as producer:
+        store = cluster.store
+        assert store is not None
+        await producer.send_many(contents(0, 10))
+        await wait_until(lambda: store.statistics().pending_bytes > 0)
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 10)
+        assert acknowledged(producer) == 0
+        may_append.set()
+        await wait_stored(producer)
+
+
+async def test_stopped_store_writes_what_it_has_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        async with open_store(cluster.config, f"sqlite:{path}") as store:
+            await producer.send_many(contents(0, 5000))
+            await wait_until(lambda: store.statistics().pending_bytes > 0)
+            received = store.statistics().records_stored
+        assert await stored_end(path, producer.partition) > received
+        at_end = acknowledged(producer)
+        assert await stored_end(path, producer.partition) >= at_end
+        async with open_store(cluster.config, f"sqlite:{path}"):
+            await wait_stored(producer)
+
+
+async def test_statistics_count_what_was_stored_and_sent(dafka_cluster: Cluster) -> None:
+    store = dafka_cluster.store
+    assert store is not None
+    async with dafka_cluster.producer("a") as first, dafka_cluster.producer("b") as second:
+        await first.send_many([b"x" * 10] * 50)
+        await second.send_many([b"y"] * 7)
+        await wait_stored(first)
+        await wait_stored(second)
+        async with dafka_cluster.consumer(["a"]) as consumer:
+            with trio.fail_after(DEADLINE_S):
+                while consumer.statistics().records < 50:
+                    await consumer.next_batch()
+        statistics = store.statistics()
+    assert (statistics.partitions, statistics.records_stored, statistics.bytes_stored) == (2, 57, 507)
+    assert (statistics.pending_bytes, statistics.lag, statistics.fetches_sent) == (0, {}, 0)
+    assert 1 <= statistics.commits <= 57
+    assert statistics.fetches_received >= 1
+    assert 50 <= statistics.records_sent <= 50 * statistics.fetches_received
+    assert statistics.discarded == {}
+
+
+async def test_storage_in_use_is_a_storage_busy_error(tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    async with open_cluster(storage=storage) as cluster:
+        with pytest.raises(StorageBusyError):
+            await serve_store(cluster.config)
+
+
+async def test_storage_that_is_none_is_a_storage_format_error(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_bytes(b"no database " * 1000)
+    with pytest.raises(StorageFormatError):
+        await serve_store(Config().override("store", storage=f"sqlite:{tmp_path / 'store.db'}"))
+
+
+async def test_unknown_storage_is_a_storage_error() -> None:
+    with pytest.raises(StorageError, match="papyrus"):
+        await serve_store(Config().override("store", storage="papyrus:scroll"))
+
+
+async def test_unknown_discovery_is_a_discovery_error() -> None:
+    config = Config().override("node", discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
+    with pytest.raises(DiscoveryError, match="carrier-pigeon"):
+        await serve_store(config.override("store", storage="memory:"))
+
+
+async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
+    assert dafka_cluster.store is not None
+    with pytest.raises(AddressInUseError):
+        await serve_store(dafka_cluster.config.override("node", bind=dafka_cluster.store.endpoint))
+
+
+async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> None:
+    async with open_cluster(storage=None) as cluster:
+
+        async def cycle() -> None:
+            async with open_store(cluster.config, f"sqlite:{tmp_path / 'store.db'}") as store:
+                await wait_event(store.events, TowersHeard)
+
+        await check_leaves_nothing(cycle)
+
+
+async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
+    """What a closed producer calls unacknowledged may be stored all the same, by a store that had it."""
+    async with open_cluster() as cluster:
+        config = cluster.config.override("producer", min_stores=2, close_timeout_ms=500)
+        with pytest.raises(UnacknowledgedError) as caught:
+            async with cluster.producer("hello", config) as producer:
+                await producer.send_many(contents(0, 10))
+        assert caught.value.count == 10
+        async with cluster.consumer(["hello"]) as consumer:
+            await receive_partition(consumer, 0, 10)
+
+
+def test_runs_of_a_partition_are_joined_in_order() -> None:
+    a, b = Partition("hello", "A"), Partition("hello", "B")
+    runs = [RecordBatch(a, 5, [b"5", b"6"]), RecordBatch(b, 0, [b"0"]), RecordBatch(a, 7, [b"7"])]
+    assert join_runs(runs) == [RecordBatch(a, 5, [b"5", b"6", b"7"]), RecordBatch(b, 0, [b"0"])]
+    assert [list(run.contents) for run in runs] == [[b"5", b"6"], [b"0"], [b"7"]]

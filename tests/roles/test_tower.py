@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import zmq
+from role_helpers import DEADLINE_S, check_leaves_nothing
+
+from dafka import Config, Tower, TowerStatistics, serve_tower
+from dafka.errors import AddressInUseError
+from dafka.transport import Socket, open_context
+
+FREE = "tcp://127.0.0.1:*"
+
+
+def tower_config(sub_address: str = FREE, pub_address: str = FREE) -> Config:
+    return Config().override("tower", sub_address=sub_address, pub_address=pub_address)
+
+
+@asynccontextmanager
+async def open_tower(config: Config | None = None) -> AsyncIterator[Tower]:
+    async with trio.open_nursery() as nursery:
+        yield await nursery.start(serve_tower, config or tower_config())
+        nursery.cancel_scope.cancel()
+
+
+class Client:
+    """A raw node: what it says to the tower, and what it hears."""
+
+    def __init__(self, publisher: Socket, subscriber: Socket) -> None:
+        self._publisher = publisher
+        self._subscriber = subscriber
+
+    def say(self, *messages: list[bytes]) -> None:
+        self._publisher.send_many(messages)
+
+    async def hear(self, count: int) -> list[list[bytes]]:
+        heard: list[list[bytes]] = []
+        with trio.fail_after(DEADLINE_S):
+            while len(heard) < count:
+                heard += await self._subscriber.receive_many()
+        return heard
+
+
+@asynccontextmanager
+async def open_client(tower: Tower) -> AsyncIterator[Client]:
+    """A node that the tower hears and that hears the tower."""
+    async with open_context(0) as context:
+        publisher, subscriber = Socket(context, zmq.SocketType.XPUB), Socket(context, zmq.SocketType.SUB)
+        try:
+            subscriber.subscribe(b"W")
+            subscriber.subscribe(b"B")
+            publisher.connect(tower.sub_endpoint)
+            subscriber.connect(tower.pub_endpoint)
+            client = Client(publisher, subscriber)
+            with trio.fail_after(DEADLINE_S):
+                assert await publisher.receive_many() == [[b"\1B"]]
+            assert await client.hear(1) == [[b"W"]]
+            # The greeting answers the first subscription; what is published counts once the second is here, too.
+            yield client
+        finally:
+            publisher.close(0)
+            subscriber.close(0)
+
+
+async def test_beacons_are_forwarded_to_everybody() -> None:
+    async with open_tower() as tower, open_client(tower) as first, open_client(tower) as second:
+        first.say([b"B", b"NODE1", b"10.0.0.7", b"5000"])
+        forwarded = [b"B", b"NODE1", b"tcp://10.0.0.7:5000"]
+        assert await first.hear(1) == [forwarded]
+        assert await second.hear(1) == [forwarded]
+        assert tower.statistics() == TowerStatistics(beacons=1, discarded=0, nodes=1)
+
+
+async def test_empty_host_over_loopback_is_loopback_at_a_tower_on_loopback() -> None:
+    async with open_tower() as tower, open_client(tower) as client:
+        client.say([b"B", b"NODE1", b"", b"5000"])
+        assert await client.hear(1) == [[b"B", b"NODE1", b"tcp://127.0.0.1:5000"]]
+
+
+async def test_beacon_of_a_node_repeats_and_counts_one_node() -> None:
+    async with open_tower() as tower, open_client(tower) as client:
+        for _ in range(3):
+            client.say([b"B", b"NODE1", b"", b"5000"])
+        client.say([b"B", b"NODE2", b"", b"5001"])
+        assert len(await client.hear(4)) == 4
+        assert tower.statistics() == TowerStatistics(beacons=4, discarded=0, nodes=2)
+
+
+async def test_rubbish_is_counted_and_not_forwarded() -> None:
+    rubbish = [
+        [b"B"],
+        [b"B", b"NODE1", b"host"],
+        [b"B", b"NODE1", b"host", b"5000", b"more"],
+        [b"B", b"", b"host", b"5000"],
+        [b"B", b"x" * 256, b"host", b"5000"],
+        [b"B", b"NODE1", b"host", b"0"],
+        [b"B", b"NODE1", b"host", b"65536"],
+        [b"B", b"NODE1", b"host", b"-1"],
+        [b"B", b"NODE1", b"host", b"port"],
+        [b"B", b"NODE1", b"ho st", b"5000"],
+        [b"B", b"NODE1", b"host:5000;tcp://other", b"5000"],
+        [b"B", b"NODE1", b"\xff", b"5000"],
+        [b"Beacon", b"NODE1", b"host", b"5000"],
+    ]
+    async with open_tower() as tower, open_client(tower) as client:
+        client.say(*rubbish, [b"B", b"NODE2", b"host", b"5000"])
+        assert await client.hear(1) == [[b"B", b"NODE2", b"tcp://host:5000"]]
+        assert tower.statistics() == TowerStatistics(beacons=1, discarded=len(rubbish), nodes=1)
+
+
+@pytest.mark.parametrize(
+    ("host", "peer", "endpoint"),
+    [
+        (b"", "10.0.0.7", "tcp://10.0.0.7:5000"),
+        (b"", "::ffff:10.0.0.7", "tcp://10.0.0.7:5000"),
+        (b"", "fe80::7", "tcp://[fe80::7]:5000"),
+        (b"", "127.0.0.1", "tcp://192.168.1.5:5000"),
+        (b"", "127.8.8.8", "tcp://192.168.1.5:5000"),
+        (b"", "::1", "tcp://192.168.1.5:5000"),
+        (b"", "::ffff:127.0.0.1", "tcp://192.168.1.5:5000"),
+        (b"", "", "tcp://192.168.1.5:5000"),
+        (b"node.example", "127.0.0.1", "tcp://node.example:5000"),
+        (b"127.0.0.1", "10.0.0.7", "tcp://127.0.0.1:5000"),
+        (b"[fe80::8]", "10.0.0.7", "tcp://[fe80::8]:5000"),
+    ],
+)
+def test_host_of_a_node(host: bytes, peer: str, endpoint: str) -> None:
+    """Its own word first; else where it was seen, unless that is this machine's loopback."""
+    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
+    assert tower.forward([b"B", b"NODE1", host, b"5000"], peer, "192.168.1.5") == [b"B", b"NODE1", endpoint.encode()]
+
+
+@pytest.mark.parametrize("which", ["sub_address", "pub_address"])
+async def test_taken_port_is_an_address_in_use_error(which: str) -> None:
+    async with open_tower() as tower:
+        with pytest.raises(AddressInUseError, match=r"tcp://127\.0\.0\.1:"):
+            await serve_tower(tower_config(**{which: tower.sub_endpoint}))
+
+
+async def test_failed_start_leaves_the_other_port_free() -> None:
+    async with open_tower() as tower:
+        async with open_tower() as spare:
+            free = spare.pub_endpoint
+        with pytest.raises(AddressInUseError):
+            await serve_tower(tower_config(tower.sub_endpoint, free))
+        async with open_tower(tower_config(FREE, free)) as other:
+            assert other.pub_endpoint == free
+
+
+async def test_cancelled_tower_leaves_no_sockets_or_threads() -> None:
+    async def cycle() -> None:
+        async with open_tower() as tower, open_client(tower):
+            pass
+
+    await check_leaves_nothing(cycle)

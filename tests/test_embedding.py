@@ -1,0 +1,38 @@
+"""The README's examples run as they stand there."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.testing import Cluster
+
+README = Path(__file__).parent.parent / "README.md"
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def test_readme_has_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+async def test_readme_example_runs(example: str, dafka_cluster: Cluster, tmp_path: Path) -> None:
+    environ = {
+        "DAFKA_BEACON_SUB_ADDRESS": dafka_cluster.tower.sub_endpoint,
+        "DAFKA_BEACON_PUB_ADDRESS": dafka_cluster.tower.pub_endpoint,
+    }
+    with trio.fail_after(60):
+        done = await trio.run_process(
+            [sys.executable, "-W", "error", "-c", example],
+            env={**os.environ, **environ},
+            cwd=tmp_path,
+            check=False,
+            capture_stdout=True,
+            capture_stderr=True,
+        )
+    assert done.returncode == 0, done.stderr.decode()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import pytest
+import trio
+
+from dafka import Config
+from dafka.testing import Cluster
+
+pytest_plugins = ["pytester"]
+
+EMBEDDER = """
+    import dafka
+    import pytest
+    import trio
+
+    pytest_plugins = ["dafka.testing.plugin"]
+
+    {override}
+
+    @pytest.mark.trio
+    async def test_record_goes_through(dafka_cluster):
+        with trio.fail_after(20):
+            async with dafka.open_producer("orders", dafka_cluster.config) as producer:
+                await producer.send(b"tea")
+            assert dafka_cluster.store.statistics().records_stored == 1
+            assert producer.endpoint != dafka_cluster.store.endpoint
+            assert dafka_cluster.config.producer.silence_ms == {silence_ms}
+"""
+
+OVERRIDE = """
+    @pytest.fixture
+    def dafka_config():
+        return dafka.Config().override("producer", silence_ms=77)
+"""
+
+
+@pytest.mark.parametrize(("override", "silence_ms"), [("", 5000), (OVERRIDE, 77)], ids=["defaults", "own config"])
+def test_embedder_needs_no_trio_mode(override: str, silence_ms: int, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(EMBEDDER.format(override=override.strip(), silence_ms=silence_ms))
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
+
+
+async def test_cluster_is_open(dafka_cluster: Cluster, dafka_config: Config) -> None:
+    assert dafka_cluster.store is not None
+    with trio.fail_after(20):
+        async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
+            await producer.send(b"0")
+            assert (await consumer.next_record()).content == b"0"
