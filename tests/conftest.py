@@ -1,1 +1,1 @@
-pytest_plugins = ["dafka.testing.plugin"]
+pytest_plugins = ["dafka.testing.plugin", "cli_fixtures"]

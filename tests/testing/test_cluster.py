@@ -35,10 +35,10 @@ async def test_cluster_without_a_store() -> None:
     async with open_cluster(storage=None) as cluster:
         assert cluster.store is None
         with trio.fail_after(20):
-            async with cluster.producer("hello", cluster.config.override("producer", min_stores=0)) as producer:
-                async with cluster.consumer(["hello"]) as consumer:
-                    await producer.send(b"0")
-                    assert (await consumer.next_record()).content == b"0"
+            config = cluster.config.override("producer", min_stores=0)
+            async with cluster.producer("hello", config) as producer, cluster.consumer(["hello"]) as consumer:
+                await producer.send(b"0")
+                assert (await consumer.next_record()).content == b"0"
 
 
 async def test_storage_of_ones_own(tmp_path: Path) -> None:

@@ -1,0 +1,246 @@
+"""The `dafka` command in real processes: started, waited for by what they announce, and always ended."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import attrs
+
+DEADLINE_S = 30.0
+FREE = "tcp://127.0.0.1:*"
+MODULE = (sys.executable, "-m", "dafka")
+# Makes its standard input the controlling terminal, then becomes the command.
+_ON_TERMINAL = "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])"
+
+_T = TypeVar("_T")
+
+
+def wait_until(look: Callable[[], _T | None], what: Callable[[], str]) -> _T:
+    """Looks until it is there; fails, telling `what` there is instead, when it takes too long."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.005)
+    return found
+
+
+@attrs.frozen
+class Ended:
+    status: int
+    output: bytes
+    errors: str
+
+    @property
+    def error(self) -> str:
+        """The one sentence that it ended with; fails where there is any other line."""
+        (line,) = self.errors.splitlines()
+        assert line.startswith("Error: "), line
+        return line.removeprefix("Error: ")
+
+
+class Running:
+    """One process, whose output goes to files, so that it never waits for a reader."""
+
+    def __init__(self, command: list[str], folder: Path, environment: dict[str, str], stdin: int) -> None:
+        self._output = folder / "output"
+        self._errors = folder / "errors"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(command, stdin=stdin, stdout=output, stderr=errors, env=environment)
+
+    @property
+    def output(self) -> bytes:
+        return self._output.read_bytes()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(errors="backslashreplace")
+
+    def wait_output(self, lines: int) -> list[str]:
+        """Waits for whole lines on standard output."""
+
+        def look() -> list[str] | None:
+            found = self.output.decode(errors="replace").splitlines(keepends=True)
+            is_there = len(found) >= lines and found[lines - 1].endswith("\n")
+            assert is_there or self.process.poll() is None, self.errors
+            return found if is_there else None
+
+        return wait_until(look, lambda: self.errors)
+
+    def wait_errors(self, text: str) -> None:
+        """Waits for a text on standard error."""
+
+        def look() -> bool | None:
+            found = text in self.errors
+            assert found or self.process.poll() is None, self.errors
+            return found or None
+
+        wait_until(look, lambda: self.errors)
+
+    def wait(self) -> Ended:
+        status = self.process.wait(DEADLINE_S)
+        return Ended(status, self.output, self.errors)
+
+    def end(self, number: int = signal.SIGTERM) -> Ended:
+        self.process.send_signal(number)
+        return self.wait()
+
+
+class Dafka:
+    """Starts the command. `options` are added to those of every node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.options: list[str] = []
+        self._running: list[Running] = []
+
+    def start(
+        self,
+        *arguments: str,
+        stdin: int = subprocess.DEVNULL,
+        command: tuple[str, ...] = MODULE,
+        environment: dict[str, str] | None = None,
+    ) -> Running:
+        folder = self.folder / f"process-{len(self._running)}"
+        folder.mkdir()
+        running = Running([*command, *arguments], folder, self.environment(environment), stdin)
+        self._running.append(running)
+        return running
+
+    def run(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
+        """Runs it to its end, with these octets on standard input."""
+        path = self.folder / "stdin"
+        path.write_bytes(stdin)
+        with path.open("rb") as file:
+            return self.start(*arguments, stdin=file.fileno(), environment=environment).wait()
+
+    def node(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
+        """Runs a node of the cluster to its end."""
+        return self.run(*arguments, *self.options, stdin=stdin, environment=environment)
+
+    def start_node(
+        self, *arguments: str, stdin: int = subprocess.DEVNULL, environment: dict[str, str] | None = None
+    ) -> Running:
+        return self.start(*arguments, *self.options, stdin=stdin, environment=environment)
+
+    def start_consumer(self, *arguments: str) -> Running:
+        """A consumer that has settled."""
+        consumer = self.start_node("consume", "-v", *arguments)
+        consumer.wait_errors("following")
+        return consumer
+
+    def start_tower(self) -> Running:
+        tower = self.start("tower", "--sub", FREE, "--pub", FREE)
+        self._join(tower.wait_output(1)[0])
+        return tower
+
+    def start_up(self, *arguments: str) -> Running:
+        up = self.start("up", "--sub", FREE, "--pub", FREE, *arguments)
+        self._join(up.wait_output(2)[0])
+        return up
+
+    def environment(self, changes: dict[str, str] | None = None) -> dict[str, str]:
+        """This process's, without settings of dafka's and of terminals; TMPDIR tells our processes from others."""
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("DAFKA_") and name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES")
+        }
+        return {**inherited, "TMPDIR": str(self.folder), "TERM": "xterm", **(changes or {})}
+
+    def processes(self) -> dict[int, str]:
+        """The command lines, by process id, of all that was started here, by us or by one of ours, and lives."""
+        mark = f"TMPDIR={self.folder}".encode()
+        found: dict[int, str] = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (path / "environ").read_bytes().split(b"\0"):
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return found
+
+    def close(self) -> None:
+        """Whatever still runs is killed, and so is what it started."""
+        for running in self._running:
+            if running.process.poll() is None:
+                running.process.kill()
+            running.process.wait()
+            if running.process.stdin is not None:
+                running.process.stdin.close()
+        for process in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def _join(self, announcement: str) -> None:
+        words = announcement.split()
+        self.options = [*self.options, "--tower-sub", words[4], "--tower-pub", words[-1]]
+
+
+class Terminal:
+    """A pseudo-terminal with the command in it, as a user has it."""
+
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.seen = b""
+        self._master = master
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def wait_for(self, text: bytes) -> None:
+        wait_until(lambda: text in self._read() or None, lambda: repr(self.seen))
+
+    def wait(self) -> int:
+        """The status it ends with."""
+
+        def look() -> int | None:
+            self._read()
+            return self.process.poll()
+
+        status = wait_until(look, lambda: repr(self.seen))
+        self._read()
+        return status
+
+    def _read(self) -> bytes:
+        while select.select([self._master], [], [], 0.01)[0]:
+            try:
+                data = os.read(self._master, 65536)
+            except OSError:  # the other side is closed
+                break
+            self.seen += data
+        return self.seen
+
+
+@contextmanager
+def open_terminal(dafka: Dafka, *arguments: str) -> Iterator[Terminal]:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-c", _ON_TERMINAL, *MODULE, *arguments]
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=dafka.environment(), start_new_session=True
+    )
+    os.close(slave)
+    try:
+        yield Terminal(master, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        os.close(master)
+
+
+def numbered_lines(count: int) -> bytes:
+    """Text with everything that a careless reader trips over; no line end at its end."""
+    tails = (b"", b"\r", b"\0\0", b"\xff\xfe\x80", b" \t", "\N{SNOWMAN}\u2028".encode(), b"x" * 300)
+    lines = [b"" if number % 97 == 5 else b"%d" % number + tails[number % len(tails)] for number in range(count)]
+    lines[-1] = b"the last"
+    return b"\n".join(lines)

