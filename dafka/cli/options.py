@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from dafka.cli.terminal import UsageMistake, start_logging
 from dafka.config import Config
 from dafka.errors import ConfigError
-
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def seconds(text: str) -> float:
@@ -58,7 +57,7 @@ _COMMON_OPTIONS = (
 )
 
 
-def node_options(command: _Command) -> _Command:
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the node options, `--config` and `-v`; the command gets `config` instead of them."""
 
     @functools.wraps(command)
@@ -77,23 +76,21 @@ def node_options(command: _Command) -> _Command:
             ).override("node", wire=wire)
         return command(*args, config=config, **options)
 
-    return _decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)  # type: ignore[return-value]
+    return _decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)
 
 
-def config_options(command: _Command) -> _Command:
+def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--config` and `-v`; the command gets `config`."""
-    return _decorate(_with_config(command), _COMMON_OPTIONS)  # type: ignore[return-value]
+    return _decorate(_with_config(command), _COMMON_OPTIONS)
 
 
-class usage_mistakes:  # noqa: N801 (a context manager, used like a function)
+@contextmanager
+def usage_mistakes() -> Iterator[None]:
     """Turns a `ConfigError` into a `UsageMistake`."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, ConfigError):
-            raise UsageMistake(str(error)) from None
+    try:
+        yield
+    except ConfigError as error:
+        raise UsageMistake(str(error)) from None
 
 
 def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
