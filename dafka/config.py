@@ -121,9 +121,9 @@ class BeaconConfig:
     """The towers' PUB sockets, from which nodes hear of each other."""
     address: str = _setting("", _host)
     """The host that peers should use to reach this node; empty: the address that the tower sees."""
-    settle_ms: int = _setting(100, _at_least(0))
-    """After a node's first beacon came back to it, the time in which the nodes of a running cluster, which answer a
-    newcomer's beacon at once, are expected to have been heard."""
+    settle_ms: int = _setting(150, _at_least(0))
+    """After a node's first beacon came back to it, the nodes of a running cluster answer at once; when no new one was
+    heard for this long, the cluster counts as found."""
 
 
 @attrs.frozen(kw_only=True)

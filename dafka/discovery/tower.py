@@ -19,6 +19,9 @@ from dafka.protocol import Peers, TowersHeard, TowersSilent
 from dafka.transport import Socket, open_context
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 
+SETTLE_PERIODS_MAX = 10
+"""A cluster in which nodes come and go without a pause counts as found after so many times the settling time."""
+
 
 class TowerDiscovery:
     """The beacon client of one node."""
@@ -74,6 +77,7 @@ class _BeaconClient:
         self._peers = peers
         self._report = report
         self._heard_at = trio.current_time()
+        self._news_at = self._heard_at
         self._is_silent: bool | None = None
         self._echoed = trio.Event()
 
@@ -99,8 +103,11 @@ class _BeaconClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._settle)
             while True:
-                for frames in await subscriber.receive_many():
-                    self._hear(frames)
+                messages = await subscriber.receive_many()
+                # One beacon answers all newcomers of a batch: many nodes that start at once do not multiply.
+                newcomers = [frames for frames in messages if self._hear(frames)]
+                if newcomers:
+                    self.beacon()
 
     async def watch(self, tower_timeout: float) -> None:
         """Expires silent peers, and notices silent towers."""
@@ -114,30 +121,36 @@ class _BeaconClient:
                 self._is_silent = True
                 self._report(TowersSilent(silence))
 
-    def _hear(self, frames: list[bytes]) -> None:
+    def _hear(self, frames: list[bytes]) -> bool:
+        """Takes what a tower sent. True where somebody may not know of this node yet: a tower or a newcomer."""
         self._heard_at = trio.current_time()
         if self._is_silent is not False:
             self._is_silent = False
             self._report(TowersHeard())
         if frames == [WELCOME]:
-            self.beacon()
-            return
+            return True
         try:
             beacon = TowerBeacon.decode(frames)
         except WireError:
-            return
+            return False
         if beacon.address == self._own_address:
             self._echoed.set()
-            return
+            return False
         changes = self._peers.heard(beacon, self._heard_at)
         for change in changes:
+            self._news_at = self._heard_at
             self._report(change)
-        if changes:
-            self.beacon()
+        return bool(changes)
 
     async def _settle(self) -> None:
         await self._echoed.wait()
-        await trio.sleep(self._config.settle_ms / 1000)
+        settle = self._config.settle_ms / 1000
+        self._news_at = trio.current_time()
+        for _ in range(SETTLE_PERIODS_MAX):
+            quiet_until = self._news_at + settle
+            if quiet_until <= trio.current_time():
+                break
+            await trio.sleep_until(quiet_until)
         self._report(Settled())
 
 

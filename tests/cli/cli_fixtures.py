@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli_harness import Dafka
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangup_not_ignored() -> Iterator[None]:
+    """Commands inherit what pytest does with SIGHUP, and whoever runs pytest may have it ignored, as nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.fixture

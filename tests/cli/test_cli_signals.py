@@ -96,11 +96,11 @@ def test_the_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_pa
     """Though two signals come at once: `timeout` sends its own to the process, and again to the group."""
     (tmp_path / "input").write_bytes(b"".join(b"%d\n" % sequence for sequence in range(300_000)))
     demo = dafka.start("demo", "--file", str(tmp_path / "input"))
-    wait_until(lambda: any(" produce " in line for line in dafka.processes()) or None, lambda: demo.errors)
+    wait_until(lambda: any(" produce " in line for line in dafka.processes().values()) or None, lambda: demo.errors)
     demo.process.send_signal(signal.SIGTERM)
     ended = demo.end(signal.SIGINT)
     assert (ended.status, ended.output, ended.errors) == (1, b"", "")
-    assert dafka.processes() == []
+    assert dafka.processes() == {}
     assert list(tmp_path.glob("dafka-demo-*")) == []
 
 
