@@ -152,7 +152,7 @@ class ProducerConfig:
     unacknowledged_bytes_max: int = _setting(256 * MIB, _at_least(1))
     """With contents of this size unacknowledged, `send` waits."""
     close_timeout_ms: int = _setting(30_000, _at_least(0))
-    """How long leaving the producer's block waits for outstanding ACKs."""
+    """When no ACK has come for this long, leaving the producer's block stops waiting for the outstanding ones."""
     silence_ms: int = _setting(5000, _at_least(1))
     """Records unacknowledged, and no ACK for this long: an event."""
     spool: str = _setting("", _text)
@@ -198,13 +198,12 @@ class FetchConfig:
 
     page_records_first: int = _setting(1000, _at_least(1))
     """The first FETCH for a partition, while the size of its records is unknown."""
-    page_records_max: int = _setting(50_000, _at_least(1))
-    """Later FETCHes ask for at most this many records."""
-    page_bytes_max: int = _setting(8 * MIB, _at_least(1))
-    """Later FETCHes ask for as many records as fit into this."""
+    page_records_max: int = _setting(20_000, _at_least(1))
+    """Later FETCHes ask for at most this many records, all partitions together."""
+    page_bytes_max: int = _setting(4 * MIB, _at_least(1))
+    """Later FETCHes ask for as many records as fit into this, all partitions together."""
     partitions_max: int = _setting(16, _at_least(1))
-    """Partitions fetched at the same time; the others wait in line. Their pages together stay below the high
-    watermark, so that the sender's queue never drops a page."""
+    """Partitions fetched at the same time; the others wait in line."""
     retry_ms: int = _setting(500, _at_least(1))
     """No progress for this long: the FETCH is sent again, each time after twice the wait."""
     retry_max_ms: int = _setting(5000, _at_least(1))

@@ -34,7 +34,7 @@ class InputLeftError(LocalError):
     "--min-stores", type=click.IntRange(min=0), metavar="N", help="Stores that must ACK each record.  [default: 1]"
 )
 @click.option(
-    "--timeout", type=seconds, metavar="SECONDS", help="How long to wait for outstanding ACKs.  [default: 30]"
+    "--timeout", type=seconds, metavar="SECONDS", help="Give up when no ACK has come for this long.  [default: 30]"
 )
 @node_options
 def produce(config: Config, topic: str, path: str | None, min_stores: int | None, timeout: float | None) -> None:

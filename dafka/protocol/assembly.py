@@ -49,6 +49,10 @@ class Assembly:
         self._changed[batch.partition] = None
         return ready
 
+    def answered(self, now: float) -> None:
+        """Records came in that had been asked for; they may be duplicates by now."""
+        self._fetching.answered(now)
+
     def learn(self, partition: Partition, end_sequence: int) -> None:
         """Records up to, not including, this sequence exist. The partition must be followed."""
         self.cursors[partition].learn(end_sequence)

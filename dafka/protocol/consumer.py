@@ -166,7 +166,11 @@ class ConsumerMachine:
             return []
         if not self._follow(partition, batch.first_sequence):
             return []
-        actions = self._note_heard(partition, now) if run.requestor is None else []
+        actions = []
+        if run.requestor is None:
+            actions = self._note_heard(partition, now)
+        else:
+            self.assembly.answered(now)
         limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
         if self.buffered_bytes >= limit:
             self.assembly.let_go(batch)

@@ -4,6 +4,10 @@ A partition that lacks records is fetched page by page: the next page is asked f
 arrived, so that the sender never idles, and no sequence is asked for twice while its page makes progress. Without
 progress the page is asked for again, after a wait that doubles each time. Only so many partitions are fetched at
 once; the others wait in line, and one that nobody answers goes to the end of it.
+
+Partitions share what is under way: pages get smaller as more are fetched, and while any answers come in, a page that
+waits is not taken for unanswered, because its answer may stand in the same queue behind them. Asking again would only
+make that queue longer.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from dafka.records import Partition
 class _Page:
     """What has been asked for of one partition, and for how long nothing came of it."""
 
-    __slots__ = ("asked_end", "asked_first", "attempts", "deadline", "partition", "progress", "ticket")
+    __slots__ = ("asked_at", "asked_end", "asked_first", "attempts", "deadline", "partition", "progress", "ticket")
 
     def __init__(self, partition: Partition, progress: int, attempts: int, deadline: float) -> None:
         self.partition = partition
@@ -28,6 +32,7 @@ class _Page:
         self.attempts = attempts
         self.deadline = deadline
         self.ticket = 0
+        self.asked_at = 0.0
         self.asked_first = progress
         self.asked_end = progress
 
@@ -42,6 +47,7 @@ class Fetching:
         self._deadlines: list[tuple[float, int, _Page]] = []
         self._ticket = itertools.count()
         self._record_bytes: dict[Partition, int] = {}
+        self._answered_at = float("-inf")
 
     def deadline(self) -> float:
         """When `expire` next has something to do."""
@@ -54,6 +60,7 @@ class Fetching:
             _, ticket, page = heapq.heappop(self._deadlines)
             if self._active.get(page.partition) is not page or page.ticket != ticket:
                 continue
+            page.deadline = max(page.deadline, self._patient_until(page))
             if page.deadline <= now:
                 if page.asked_end > page.progress:
                     page.attempts += 1
@@ -95,6 +102,7 @@ class Fetching:
             return None
         count = min(size, gap[1] - first)
         if first == page.progress:
+            page.asked_at = now
             self._delay(page, now)
         page.asked_first, page.asked_end = first, first + count
         return first, count
@@ -107,6 +115,10 @@ class Fetching:
         page = self._active.get(partition)
         if page is not None and cursor.next_sequence <= page.asked_first:
             page.asked_end = page.progress
+
+    def answered(self, now: float) -> None:
+        """Records that had been asked for came in, of whichever partition, new or not."""
+        self._answered_at = now
 
     def let_go(self, partition: Partition, first_sequence: int) -> None:
         """Records from here on came and were let go: ask for them again at the next plan."""
@@ -145,6 +157,11 @@ class Fetching:
         self._watch(page)
         return page
 
+    def _patient_until(self, page: _Page) -> float:
+        """Answers to others may be in front of this page's, but not for ever."""
+        patience_max = self._config.retry_max_ms / 1000
+        return min(self._answered_at + self._wait(page.attempts), page.asked_at + patience_max)
+
     def _delay(self, page: _Page, now: float) -> None:
         """Counts the page's wait from now on. Only a deadline that comes sooner needs to be watched anew."""
         before, page.deadline = page.deadline, now + self._wait(page.attempts)
@@ -159,7 +176,10 @@ class Fetching:
         return min(self._config.retry_ms << min(attempts, 16), self._config.retry_max_ms) / 1000
 
     def _page_size(self, partition: Partition) -> int:
+        """An even share of what may be under way, in records of this partition's size."""
+        config = self._config
         record_bytes = self._record_bytes.get(partition)
         if record_bytes is None:
-            return self._config.page_records_first
-        return max(min(self._config.page_bytes_max // record_bytes, self._config.page_records_max), 1)
+            return config.page_records_first
+        share = len(self._active)
+        return max(min(config.page_bytes_max // record_bytes, config.page_records_max) // share, 1)

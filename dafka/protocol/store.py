@@ -67,7 +67,7 @@ class StoreMachine:
         actions: list[Action] = []
         for message in messages:
             if isinstance(message, wire.RecordRun):
-                actions += self._receive_run(message)
+                actions += self._receive_run(message, now)
             elif isinstance(message, (wire.Head, wire.DirectHead)):
                 actions += self._receive_head(message)
             elif message.address == self.address:
@@ -142,7 +142,7 @@ class StoreMachine:
             self.durable.setdefault(partition.topic, {})[partition.address] = end
             self._by_address.setdefault(partition.address, {})[partition.topic] = None
 
-    def _receive_run(self, run: wire.RecordRun) -> list[Action]:
+    def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
         partition = batch.partition
         if run.requestor is not None and run.requestor != self.address:
@@ -150,6 +150,8 @@ class StoreMachine:
             return []
         if not self._follow(partition):
             return []
+        if run.requestor is not None:
+            self.assembly.answered(now)
         limit = self._config.store.pending_bytes_max * (1 if run.requestor is None else 2)
         if self.pending_bytes >= limit:
             self.assembly.let_go(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -13,6 +12,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.protocol import ConsumerMachine
 from dafka.records import Partition, Record, RecordBatch, new_address
+from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
@@ -56,7 +56,7 @@ class Consumer:
         self._machine = machine
         self._config = config
         self._saved = saved
-        self._buffer: deque[RecordBatch] = deque()
+        self._buffer = RunBuffer()
         self._arrived = trio.lowlevel.ParkingLot()
         self._positions: dict[Partition, int] = {}
         self._open_batch: RecordBatch | None = None
@@ -84,9 +84,7 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stops following a topic: no record of it is given any more."""
         self._node.act(self._machine.unsubscribe(topic))
-        kept = [batch for batch in self._buffer if batch.partition.topic != topic]
-        self._machine.buffered_bytes = sum(batch.memory_bytes for batch in kept)
-        self._buffer = deque(kept)
+        self._machine.buffered_bytes -= self._buffer.drop(topic)
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_open_batch()
 
@@ -123,8 +121,7 @@ class Consumer:
         """What this consumer has done so far, and how far it is behind."""
         cursors = self._machine.assembly.cursors
         positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
-        for batch in reversed(self._buffer):
-            positions[batch.partition] = batch.first_sequence
+        positions.update(self._buffer.first_sequences())
         if self._open_batch is not None:
             positions[self._open_batch.partition] = self._positions[self._open_batch.partition]
         lag = {
@@ -149,7 +146,7 @@ class Consumer:
         self._arrived.unpark_all()
 
     def _take(self, batch: RecordBatch) -> None:
-        self._buffer.append(batch)
+        self._buffer.put(batch)
         self._machine.buffered_bytes += batch.memory_bytes
         self._arrived.unpark_all()
 
@@ -178,7 +175,7 @@ class Consumer:
             if self._is_closed:
                 raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
-        batch = self._buffer.popleft()
+        batch = self._buffer.take()
         self._records += len(batch)
         self._bytes += batch.content_bytes
         was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max

@@ -140,18 +140,22 @@ class Producer:
             task_status.started()
 
     async def finish(self) -> None:
-        """Waits for outstanding ACKs, as long as the configuration says.
+        """Waits for outstanding ACKs; each that comes renews the time that the configuration allows.
 
         Raises `UnacknowledgedError` where some are still outstanding then.
         """
-        with trio.move_on_after(self._config.close_timeout_ms / 1000):
+        timeout = self._config.close_timeout_ms / 1000
+        with trio.move_on_after(timeout):
             if self._records:
                 await self.wait_settled()
-            await self.wait_stored()
-        if self._machine.unacknowledged:
-            raise UnacknowledgedError(
-                self._machine.unacknowledged, self._machine.acknowledged_end, self._config.min_stores
-            )
+        machine = self._machine
+        while machine.unacknowledged:
+            acknowledged_end = machine.acknowledged_end
+            with trio.move_on_after(timeout) as scope:
+                while machine.acknowledged_end == acknowledged_end:
+                    await self._progress.park()
+            if scope.cancelled_caught:
+                raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
 
     def close(self) -> None:
         """Makes waiting and further sending raise `trio.ClosedResourceError`."""
@@ -215,8 +219,8 @@ class Producer:
 async def open_producer(topic: str, config: Config | None = None) -> AsyncIterator[Producer]:
     """A producer of one topic, for the length of a block.
 
-    Leaving the block normally waits for outstanding ACKs (`close_timeout_ms`), and raises `UnacknowledgedError` with
-    their number where they do not come; leaving it by an exception or cancelled does not wait.
+    Leaving the block normally waits for outstanding ACKs, and raises `UnacknowledgedError` with their number when none
+    has come for `close_timeout_ms`; leaving it by an exception or cancelled does not wait.
 
     Raises `ConfigError` for a topic or settings that cannot be, `StorageError` where the spool cannot be opened,
     `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import attrs
 import trio
 
@@ -11,6 +9,7 @@ from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import Reply, StorageFailed, StorageRecovered, StoreMachine
 from dafka.records import Partition, RecordBatch
+from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
@@ -56,7 +55,8 @@ class Store:
         self._storage = storage
         self._retry_s = config.store.retry_ms / 1000
         self._replier = Replier(node, machine.replies, self._read)
-        self._pending: deque[RecordBatch] = deque()
+        self._pending = RunBuffer()
+        self._writing: list[RecordBatch] = []
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_stored = 0
         self._bytes_stored = 0
@@ -101,10 +101,11 @@ class Store:
                 task_status.started(self)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
-                await self._flush()
+                while self._has_unwritten():
+                    await self._flush()
 
     def _take(self, batch: RecordBatch) -> None:
-        self._pending.append(batch)
+        self._pending.put(batch)
         self._machine.pending_bytes += batch.memory_bytes
         self._arrived.unpark_all()
 
@@ -118,7 +119,7 @@ class Store:
         """Group commit: what arrives while one transaction is being made durable is the next one."""
         is_failing = False
         while True:
-            if not self._pending:
+            if not self._has_unwritten():
                 await self._arrived.park()
             try:
                 await self._flush()
@@ -132,31 +133,22 @@ class Store:
                     self.events.put(StorageRecovered())
                 is_failing = False
 
+    def _has_unwritten(self) -> bool:
+        return bool(self._writing or self._pending)
+
     async def _flush(self) -> None:
-        """Appends everything pending in one transaction, then acknowledges it."""
-        taken = len(self._pending)
-        batches = join_runs([self._pending[index] for index in range(taken)])
-        if not batches:
-            return
+        """Appends what is pending in one transaction, then acknowledges it. What failed last time goes first."""
+        if not self._writing:
+            self._writing = self._pending.take_all()
+        batches = self._writing
         await self._storage.append(batches)
-        for _ in range(taken):
-            self._pending.popleft()
+        self._writing = []
         self._machine.pending_bytes -= sum(batch.memory_bytes for batch in batches)
         self._records_stored += sum(map(len, batches))
         self._bytes_stored += sum(batch.content_bytes for batch in batches)
         self._commits += 1
         ends = {batch.partition: batch.end_sequence for batch in batches}
         self._node.act(self._machine.committed(ends, trio.current_time()))
-
-
-def join_runs(batches: list[RecordBatch]) -> list[RecordBatch]:
-    """One run a partition, for runs that follow one another."""
-    contents: dict[Partition, list[bytes]] = {}
-    first_sequences: dict[Partition, int] = {}
-    for batch in batches:
-        first_sequences.setdefault(batch.partition, batch.first_sequence)
-        contents.setdefault(batch.partition, []).extend(batch.contents)
-    return [RecordBatch(partition, first_sequences[partition], joined) for partition, joined in contents.items()]
 
 
 async def serve_store(

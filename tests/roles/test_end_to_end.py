@@ -24,6 +24,9 @@ COUNT = 5000
 IN_MEMORY = Config().override("producer", min_stores=0)
 """A producer that waits for no store."""
 
+PATIENT = Config().override("fetch", retry_ms=AN_HOUR_MS, retry_max_ms=AN_HOUR_MS)
+"""Nothing is found by asking a second time."""
+
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
 @pytest.mark.parametrize("storage", ["memory:", "sqlite:store.db"])
@@ -76,7 +79,7 @@ async def test_late_consumer_receives_all_of_a_large_partition_whose_producer_is
     partition, count = Partition("hello", "GONE"), 350_000
     async with open_storage(storage) as opened:
         await opened.append([RecordBatch(partition, 0, contents(0, count))])
-    async with open_cluster(storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
+    async with open_cluster(PATIENT, storage=storage) as cluster, cluster.consumer(["hello"]) as consumer:
         received = await receive(consumer, count)
         assert_run(received[partition], 0, count)
         assert consumer.positions() == {partition: count}
@@ -193,9 +196,14 @@ async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafk
             await receive_partition(consumer, 0, COUNT)
 
 
-async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.override("consumer", offset_reset="earliest", buffer_bytes_max=2000)
-    async with dafka_cluster.consumer(["hello"], config) as consumer, dafka_cluster.producer("hello") as producer:
+async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:
+    config = PATIENT.override("producer", head_interval_ms=AN_HOUR_MS)
+    config = config.override("consumer", buffer_bytes_max=2000, silence_ms=AN_HOUR_MS)
+    async with (
+        open_cluster(config) as cluster,
+        cluster.consumer(["hello"]) as consumer,
+        cluster.producer("hello") as producer,
+    ):
         for first in range(0, 50_000, 1000):
             await producer.send_many(contents(first, first + 1000))
         with trio.fail_after(DEADLINE_S):
@@ -205,7 +213,7 @@ async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little(daf
 
 
 async def test_store_whose_disk_does_not_keep_up_loses_nothing(tmp_path: Path) -> None:
-    config = Config().override("store", pending_bytes_max=2000)
+    config = PATIENT.override("store", pending_bytes_max=2000)
     async with open_cluster(config, storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 50_000))

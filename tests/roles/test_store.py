@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from role_helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
@@ -28,7 +29,6 @@ from dafka.errors import (
     UnacknowledgedError,
 )
 from dafka.protocol import StorageFailed, StorageRecovered, TowersHeard
-from dafka.roles.store import join_runs
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
@@ -180,18 +180,45 @@ async def test_nothing_is_acknowledged_before_it_is_durable(monkeypatch: pytest.
         await wait_stored(producer)
 
 
-async def test_stopped_store_writes_what_it_has_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "store.db"
+async def test_stopped_store_writes_and_acknowledges_what_it_has_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_append = trio.Event()
+    append = MemoryStorage.append
+
+    async def append_slowly(self: MemoryStorage, batches: Sequence[RecordBatch]) -> None:
+        await may_append.wait()
+        await append(self, batches)
+
+    monkeypatch.setattr(MemoryStorage, "append", append_slowly)
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        async with open_store(cluster.config, f"sqlite:{path}") as store:
-            await producer.send_many(contents(0, 5000))
-            await wait_until(lambda: store.statistics().pending_bytes > 0)
-            received = store.statistics().records_stored
-        assert await stored_end(path, producer.partition) > received
-        at_end = acknowledged(producer)
-        assert await stored_end(path, producer.partition) >= at_end
-        async with open_store(cluster.config, f"sqlite:{path}"):
-            await wait_stored(producer)
+        async with trio.open_nursery() as nursery:
+            async with open_store(cluster.config) as store:
+                await producer.send_many(contents(0, 1000))
+                await wait_until(lambda: store.statistics().lag == {producer.partition: 1000})
+                await wait_until(lambda: store.statistics().pending_bytes >= 1000)
+                nursery.start_soon(_set_when_blocked, may_append)
+            assert store.statistics().records_stored == 1000
+        await wait_stored(producer)
+
+
+async def _set_when_blocked(event: trio.Event) -> None:
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    event.set()
+
+
+async def test_store_that_restarts_counts_once(tmp_path: Path) -> None:
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.override("producer", min_stores=2)
+        async with cluster.producer("hello", config) as producer:
+            for end in (10, 20):
+                async with open_store(cluster.config, f"sqlite:{tmp_path / 'a.db'}") as store:
+                    await producer.send_many(contents(end - 10, end))
+                    await wait_until(lambda store=store: store.statistics().records_stored == 10)  # type: ignore[misc]
+                assert acknowledged(producer) == 0
+            async with (
+                open_store(cluster.config, f"sqlite:{tmp_path / 'a.db'}"),
+                open_store(cluster.config, f"sqlite:{tmp_path / 'b.db'}"),
+            ):
+                await wait_stored(producer)
 
 
 async def test_statistics_count_what_was_stored_and_sent(dafka_cluster: Cluster) -> None:
@@ -265,10 +292,3 @@ async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received
         assert caught.value.count == 10
         async with cluster.consumer(["hello"]) as consumer:
             await receive_partition(consumer, 0, 10)
-
-
-def test_runs_of_a_partition_are_joined_in_order() -> None:
-    a, b = Partition("hello", "A"), Partition("hello", "B")
-    runs = [RecordBatch(a, 5, [b"5", b"6"]), RecordBatch(b, 0, [b"0"]), RecordBatch(a, 7, [b"7"])]
-    assert join_runs(runs) == [RecordBatch(a, 5, [b"5", b"6", b"7"]), RecordBatch(b, 0, [b"0"])]
-    assert [list(run.contents) for run in runs] == [[b"5", b"6"], [b"0"], [b"7"]]
