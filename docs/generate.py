@@ -54,7 +54,8 @@ def cli_page() -> str:
     """The help of every command."""
     parts = [CLI_PREFACE]
     for name, command in command_line.commands.items():
-        context = click.Context(command, info_name=f"dafka {name}", max_content_width=100, terminal_width=100)
+        parent = click.Context(command_line, info_name="dafka", **command_line.context_settings)
+        context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
         parts.append(f"## dafka {name}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 

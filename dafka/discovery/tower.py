@@ -39,8 +39,8 @@ class TowerDiscovery:
         """See `Discovery.run`. Raises `TransportError` where a tower's endpoint is none."""
         beacon_config = self._config.beacon
         async with open_context(0) as context:
-            publisher = Socket(context, zmq.SocketType.XPUB)
-            subscriber = Socket(context, zmq.SocketType.SUB)
+            publisher = Socket(context.socket(zmq.SocketType.XPUB))
+            subscriber = Socket(context.socket(zmq.SocketType.SUB))
             try:
                 for endpoint in beacon_config.sub_addresses:
                     publisher.connect(endpoint)

@@ -33,12 +33,15 @@ from dafka.records import RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.transport import Mesh, open_mesh
 
+CONNECT_S = 1.0
+"""How long settling waits for connections to the nodes that were found; one that is gone must not hold it up."""
+
 
 class Node:
     """Attributes:
     address: the node's own.
     events: what happened to it.
-    settled: set when the nodes that were there before have been found.
+    settled: set when the nodes that were there before have been found, and are connected to.
     """
 
     def __init__(self, address: str, machine: Machine, mesh: Mesh, config: Config, role: str) -> None:
@@ -54,6 +57,9 @@ class Node:
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
         self._endpoints: Counter[str] = Counter()
+        self._connected: set[str] = set()
+        self._found = trio.Event()
+        self._connection = trio.lowlevel.ParkingLot()
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
 
@@ -113,6 +119,8 @@ class Node:
             nursery.start_soon(self._receive_messages)
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._settle)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
             task_status.started()
 
@@ -146,11 +154,25 @@ class Node:
             self.act(self._machine.tick(trio.current_time()))
             await trio.lowlevel.checkpoint()
 
+    async def _watch_connections(self) -> None:
+        while True:
+            self._connected.update(await self._mesh.receive_connections())
+            self._connected.intersection_update(self._endpoints)
+            self._connection.unpark_all()
+
+    async def _settle(self) -> None:
+        """Settled is who has found the others, and is connected to them: what they send from then on is received."""
+        await self._found.wait()
+        with trio.move_on_after(CONNECT_S):
+            while not self._connected.issuperset(self._endpoints):
+                await self._connection.park()
+        self.settled.set()
+        self.act(self._machine.settled(trio.current_time()))
+
     def _discovered(self, report: Report) -> None:
         now = trio.current_time()
         if isinstance(report, Settled):
-            self.settled.set()
-            self.act(self._machine.settled(now))
+            self._found.set()
             return
         if isinstance(report, PeerJoined):
             if not self._connect(report.endpoint):
@@ -176,6 +198,8 @@ class Node:
     def _disconnect(self, endpoint: str) -> None:
         if self._endpoints[endpoint] == 1:
             self._mesh.subscriber.disconnect(endpoint)
+            self._connected.discard(endpoint)
+            self._connection.unpark_all()
         self._endpoints[endpoint] -= 1
         self._endpoints += Counter()
 

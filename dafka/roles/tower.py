@@ -71,8 +71,8 @@ async def serve_tower(
     config = config or Config()
     with single_exception():
         async with open_context(0) as context:
-            subscriber = Socket(context, zmq.SocketType.SUB)
-            publisher = Socket(context, zmq.SocketType.XPUB)
+            subscriber = Socket(context.socket(zmq.SocketType.SUB))
+            publisher = Socket(context.socket(zmq.SocketType.XPUB))
             try:
                 publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
                 subscriber.set_options(maxmsgsize=1024)

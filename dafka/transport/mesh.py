@@ -12,7 +12,7 @@ import trio
 import zmq
 
 from dafka.config import NodeConfig
-from dafka.transport.socket import Socket
+from dafka.transport.socket import Socket, read_handshake
 
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
@@ -28,10 +28,15 @@ class Mesh:
     endpoint: where the publisher listens, with its port.
     """
 
-    def __init__(self, publisher: Socket, subscriber: Socket, endpoint: str) -> None:
+    def __init__(self, publisher: Socket, subscriber: Socket, handshakes: Socket, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
+        self._handshakes = handshakes
+
+    async def receive_connections(self) -> list[str]:
+        """Waits until connections of the subscriber are made; gives the endpoints. Each comes again after a loss."""
+        return [read_handshake(frames) for frames in await self._handshakes.receive_many()]
 
     @property
     def port(self) -> int:
@@ -60,13 +65,15 @@ async def open_mesh(config: NodeConfig, high_watermark: int) -> AsyncIterator[Me
     Raises `AddressInUseError` where the publisher cannot listen at the configured endpoint.
     """
     async with open_context(config.linger_ms) as context:
-        publisher = Socket(context, zmq.SocketType.XPUB)
-        subscriber = Socket(context, zmq.SocketType.SUB)
+        publisher = Socket(context.socket(zmq.SocketType.XPUB))
+        subscriber = Socket(context.socket(zmq.SocketType.SUB))
+        handshakes = subscriber.monitor_handshakes()
         try:
             publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX)
             subscriber.set_options(rcvhwm=high_watermark, maxmsgsize=config.message_bytes_max)
             endpoint = publisher.bind(config.bind)
-            yield Mesh(publisher, subscriber, endpoint)
+            yield Mesh(publisher, subscriber, handshakes, endpoint)
         finally:
             subscriber.close(0)
+            handshakes.close(0)
             publisher.close(config.linger_ms)

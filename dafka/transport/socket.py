@@ -27,11 +27,16 @@ _NOBLOCK = int(zmq.NOBLOCK)
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
+def read_handshake(frames: Sequence[bytes]) -> str:
+    """The endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
+    return frames[-1].decode("utf-8", "replace")
+
+
 class Socket:
     """One ZeroMQ socket, owned by one node. Only one task may receive at a time; any may send."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], kind: zmq.SocketType) -> None:
-        self._socket = context.socket(kind)
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
         self._fd = self._socket.FD
         self._waiting: anyio.CancelScope | None = None
         self._is_closed = False
@@ -40,6 +45,13 @@ class Socket:
         """Sets socket options by their ZeroMQ names; before `bind` and `connect`."""
         for name, value in options.items():
             self._socket.setsockopt(getattr(zmq, name.upper()), value)
+
+    def monitor_handshakes(self) -> Socket:
+        """A socket that receives a message for every connection made from now on; `read_handshake` reads it.
+
+        It is the caller's to close, after this one.
+        """
+        return Socket(self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED))
 
     def bind(self, endpoint: str) -> str:
         """Listens there; gives the endpoint with the port that was found for `*`.

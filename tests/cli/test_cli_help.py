@@ -27,7 +27,8 @@ def show_help(*arguments: str, width: int = 80) -> str:
 
 def options_of(command: str) -> list[click.Option]:
     found = main.commands[command]
-    return [option for option in found.get_params(click.Context(found)) if isinstance(option, click.Option)]
+    context = click.Context(found, parent=click.Context(main, **main.context_settings))
+    return [option for option in found.get_params(context) if isinstance(option, click.Option)]
 
 
 def test_the_commands_are_listed_in_the_order_of_their_use() -> None:

@@ -327,7 +327,7 @@ NO_BEACONS = [
 @asynccontextmanager
 async def open_socket(kind: zmq.SocketType) -> AsyncIterator[Socket]:
     async with open_context(0) as context:
-        socket = Socket(context, kind)
+        socket = Socket(context.socket(kind))
         try:
             yield socket
         finally:

@@ -48,7 +48,7 @@ class Client:
 async def open_client(tower: Tower) -> AsyncIterator[Client]:
     """A node that the tower hears and that hears the tower."""
     async with open_context(0) as context:
-        publisher, subscriber = Socket(context, zmq.SocketType.XPUB), Socket(context, zmq.SocketType.SUB)
+        publisher, subscriber = Socket(context.socket(zmq.SocketType.XPUB)), Socket(context.socket(zmq.SocketType.SUB))
         try:
             subscriber.subscribe(b"W")
             subscriber.subscribe(b"B")

@@ -93,7 +93,7 @@ async def test_what_was_sent_before_closing_still_arrives() -> None:
     messages = [[b"topic", (b"%d" % number).ljust(1000, b".")] for number in range(5000)]
     received: list[list[bytes]] = []
     async with open_context(0) as context:
-        subscriber = Socket(context, zmq.SocketType.SUB)
+        subscriber = Socket(context.socket(zmq.SocketType.SUB))
         try:
             async with trio.open_nursery() as nursery:
 
@@ -117,7 +117,7 @@ async def test_closing_waits_no_longer_than_the_linger() -> None:
     """A connected peer that takes nothing."""
     config = NodeConfig(bind=CONFIG.bind, linger_ms=100)
     async with open_context(0) as context:
-        stuck = Socket(context, zmq.SocketType.SUB)
+        stuck = Socket(context.socket(zmq.SocketType.SUB))
         try:
             stuck.set_options(rcvhwm=1, rcvbuf=4096)
             async with open_mesh(config, 0) as mesh:

@@ -39,7 +39,7 @@ def subscriber(context: Context) -> Iterator[Socket]:
 
 @contextmanager
 def opened(context: Context, kind: zmq.SocketType) -> Iterator[Socket]:
-    socket = Socket(context, kind)
+    socket = Socket(context.socket(kind))
     socket.set_options(sndhwm=0, rcvhwm=0)
     try:
         yield socket
