@@ -47,8 +47,9 @@ class Discovery(Protocol):
     ) -> None:
         """Advertises, and reports every change, until cancelled.
 
-        `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. `Settled` comes once.
-        The own node is not reported. `started` is called when advertising has begun.
+        `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. The own node is not
+        reported. `Settled` comes once, and not before others could have answered. `started` is called when
+        advertising has begun.
         """
 
 

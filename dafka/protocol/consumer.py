@@ -32,7 +32,7 @@ class ConsumerMachine:
     """One consumer of any number of topics.
 
     Attributes:
-        topics: what it is subscribed to.
+        topics: what it is subscribed to, and from when on GET-HEADS may be sent for it again.
         assembly: where each partition stands.
         buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
         discarded: messages thrown away, by reason.

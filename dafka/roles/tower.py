@@ -15,6 +15,9 @@ from dafka.roles.scope import single_exception
 from dafka.transport import Socket, open_context
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 
+NODES_MAX = 100_000
+"""Nodes counted; further ones are introduced all the same."""
+
 
 @attrs.frozen
 class TowerStatistics:
@@ -55,10 +58,6 @@ class Tower:
         if len(self._nodes) < NODES_MAX:
             self._nodes[forwarded.address] = forwarded.endpoint
         return forwarded.encode()
-
-
-NODES_MAX = 100_000
-"""Nodes counted; further ones are introduced all the same."""
 
 
 async def serve_tower(
