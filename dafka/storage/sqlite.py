@@ -37,6 +37,9 @@ SEQUENCE_MAX = 2**63 - 1
 
 BUSY_TIMEOUT_S = 30.0
 
+HEADER = b"SQLite format 3\0"
+"""How every SQLite database begins; an empty file is one that has not begun."""
+
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
 
 _INSERT_ONE = "INSERT INTO records (partition_id, sequence, stored_at, content) VALUES (?, ?, ?, ?)"
@@ -164,6 +167,7 @@ class SqliteStorage:
 async def open_sqlite(place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
     """Opens `sqlite:PATH?synchronous=FULL`; see `open_storage`. Makes the file where there is none."""
     path, options = _parse_place(place)
+    await trio.to_thread.run_sync(_check_header, path)
     with _lock(path) if not read_only else _nothing():
         storage = await trio.to_thread.run_sync(_open, path, options, read_only)
         try:
@@ -205,14 +209,25 @@ def _lock(path: str) -> Iterator[None]:
         lock.release()
 
 
+def _check_header(path: str) -> None:
+    """Refuses what is plainly something else, before a lock file is made beside it."""
+    if Path(path).is_dir():
+        raise StorageFormatError(f"{path} is a folder, not a dafka store")
+    try:
+        with Path(path).open("rb") as file:
+            header = file.read(len(HEADER))
+    except OSError:
+        return  # there is nothing yet, or SQLite will say what is wrong with it
+    if header and header != HEADER:
+        raise StorageFormatError(f"{path} is not a dafka store: file is not a database")
+
+
 @contextmanager
 def _nothing() -> Iterator[None]:
     yield
 
 
 def _open(path: str, options: Mapping[str, str], read_only: bool) -> SqliteStorage:
-    if Path(path).is_dir():
-        raise StorageFormatError(f"{path} is a folder, not a dafka store")
     if read_only and not Path(path).exists():
         raise StorageError(f"{path} does not exist")
 

@@ -208,6 +208,7 @@ async def test_text_file_is_no_store(path: Path, read_only: bool) -> None:
     assert type(error) is StorageFormatError
     assert str(error) == f"{path} is not a dafka store: file is not a database"
     assert path.read_text() == "sequence,content\n" * 1000
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
