@@ -6,17 +6,26 @@ Every check makes its own topics, so that all of them may share one storage, als
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypeAlias
 
 import trio
 from trio.testing import assert_checkpoints
 
-from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch, decode_text, encode_text, new_address
 from dafka.roles.scope import single_exception
 from dafka.storage import PartitionInfo, Storage, read_range
+from dafka.testing.storage_expectations import (
+    expect_absent,
+    expect_contents,
+    expect_refused,
+    make_batch,
+    make_contents,
+    new_partition,
+    read_info,
+    read_some,
+)
 
 OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
 
@@ -44,87 +53,19 @@ async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
         await _check_identity_outlives_the_block(open_storage_fn)
 
 
-def _new_partition() -> Partition:
-    return Partition(f"check-{new_address()}", new_address())
-
-
-def _contents(first_sequence: int, count: int, size: int = 0) -> list[bytes]:
-    """Contents that tell their sequence, padded to a size."""
-    return [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
-
-
-def _batch(partition: Partition, first_sequence: int, count: int, size: int = 0) -> RecordBatch:
-    return RecordBatch(partition, first_sequence, _contents(first_sequence, count, size))
-
-
-async def _read_some(
-    storage: Storage, partition: Partition, first_sequence: int, count: int, bytes_max: int = MIB
-) -> list[bytes]:
-    batch = await storage.read(partition, first_sequence, count, bytes_max)
-    assert batch is not None, f"read gives None for sequence {first_sequence}, which {partition!r} holds"
-    assert batch.partition == partition, f"read of {partition!r} gives records of {batch.partition!r}"
-    assert batch.first_sequence == first_sequence, (
-        f"read from sequence {first_sequence} gives records from {batch.first_sequence} on"
-    )
-    assert 1 <= len(batch.contents) <= count, f"read of at most {count} records gives {len(batch.contents)}"
-    contents = list(batch.contents)
-    largest = max(map(len, contents))
-    assert batch.content_bytes <= bytes_max + largest, (
-        f"read of about {bytes_max} octets gives {batch.content_bytes}, more than one record beyond it"
-    )
-    return contents
-
-
-async def _read_all(storage: Storage, partition: Partition, first_sequence: int = 0) -> list[bytes]:
-    info = await _info(storage, partition)
-    contents: list[bytes] = []
-    while first_sequence + len(contents) < info.end_sequence:
-        contents += await _read_some(storage, partition, first_sequence + len(contents), 1000)
-    return contents
-
-
-async def _info(storage: Storage, partition: Partition) -> PartitionInfo:
-    infos = await storage.partitions(partition.topic)
-    assert partition in infos, f"partitions({partition.topic!r}) does not know {partition!r}, which holds records"
-    return infos[partition]
-
-
-async def _expect_contents(storage: Storage, partition: Partition, expected: list[bytes], first: int = 0) -> None:
-    contents = await _read_all(storage, partition, first)
-    assert len(contents) == len(expected), f"{len(expected)} records were appended, {len(contents)} are read"
-    for sequence, (content, right) in enumerate(zip(contents, expected, strict=True), first):
-        assert content == right, (
-            f"the record at sequence {sequence} is read as {content[:40]!r}, was appended as {right[:40]!r}"
-        )
-
-
-async def _expect_absent(storage: Storage, partition: Partition, sequences: Iterable[int]) -> None:
-    for sequence in sequences:
-        batch = await storage.read(partition, sequence, 10)
-        assert batch is None, f"read of sequence {sequence}, which is not held, gives {batch!r} instead of None"
-
-
-async def _expect_refused(storage: Storage, batches: list[RecordBatch], problem: str) -> None:
-    try:
-        await storage.append(batches)
-    except StorageSequenceError:
-        return
-    raise AssertionError(f"append with {problem} did not raise StorageSequenceError")
-
-
 async def _check_append_and_read(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 10)])
-    await storage.append([_batch(partition, 10, 1), _batch(partition, 11, 9)])
-    await _expect_contents(storage, partition, _contents(0, 20))
-    assert await _read_some(storage, partition, 4, 3) == _contents(4, 3)
-    assert await _read_some(storage, partition, 19, 1000) == _contents(19, 1)
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 10)])
+    await storage.append([make_batch(partition, 10, 1), make_batch(partition, 11, 9)])
+    await expect_contents(storage, partition, make_contents(0, 20))
+    assert await read_some(storage, partition, 4, 3) == make_contents(4, 3)
+    assert await read_some(storage, partition, 19, 1000) == make_contents(19, 1)
 
 
 async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
-    partition = _new_partition()
+    partition = new_partition()
     with assert_checkpoints():
-        await storage.append([_batch(partition, 0, 2)])
+        await storage.append([make_batch(partition, 0, 2)])
     with assert_checkpoints():
         await storage.append([])
     with assert_checkpoints():
@@ -140,61 +81,63 @@ async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
 
 
 async def _check_append_is_all_or_nothing(storage: Storage) -> None:
-    known, unknown = _new_partition(), _new_partition()
-    await storage.append([_batch(known, 0, 3)])
-    good, bad = _batch(unknown, 0, 3), _batch(known, 4, 1)
-    for batches in ([good, bad], [bad, good], [_batch(known, 3, 2), good, _batch(unknown, 4, 1)]):
-        await _expect_refused(storage, batches, "one bad batch in the list")
+    known, unknown = new_partition(), new_partition()
+    await storage.append([make_batch(known, 0, 3)])
+    good, bad = make_batch(unknown, 0, 3), make_batch(known, 4, 1)
+    for batches in ([good, bad], [bad, good], [make_batch(known, 3, 2), good, make_batch(unknown, 4, 1)]):
+        await expect_refused(storage, batches, "one bad batch in the list")
         found = await storage.partitions(unknown.topic)
         assert not found, f"a refused append wrote the list's good batches: {found!r}"
-        await _expect_contents(storage, known, _contents(0, 3))
-        await _expect_absent(storage, unknown, [0])
-    await storage.append([good, _batch(known, 3, 2)])
-    await _expect_contents(storage, known, _contents(0, 5))
-    await _expect_contents(storage, unknown, _contents(0, 3))
+        await expect_contents(storage, known, make_contents(0, 3))
+        await expect_absent(storage, unknown, [0])
+    await storage.append([good, make_batch(known, 3, 2)])
+    await expect_contents(storage, known, make_contents(0, 5))
+    await expect_contents(storage, unknown, make_contents(0, 3))
 
 
 async def _check_gap_is_refused(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 5)])
-    await _expect_refused(storage, [_batch(partition, 6, 1)], "a gap")
-    await _expect_refused(storage, [_batch(partition, 5, 1), _batch(partition, 7, 1)], "a gap within the list")
-    await _expect_contents(storage, partition, _contents(0, 5))
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 5)])
+    await expect_refused(storage, [make_batch(partition, 6, 1)], "a gap")
+    await expect_refused(storage, [make_batch(partition, 5, 1), make_batch(partition, 7, 1)], "a gap within the list")
+    await expect_contents(storage, partition, make_contents(0, 5))
 
 
 async def _check_overlap_is_refused(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 5)])
-    await _expect_refused(storage, [_batch(partition, 4, 2)], "an overlap")
-    await _expect_refused(storage, [_batch(partition, 0, 5)], "the same records again")
-    await _expect_refused(storage, [_batch(partition, 5, 1), _batch(partition, 5, 1)], "an overlap within the list")
-    await _expect_contents(storage, partition, _contents(0, 5))
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 5)])
+    await expect_refused(storage, [make_batch(partition, 4, 2)], "an overlap")
+    await expect_refused(storage, [make_batch(partition, 0, 5)], "the same records again")
+    await expect_refused(
+        storage, [make_batch(partition, 5, 1), make_batch(partition, 5, 1)], "an overlap within the list"
+    )
+    await expect_contents(storage, partition, make_contents(0, 5))
 
 
 async def _check_partition_may_begin_anywhere(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 2**40, 3)])
-    info = await _info(storage, partition)
+    partition = new_partition()
+    await storage.append([make_batch(partition, 2**40, 3)])
+    info = await read_info(storage, partition)
     assert info == PartitionInfo(2**40, 2**40 + 3, 3 * 13), f"3 records from 2**40 on are listed as {info!r}"
-    await _expect_contents(storage, partition, _contents(2**40, 3), 2**40)
-    await _expect_absent(storage, partition, [0, 2**40 - 1, 2**40 + 3])
+    await expect_contents(storage, partition, make_contents(2**40, 3), 2**40)
+    await expect_absent(storage, partition, [0, 2**40 - 1, 2**40 + 3])
 
 
 async def _check_reads_are_bounded(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 300, size=1000)])
-    assert len(await _read_some(storage, partition, 0, 300, bytes_max=10_000)) < 300
-    assert len(await _read_some(storage, partition, 7, 300, bytes_max=1)) <= 2
-    assert len(await _read_some(storage, partition, 0, 7)) == 7
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 300, size=1000)])
+    assert len(await read_some(storage, partition, 0, 300, bytes_max=10_000)) < 300
+    assert len(await read_some(storage, partition, 7, 300, bytes_max=1)) <= 2
+    assert len(await read_some(storage, partition, 0, 7)) == 7
 
 
 async def _check_ranges_are_read_lazily(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 40, size=100_000)])
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 40, size=100_000)])
     sequence, batches = 5, 0
     async for batch in read_range(storage, partition, 5, 1000):
         assert batch.first_sequence == sequence, f"a range continues at {batch.first_sequence}, expected {sequence}"
-        assert batch.contents == _contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
+        assert batch.contents == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
         assert batch.content_bytes <= 2 * MIB, f"a range's batch has {batch.content_bytes} octets"
         sequence, batches = batch.end_sequence, batches + 1
     assert sequence == 40, f"a range up to 40 ends at {sequence}"
@@ -202,49 +145,49 @@ async def _check_ranges_are_read_lazily(storage: Storage) -> None:
 
 
 async def _check_reads_past_either_end(storage: Storage) -> None:
-    partition = _new_partition()
-    await _expect_absent(storage, partition, [0, 1])
-    await storage.append([_batch(partition, 7, 3)])
-    await _expect_absent(storage, partition, [0, 6, 10, 11, 10**9, _SEQUENCE_BEYOND])
-    await _expect_absent(storage, Partition(partition.topic, new_address()), [7])
-    await _expect_absent(storage, Partition(new_address(), partition.address), [7])
+    partition = new_partition()
+    await expect_absent(storage, partition, [0, 1])
+    await storage.append([make_batch(partition, 7, 3)])
+    await expect_absent(storage, partition, [0, 6, 10, 11, 10**9, _SEQUENCE_BEYOND])
+    await expect_absent(storage, Partition(partition.topic, new_address()), [7])
+    await expect_absent(storage, Partition(new_address(), partition.address), [7])
 
 
 async def _check_empty_contents(storage: Storage) -> None:
-    mixed, empty = _new_partition(), _new_partition()
+    mixed, empty = new_partition(), new_partition()
     contents = [b"", b"1", b"", b"", b"4", b""]
     await storage.append([RecordBatch(mixed, 0, contents), RecordBatch(empty, 0, [b""] * 3)])
     await storage.append([RecordBatch(empty, 3, [b""])])
-    await _expect_contents(storage, mixed, contents)
-    await _expect_contents(storage, empty, [b""] * 4)
-    assert (await _info(storage, mixed)).content_bytes == 2, "empty contents count as octets"
-    assert await _info(storage, empty) == PartitionInfo(0, 4, 0), "a partition of empty contents is listed wrongly"
+    await expect_contents(storage, mixed, contents)
+    await expect_contents(storage, empty, [b""] * 4)
+    assert (await read_info(storage, mixed)).content_bytes == 2, "empty contents count as octets"
+    assert await read_info(storage, empty) == PartitionInfo(0, 4, 0), "a partition of empty contents is listed wrongly"
 
 
 async def _check_batch_without_records(storage: Storage) -> None:
-    partition = _new_partition()
+    partition = new_partition()
     await storage.append([])
     await storage.append([RecordBatch(partition, 5, [])])
     found = await storage.partitions(partition.topic)
     assert not found, f"a batch without records made a partition: {found!r}"
-    await storage.append([_batch(partition, 0, 2), RecordBatch(partition, 9, []), _batch(partition, 2, 1)])
-    await _expect_contents(storage, partition, _contents(0, 3))
+    await storage.append([make_batch(partition, 0, 2), RecordBatch(partition, 9, []), make_batch(partition, 2, 1)])
+    await expect_contents(storage, partition, make_contents(0, 3))
 
 
 async def _check_large_content(storage: Storage) -> None:
-    partition = _new_partition()
+    partition = new_partition()
     large = random.Random(5).randbytes(5 * MIB)
     await storage.append([RecordBatch(partition, 0, [b"0", large, b"2"])])
-    await _expect_contents(storage, partition, [b"0", large, b"2"])
-    assert await _read_some(storage, partition, 1, 1, bytes_max=1) == [large]
-    assert (await _info(storage, partition)).content_bytes == 5 * MIB + 2
+    await expect_contents(storage, partition, [b"0", large, b"2"])
+    assert await read_some(storage, partition, 1, 1, bytes_max=1) == [large]
+    assert (await read_info(storage, partition)).content_bytes == 5 * MIB + 2
 
 
 async def _check_every_octet(storage: Storage) -> None:
-    partition = _new_partition()
+    partition = new_partition()
     contents = [bytes((value,)) for value in range(256)] + [bytes(range(256)), b"\0" * 10, b"\xff" * 10]
     await storage.append([RecordBatch(partition, 0, contents)])
-    await _expect_contents(storage, partition, contents)
+    await expect_contents(storage, partition, contents)
 
 
 async def _check_every_topic(storage: Storage) -> None:
@@ -258,7 +201,7 @@ async def _check_every_topic(storage: Storage) -> None:
         wrong = [other for other in found if other.topic != partition.topic]
         assert not wrong, f"partitions({partition.topic!r}) gives partitions of another topic: {wrong!r}"
         assert partition in found, f"partitions({partition.topic!r}) lacks {partition!r}"
-        await _expect_contents(storage, partition, [b"0 %d" % i])
+        await expect_contents(storage, partition, [b"0 %d" % i])
     await storage.save_positions(name := new_address(), {partition: i for i, partition in enumerate(partitions)})
     assert await storage.load_positions(name) == {partition: i for i, partition in enumerate(partitions)}
 
@@ -267,20 +210,20 @@ async def _check_many_partitions(storage: Storage) -> None:
     topics = [f"check-{new_address()}" for _ in range(5)]
     partitions = [Partition(topic, new_address()) for topic in topics for _ in range(20)]
     for first_sequence in range(0, 30, 3):
-        await storage.append([_batch(partition, first_sequence, 3) for partition in partitions])
+        await storage.append([make_batch(partition, first_sequence, 3) for partition in partitions])
     for partition in partitions:
-        await _expect_contents(storage, partition, _contents(0, 30))
+        await expect_contents(storage, partition, make_contents(0, 30))
     for topic in topics:
         found = await storage.partitions(topic)
         assert set(found) == {partition for partition in partitions if partition.topic == topic}
 
 
 async def _check_partitions_are_listed(storage: Storage) -> None:
-    first = _new_partition()
-    second, other = Partition(first.topic, new_address()), _new_partition()
+    first = new_partition()
+    second, other = Partition(first.topic, new_address()), new_partition()
     assert await storage.partitions(first.topic) == {}, "a topic never used has partitions"
-    await storage.append([_batch(first, 0, 11), _batch(second, 5, 1), _batch(other, 0, 1)])
-    await storage.append([_batch(second, 6, 2, size=100)])
+    await storage.append([make_batch(first, 0, 11), make_batch(second, 5, 1), make_batch(other, 0, 1)])
+    await storage.append([make_batch(second, 6, 2, size=100)])
     expected = {first: PartitionInfo(0, 11, 12), second: PartitionInfo(5, 8, 201)}
     found = await storage.partitions(first.topic)
     assert found == expected, f"expected {expected!r}, partitions of the topic are {found!r}"
@@ -290,44 +233,46 @@ async def _check_partitions_are_listed(storage: Storage) -> None:
 
 
 async def _check_trim(storage: Storage) -> None:
-    partition, neighbour = _new_partition(), _new_partition()
-    await storage.append([_batch(partition, 0, 10, size=3), _batch(partition, 10, 10, size=3), _batch(neighbour, 0, 5)])
+    partition, neighbour = new_partition(), new_partition()
+    await storage.append(
+        [make_batch(partition, 0, 10, size=3), make_batch(partition, 10, 10, size=3), make_batch(neighbour, 0, 5)]
+    )
     for earliest, held_from in ((5, 5), (2, 5), (0, 5), (13, 13)):
         await storage.trim(partition, earliest)
-        info = await _info(storage, partition)
+        info = await read_info(storage, partition)
         expected = PartitionInfo(held_from, 20, 3 * (20 - held_from))
         assert info == expected, f"after trim({earliest}) expected {expected!r}, found {info!r}"
-    await _expect_absent(storage, partition, [0, 4, 12, 20])
-    await _expect_contents(storage, partition, _contents(13, 7, size=3), 13)
-    await _expect_contents(storage, neighbour, _contents(0, 5))
-    await _expect_refused(storage, [_batch(partition, 0, 1)], "records that were trimmed")
-    await storage.append([_batch(partition, 20, 2, size=3)])
-    await _expect_contents(storage, partition, _contents(13, 9, size=3), 13)
+    await expect_absent(storage, partition, [0, 4, 12, 20])
+    await expect_contents(storage, partition, make_contents(13, 7, size=3), 13)
+    await expect_contents(storage, neighbour, make_contents(0, 5))
+    await expect_refused(storage, [make_batch(partition, 0, 1)], "records that were trimmed")
+    await storage.append([make_batch(partition, 20, 2, size=3)])
+    await expect_contents(storage, partition, make_contents(13, 9, size=3), 13)
 
 
 async def _check_trim_of_everything(storage: Storage) -> None:
-    partition = _new_partition()
-    await storage.append([_batch(partition, 0, 10)])
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 10)])
     for earliest in (10, 1000, _SEQUENCE_BEYOND):
         await storage.trim(partition, earliest)
-        info = await _info(storage, partition)
+        info = await read_info(storage, partition)
         assert info == PartitionInfo(10, 10, 0), f"a partition of which all was trimmed is listed as {info!r}"
-    await _expect_absent(storage, partition, [0, 9, 10])
-    await _expect_refused(storage, [_batch(partition, 0, 1)], "a trimmed partition begun anew")
-    await _expect_refused(storage, [_batch(partition, 11, 1)], "a gap after trimming")
-    await storage.append([_batch(partition, 10, 3)])
-    await _expect_contents(storage, partition, _contents(10, 3), 10)
+    await expect_absent(storage, partition, [0, 9, 10])
+    await expect_refused(storage, [make_batch(partition, 0, 1)], "a trimmed partition begun anew")
+    await expect_refused(storage, [make_batch(partition, 11, 1)], "a gap after trimming")
+    await storage.append([make_batch(partition, 10, 3)])
+    await expect_contents(storage, partition, make_contents(10, 3), 10)
 
 
 async def _check_trim_of_nothing(storage: Storage) -> None:
-    partition = _new_partition()
+    partition = new_partition()
     await storage.trim(partition, 5)
     assert await storage.partitions(partition.topic) == {}, "trimming an unknown partition made it"
-    await storage.append([_batch(partition, 0, 1)])
+    await storage.append([make_batch(partition, 0, 1)])
 
 
 async def _check_positions(storage: Storage) -> None:
-    first, second, third = (_new_partition() for _ in range(3))
+    first, second, third = (new_partition() for _ in range(3))
     alice, bob = f"alice {new_address()}", f"bób {new_address()}"
     assert await storage.load_positions(alice) == {}, "a name never used has positions"
     await storage.save_positions(alice, {first: 5, second: 0})
@@ -347,11 +292,11 @@ async def _check_identity(storage: Storage) -> None:
 
 
 async def _check_tasks_take_turns(storage: Storage) -> None:
-    partitions = [_new_partition() for _ in range(4)]
+    partitions = [new_partition() for _ in range(4)]
 
     async def write(partition: Partition) -> None:
         for first_sequence in range(0, 40, 4):
-            await storage.append([_batch(partition, first_sequence, 4)])
+            await storage.append([make_batch(partition, first_sequence, 4)])
 
     async def read(partition: Partition) -> None:
         end = 0
@@ -361,7 +306,7 @@ async def _check_tasks_take_turns(storage: Storage) -> None:
             assert info.end_sequence >= end, f"a partition shrank from {end} to {info.end_sequence}"
             end = info.end_sequence
             if end:
-                assert await _read_some(storage, partition, end - 1, 1) == _contents(end - 1, 1)
+                assert await read_some(storage, partition, end - 1, 1) == make_contents(end - 1, 1)
 
     with single_exception():
         async with trio.open_nursery() as nursery:
@@ -369,23 +314,23 @@ async def _check_tasks_take_turns(storage: Storage) -> None:
                 nursery.start_soon(write, partition)
                 nursery.start_soon(read, partition)
     for partition in partitions:
-        await _expect_contents(storage, partition, _contents(0, 40))
+        await expect_contents(storage, partition, make_contents(0, 40))
 
 
 async def _check_cancelled_append_is_all_or_nothing(storage: Storage) -> None:
-    first, second = _new_partition(), _new_partition()
+    first, second = new_partition(), new_partition()
     end = 0
     for delay in _CANCEL_AFTER_S:
         with trio.move_on_after(delay) as scope:
-            await storage.append([_batch(first, end, 500, size=100), _batch(second, end, 500)])
+            await storage.append([make_batch(first, end, 500, size=100), make_batch(second, end, 500)])
         infos = {**await storage.partitions(first.topic), **await storage.partitions(second.topic)}
         ends = [infos.get(partition, PartitionInfo()).end_sequence for partition in (first, second)]
         assert ends in ([end, end], [end + 500, end + 500]), f"a cancelled append of 500 to {end} left ends {ends}"
         assert scope.cancelled_caught or ends[0] == end + 500, "append returned without having appended"
         end = ends[0]
-    await storage.append([_batch(first, end, 1, size=100), _batch(second, end, 1)])
-    await _expect_contents(storage, first, _contents(0, end + 1, size=100))
-    await _expect_contents(storage, second, _contents(0, end + 1))
+    await storage.append([make_batch(first, end, 1, size=100), make_batch(second, end, 1)])
+    await expect_contents(storage, first, make_contents(0, end + 1, size=100))
+    await expect_contents(storage, second, make_contents(0, end + 1))
 
 
 _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
@@ -416,10 +361,10 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
 
 
 async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> None:
-    partition, trimmed = _new_partition(), _new_partition()
+    partition, trimmed = new_partition(), new_partition()
     name = new_address()
     async with open_storage_fn() as storage:
-        await storage.append([_batch(partition, 0, 10), _batch(trimmed, 0, 10)])
+        await storage.append([make_batch(partition, 0, 10), make_batch(trimmed, 0, 10)])
         await storage.trim(partition, 4)
         await storage.trim(trimmed, 10)
         await storage.save_positions(name, {partition: 6})
@@ -427,15 +372,15 @@ async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> 
         infos = {**await storage.partitions(partition.topic), **await storage.partitions(trimmed.topic)}
         expected = {partition: PartitionInfo(4, 10, 6), trimmed: PartitionInfo(10, 10, 0)}
         assert infos == expected, f"opened again, expected {expected!r}, found {infos!r}"
-        await _expect_contents(storage, partition, _contents(4, 6), 4)
+        await expect_contents(storage, partition, make_contents(4, 6), 4)
         assert await storage.load_positions(name) == {partition: 6}, "positions are lost when it is opened again"
         for known in (partition, trimmed):
-            await _expect_refused(storage, [_batch(known, 11, 1)], "a gap to what an earlier block appended")
-            await _expect_refused(storage, [_batch(known, 0, 1)], "an overlap with what an earlier block appended")
-            await storage.append([_batch(known, 10, 2)])
+            await expect_refused(storage, [make_batch(known, 11, 1)], "a gap to what an earlier block appended")
+            await expect_refused(storage, [make_batch(known, 0, 1)], "an overlap with what an earlier block appended")
+            await storage.append([make_batch(known, 10, 2)])
     async with open_storage_fn() as storage:
-        await _expect_contents(storage, partition, _contents(4, 8), 4)
-        await _expect_contents(storage, trimmed, _contents(10, 2), 10)
+        await expect_contents(storage, partition, make_contents(4, 8), 4)
+        await expect_contents(storage, trimmed, make_contents(10, 2), 10)
 
 
 async def _check_identity_outlives_the_block(open_storage_fn: OpenStorage) -> None:
