@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import attrs
 
@@ -92,7 +93,7 @@ class RecordBatch:
         """The sequence after the last record's."""
         return self.first_sequence + len(self.contents)
 
-    @property
+    @cached_property
     def content_bytes(self) -> int:
         """The contents' octets, added up."""
         return sum(map(len, self.contents))

@@ -11,7 +11,6 @@ import os
 import select
 import stat
 from collections.abc import AsyncGenerator
-from functools import partial
 
 import trio
 
@@ -44,7 +43,7 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
 
 async def write_bytes(fd: int, data: bytes) -> None:
     """Writes all of it. Raises `BrokenPipeError` where nobody reads any more, else `StreamError`."""
-    await trio.to_thread.run_sync(partial(_write_all, fd, data), abandon_on_cancel=True)
+    await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
 
 
 async def wait_reader_gone(fd: int) -> None:

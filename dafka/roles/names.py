@@ -9,19 +9,13 @@ from dafka.wire import Dialect
 
 
 def check_topic(topic: str, config: Config) -> str:
-    """Raises `ConfigError` where a topic cannot be sent in the configured dialect."""
-    octets = check_name(topic, "topic")
-    if config.node.wire == Dialect.LIBDAFKA.value and b"\0" in octets:
-        raise ConfigError(f"topic {topic!r}: the libdafka dialect has no topics with a NUL character")
-    return topic
-
-
-def check_name(name: str, what: str) -> bytes:
-    """Raises `ConfigError` unless this is text of 1 to 255 octets."""
+    """Gives the topic back. Raises `ConfigError` unless it has 1 to 255 octets that the configured dialect can send."""
     try:
-        octets = encode_text(name, what)
+        octets = encode_text(topic, "topic")
     except WireError as error:
         raise ConfigError(str(error)) from None
     if not octets:
-        raise ConfigError(f"{what}: expected at least one character")
-    return octets
+        raise ConfigError("topic: expected at least one character")
+    if config.node.wire == Dialect.LIBDAFKA.value and b"\0" in octets:
+        raise ConfigError(f"topic {topic!r}: the libdafka dialect has no topics with a NUL character")
+    return topic

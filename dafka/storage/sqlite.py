@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import parse_qsl, quote
@@ -168,7 +168,7 @@ async def open_sqlite(place: str, *, read_only: bool = False) -> AsyncIterator[S
     """Opens `sqlite:PATH?synchronous=FULL`; see `open_storage`. Makes the file where there is none."""
     path, options = _parse_place(place)
     await trio.to_thread.run_sync(_check_header, path)
-    with _lock(path) if not read_only else _nothing():
+    with nullcontext() if read_only else _lock(path):
         storage = await trio.to_thread.run_sync(_open, path, options, read_only)
         try:
             yield storage
@@ -220,11 +220,6 @@ def _check_header(path: str) -> None:
         return  # there is nothing yet, or SQLite will say what is wrong with it
     if header and header != HEADER:
         raise StorageFormatError(f"{path} is not a dafka store: file is not a database")
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _open(path: str, options: Mapping[str, str], read_only: bool) -> SqliteStorage:
