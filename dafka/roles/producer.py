@@ -194,9 +194,15 @@ class Producer:
         self._progress.unpark_all()
 
     async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
+        """What is held of the records asked for: those that were acknowledged meanwhile are left out."""
+        earliest = self._machine.window.first_sequence if self._spool is None else self._trimmed_end - 1
+        first = max(reply.next_sequence, earliest)
+        count = min(count, reply.end_sequence - first)
+        if count <= 0:
+            return None
         if self._spool is not None:
-            return await self._spool.read(self.partition, reply.next_sequence, count)
-        return self._machine.window.read(reply.next_sequence, count, READ_BYTES)
+            return await self._spool.read(self.partition, first, count)
+        return self._machine.window.read(first, count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
         """Lets acknowledged records go from the spool, all but the last one, which tells where to resume."""

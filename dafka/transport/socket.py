@@ -9,6 +9,7 @@ not take is dropped, as PUB sockets do.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterable, Sequence
 
 import anyio
@@ -23,6 +24,7 @@ RECEIVE_COUNT_MAX = 1000
 PORT_MAX = 65535
 
 _NOBLOCK = int(zmq.NOBLOCK)
+_MONITOR_NUMBERS = itertools.count()
 
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
@@ -51,7 +53,9 @@ class Socket:
 
         It is the caller's to close, after this one.
         """
-        return Socket(self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED))
+        # pyzmq's own name is the file descriptor's, which the next socket may have before this one is quite closed.
+        name = f"inproc://dafka-monitor-{next(_MONITOR_NUMBERS)}"
+        return Socket(self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED, name))
 
     def bind(self, endpoint: str) -> str:
         """Listens there; gives the endpoint with the port that was found for `*`.

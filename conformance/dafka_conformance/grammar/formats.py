@@ -1,0 +1,342 @@
+"""What a message's frames must look like, field by field, compiled from the grammar's message rules.
+
+    rfc46      [id topic] [signature id version fields] [content]
+    libdafka   [id topic NUL version fields] [content]
+
+The grammar describes the second frame of `rfc46`, and the field that is a `frame` of its own. The other dialect has
+the same fields in the same order, without signature and id, behind the topic; its ACK has no address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+
+from dafka_conformance.grammar.notation import (
+    CORE_RULES,
+    Choice,
+    Expression,
+    GrammarError,
+    Octets,
+    Range,
+    Reference,
+    Repeat,
+)
+from dafka_conformance.grammar.notation import Sequence as InOrder
+from dafka_conformance.model import Dialect
+
+Value: TypeAlias = int | bytes | tuple[bytes, ...]
+
+_CONTENT_RULE = "frame"
+_TOPIC_END = b"\0"
+_LIBDAFKA_LACKS = {("ACK", "address")}
+
+
+class FrameFault(Exception):
+    """Frames are not what the grammar says.
+
+    Attributes:
+        message: the grammar's name of the message, or empty where even that cannot be told.
+        field: the field that is wrong.
+    """
+
+    def __init__(self, message: str, field: str, text: str) -> None:
+        super().__init__(text)
+        self.message = message
+        self.field = field
+
+
+@attrs.frozen
+class Message:
+    """A message, by the grammar's names: `topic` is what follows the id in the topic frame."""
+
+    name: str
+    topic: bytes
+    values: Mapping[str, Value]
+
+    def __getitem__(self, field: str) -> Value:
+        return self.values[field]
+
+    def octets(self, field: str) -> bytes:
+        """The value of a field that holds octets; empty where the message has no such field."""
+        value = self.values.get(field, b"")
+        assert isinstance(value, bytes)
+        return value
+
+    def number(self, field: str) -> int:
+        """The value of a field that holds a number; 0 where the message has no such field."""
+        value = self.values.get(field, 0)
+        assert isinstance(value, int)
+        return value
+
+
+@attrs.frozen
+class _Literal:
+    octets: bytes
+
+    def read(self, frame: bytes, at: int) -> tuple[Value, int]:
+        found = frame[at : at + len(self.octets)]
+        if found != self.octets:
+            raise ValueError(f"expected {_hex(self.octets)}, found {_hex(found) or 'the end of the frame'}")
+        return found, at + len(found)
+
+    def write(self, _: Value) -> bytes:
+        return self.octets
+
+
+@attrs.frozen
+class _Number:
+    size: int
+
+    def read(self, frame: bytes, at: int) -> tuple[int, int]:
+        end = at + self.size
+        if end > len(frame):
+            raise ValueError(f"expected a number of {self.size} octets, found {len(frame) - at}")
+        return int.from_bytes(frame[at:end], "big"), end
+
+    def write(self, value: Value) -> bytes:
+        assert isinstance(value, int)
+        return value.to_bytes(self.size, "big")
+
+
+@attrs.frozen
+class _Counted:
+    """A number, and as many octets (or, with an element, as many of those)."""
+
+    count: _Number
+    element: _Counted | None = None
+
+    def read(self, frame: bytes, at: int) -> tuple[Value, int]:
+        count, at = self.count.read(frame, at)
+        if self.element is None:
+            if at + count > len(frame):
+                raise ValueError(f"expected {count} octets, as its length says, found {len(frame) - at}")
+            return frame[at : at + count], at + count
+        values = []
+        for _ in range(count):
+            value, at = self.element.read(frame, at)
+            assert isinstance(value, bytes)
+            values.append(value)
+        return tuple(values), at
+
+    def write(self, value: Value) -> bytes:
+        assert not isinstance(value, int)
+        if self.element is None:
+            assert isinstance(value, bytes)
+            return self.count.write(len(value)) + value
+        return self.count.write(len(value)) + b"".join(self.element.write(each) for each in value)  # type: ignore[arg-type]
+
+
+@attrs.frozen
+class _Content:
+    """A ZeroMQ frame of its own."""
+
+
+_Codec: TypeAlias = _Literal | _Number | _Counted | _Content
+
+
+@attrs.frozen
+class MessageFormat:
+    """One message rule.
+
+    Attributes:
+        name: the rule's name.
+        id: the command id's octet.
+        fields: what the rule consists of, in order: each part's name and how it is written.
+    """
+
+    name: str
+    id: bytes
+    fields: tuple[tuple[str, _Codec], ...]
+    field_names: tuple[str, ...] = attrs.field(init=False)
+    has_content: bool = attrs.field(init=False)
+
+    @field_names.default
+    def _list_names(self) -> tuple[str, ...]:
+        return tuple(name for name, codec in self.fields if not isinstance(codec, _Literal))
+
+    @has_content.default
+    def _find_content(self) -> bool:
+        return any(isinstance(codec, _Content) for _, codec in self.fields)
+
+    def frame_count(self, dialect: Dialect) -> int:
+        """How many frames the message has."""
+        return (2 if dialect is Dialect.RFC46 else 1) + self.has_content
+
+    def layout(self, dialect: Dialect) -> list[tuple[str, _Codec]]:
+        """The fields that stand in one frame, in order: all but the content."""
+        fields = [field for field in self.fields if not isinstance(field[1], _Content)]
+        if dialect is Dialect.LIBDAFKA:
+            version = next(index for index, (name, _) in enumerate(fields) if name == "version")
+            fields = [field for field in fields[version:] if (self.name, field[0]) not in _LIBDAFKA_LACKS]
+        return fields
+
+    def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
+        """The message's frames."""
+        written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self.layout(dialect))  # type: ignore[union-attr]
+        if dialect is Dialect.RFC46:
+            frames = [self.id + message.topic, written]
+        else:
+            frames = [self.id + message.topic + _TOPIC_END + written]
+        if self.has_content:
+            frames.append(message.octets("content"))
+        return frames
+
+    def decode(self, frames: Sequence[bytes], dialect: Dialect) -> Message:
+        """The message that these frames are. Raises `FrameFault`."""
+        if dialect is Dialect.RFC46:
+            topic, frame, at = frames[0][1:], frames[1], 0
+        else:
+            topic, end, _ = frames[0][1:].partition(_TOPIC_END)
+            if not end:
+                raise FrameFault(self.name, "topic", "the topic frame has no NUL octet after the topic")
+            frame, at = frames[0], len(topic) + 2
+        values: dict[str, Value] = {}
+        for name, codec in self.layout(dialect):
+            try:
+                value, after = codec.read(frame, at)  # type: ignore[union-attr]
+            except ValueError as error:
+                raise FrameFault(self.name, name, f"{name}, at octet {at}: {error}") from None
+            if not isinstance(codec, _Literal):
+                values[name] = value
+            at = after
+        if at != len(frame):
+            text = f"{len(frame) - at} octets are left over after {name}: {_hex(frame[at:])}"
+            raise FrameFault(self.name, name, text)
+        if self.has_content:
+            values["content"] = frames[-1]
+        return Message(self.name, topic, values)
+
+
+@attrs.frozen
+class Formats:
+    """Every message of the grammar, by name."""
+
+    by_name: Mapping[str, MessageFormat]
+    by_id: Mapping[bytes, MessageFormat] = attrs.field(init=False)
+
+    @by_id.default
+    def _index(self) -> dict[bytes, MessageFormat]:
+        return {form.id: form for form in self.by_name.values()}
+
+    @classmethod
+    def compile(cls, rules: Mapping[str, Expression]) -> Formats:
+        """The formats of all rules that begin with `signature` and a command id. Raises `GrammarError`."""
+        formats = {}
+        for name, expression in rules.items():
+            parts = expression.parts if isinstance(expression, InOrder) else ()
+            if parts[:1] == (Reference("signature"),):
+                formats[name] = _compile_message(name, parts, rules)
+        if not formats:
+            raise GrammarError("the grammar has no message rule: one that begins with signature and a command id")
+        return cls(formats)
+
+    def id_of(self, name: str) -> bytes:
+        """The command id of a message."""
+        return self.by_name[name].id
+
+    def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
+        """The message's frames."""
+        return self.by_name[message.name].encode(message, dialect)
+
+    def decode(self, frames: Sequence[bytes]) -> tuple[Message, Dialect]:
+        """The message that these frames are, and the dialect it is written in. Raises `FrameFault`."""
+        form = self.by_id.get(frames[0][:1]) if frames else None
+        if form is None:
+            known = " ".join(sorted(known.decode("latin-1") for known in self.by_id))
+            first = _hex(frames[0][:1]) if frames else ""
+            raise FrameFault("", "id", f"the topic frame begins with {first or 'nothing'}, not with an id of {known}")
+        for dialect in Dialect:
+            if len(frames) == form.frame_count(dialect):
+                return form.decode(frames, dialect), dialect
+        counts = " or ".join(str(form.frame_count(dialect)) for dialect in reversed(Dialect))
+        raise FrameFault(form.name, "frames", f"{form.name} has {len(frames)} frames, expected {counts}")
+
+
+def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str, Expression]) -> MessageFormat:
+    if len(parts) < 3 or not isinstance(parts[1], Octets) or len(parts[1].value) != 1:
+        raise GrammarError(f"the rule {name} must begin with signature, a command id such as %d'M', and version")
+    fields: list[tuple[str, _Codec]] = []
+    for index, part in enumerate(parts):
+        field = "id" if index == 1 else part.rule if isinstance(part, Reference) else ""
+        if not field:
+            raise GrammarError(f"the rule {name}: part {index + 1} must be the name of a field")
+        fields.append((field, _compile(part, rules, field)))
+    return MessageFormat(name, parts[1].value, tuple(fields))
+
+
+def _compile(expression: Expression, rules: Mapping[str, Expression], name: str) -> _Codec:
+    if isinstance(expression, Reference):
+        if expression.rule == _CONTENT_RULE:
+            return _Content()
+        return _compile({**CORE_RULES, **rules}[expression.rule], rules, expression.rule)
+    if isinstance(expression, Octets):
+        return _Literal(expression.value)
+    if isinstance(expression, Repeat) and _is_octet(expression.part) and expression.least == expression.most:
+        return _Number(expression.least)
+    if isinstance(expression, InOrder):
+        if all(isinstance(part, Octets) for part in expression.parts):
+            return _Literal(b"".join(part.value for part in expression.parts if isinstance(part, Octets)))
+        first, *rest = expression.parts
+        count = _compile(first, rules, name)
+        if isinstance(count, _Number) and len(rest) == 1 and isinstance(rest[0], Repeat):
+            if _is_octet(rest[0].part):
+                return _Counted(count)
+            element = _compile(rest[0].part, rules, name)
+            if isinstance(element, _Counted):
+                return _Counted(count, element)
+    raise GrammarError(f"the rule {name} describes nothing that can be a field: a number, counted octets, or a frame")
+
+
+def _is_octet(expression: Expression) -> bool:
+    return expression in {Reference("OCTET"), Reference("VCHAR")}
+
+
+@attrs.frozen
+class BeaconFormat:
+    """A beacon rule: each part is a frame, and must match a pattern."""
+
+    name: str
+    parts: tuple[tuple[str, re.Pattern[bytes]], ...]
+
+    @classmethod
+    def compile(cls, name: str, rules: Mapping[str, Expression]) -> BeaconFormat:
+        """The format of the rule `name`. Raises `GrammarError`."""
+        expression = rules.get(name)
+        if not isinstance(expression, InOrder) or not all(isinstance(part, Reference) for part in expression.parts):
+            raise GrammarError(f"the rule {name} must be a row of names, one for each frame")
+        names = [part.rule for part in expression.parts if isinstance(part, Reference)]
+        return cls(name, tuple((part, re.compile(_pattern(rules[part], rules), re.DOTALL)) for part in names))
+
+    def decode(self, frames: Sequence[bytes]) -> dict[str, bytes]:
+        """The beacon's parts by name. Raises `FrameFault`."""
+        if len(frames) != len(self.parts):
+            names = ", ".join(name for name, _ in self.parts)
+            text = f"a {self.name} has {len(self.parts)} frames ({names}), this one has {len(frames)}"
+            raise FrameFault(self.name, "frames", text)
+        for (name, pattern), frame in zip(self.parts, frames, strict=True):
+            if not pattern.fullmatch(frame):
+                raise FrameFault(self.name, name, f"{frame!r} is no {name} as the grammar has it")
+        return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
+
+
+def _pattern(expression: Expression, rules: Mapping[str, Expression]) -> bytes:
+    """The regular expression for a rule that refers to no rule that contains itself."""
+    if isinstance(expression, Octets):
+        return re.escape(expression.value)
+    if isinstance(expression, Range):
+        return b"[\\x%02x-\\x%02x]" % (expression.first, expression.last)
+    if isinstance(expression, Reference):
+        return _pattern({**CORE_RULES, **rules}[expression.rule], rules)
+    if isinstance(expression, Repeat):
+        most = b"" if expression.most is None else b"%d" % expression.most
+        return b"(?:%b){%d,%b}" % (_pattern(expression.part, rules), expression.least, most)
+    joint = b"|" if isinstance(expression, Choice) else b""
+    return b"(?:%b)" % joint.join(_pattern(part, rules) for part in expression.parts)
+
+
+def _hex(octets: bytes) -> str:
+    return octets[:16].hex(" ").upper() + (" …" if len(octets) > 16 else "")

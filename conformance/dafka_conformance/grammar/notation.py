@@ -1,0 +1,200 @@
+"""The grammar file read into expressions: ABNF (RFC 5234), by the `abnf` package, and the RFC's two additions to it.
+
+The additions are rewritten before parsing, since ABNF has no room for them: a command id `%d'M'` is the number `%d77`,
+and a role prefix `S:STORE-HELLO` becomes part of the rule's name, from which it is taken again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+from abnf import Node, ParseError
+from abnf.parser import ABNFGrammarRule
+
+from dafka_conformance.model import Role
+
+
+class GrammarError(Exception):
+    """The grammar file cannot be read; the text says where, and what was expected."""
+
+
+@attrs.frozen
+class Octets:
+    """Exactly these octets; letters in quotes match in either case, as ABNF has it."""
+
+    value: bytes
+
+
+@attrs.frozen
+class Range:
+    """One octet from `first` to `last`."""
+
+    first: int
+    last: int
+
+
+@attrs.frozen
+class Reference:
+    """Another rule, said by `role` in a traffic rule."""
+
+    rule: str
+    role: Role | None = None
+
+
+@attrs.frozen
+class Sequence:
+    """One after the other."""
+
+    parts: tuple[Expression, ...]
+
+
+@attrs.frozen
+class Choice:
+    """One of these."""
+
+    parts: tuple[Expression, ...]
+
+
+@attrs.frozen
+class Repeat:
+    """From `least` to `most` times (None: any number of times)."""
+
+    part: Expression
+    least: int
+    most: int | None
+
+
+Expression: TypeAlias = Octets | Range | Reference | Sequence | Choice | Repeat
+
+_COMMAND_ID = re.compile(r"%d'(.)'")
+_ROLE_PREFIX = re.compile(r"\b([PCS]):(?=[A-Za-z])")
+_ROLE_MARK = "--"
+_COMMENT = re.compile(r';(?=(?:[^"\n]*"[^"\n]*")*[^"\n]*$).*', re.MULTILINE)
+_BASES = {"hex-val": 16, "dec-val": 10, "bin-val": 2}
+
+CORE_RULES: Mapping[str, Expression] = {
+    "OCTET": Range(0x00, 0xFF),
+    "VCHAR": Range(0x21, 0x7E),
+    "DIGIT": Range(0x30, 0x39),
+    "HEXDIG": Choice((Range(0x30, 0x39), Range(0x41, 0x46), Range(0x61, 0x66))),
+}
+"""Those of RFC 5234's core rules that the grammar uses."""
+
+
+def read_rules(path: Path) -> dict[str, Expression]:
+    """The rules of a grammar file by name, in its order.
+
+    Raises `GrammarError` where the file cannot be read or is no ABNF, and where a rule is defined twice in two ways
+    or refers to one that is not there.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GrammarError(f"cannot read the grammar {path}: {error}") from None
+    return parse_rules(text, path.name)
+
+
+def parse_rules(text: str, name: str = "grammar") -> dict[str, Expression]:
+    """As `read_rules`, from text."""
+    prepared = _COMMAND_ID.sub(lambda match: f"%d{ord(match[1])}", _COMMENT.sub("", text))
+    prepared = _ROLE_PREFIX.sub(rf"\1{_ROLE_MARK}", prepared)
+    lines = [line.rstrip() for line in prepared.splitlines() if line.strip()]
+    try:
+        tree = ABNFGrammarRule("rulelist").parse_all("\r\n".join(lines) + "\r\n")
+    except ParseError as error:
+        raise GrammarError(f"{name} is not ABNF: {_first_bad_line(lines) or error}") from None
+    rules: dict[str, Expression] = {}
+    for node in _descendants(tree, "rule"):
+        rule, expression = _child(node, "rulename").value, _read(_child(node, "elements"))
+        if rules.setdefault(rule, expression) != expression:
+            raise GrammarError(f"{name} defines {rule} twice, and differently")
+    for rule, expression in rules.items():
+        for reference in references(expression):
+            if reference.rule not in rules and reference.rule not in CORE_RULES:
+                raise GrammarError(f"{name}: the rule {rule} refers to {reference.rule}, which is not defined")
+    return rules
+
+
+def references(expression: Expression) -> Iterator[Reference]:
+    """Every reference in an expression, from left to right."""
+    if isinstance(expression, Reference):
+        yield expression
+    elif isinstance(expression, Repeat):
+        yield from references(expression.part)
+    elif isinstance(expression, Sequence | Choice):
+        for part in expression.parts:
+            yield from references(part)
+
+
+def _first_bad_line(lines: list[str]) -> str:
+    """Rules that begin in the first column and cannot be parsed alone."""
+    rule: list[str] = []
+    for line in [*lines, "end"]:
+        if rule and not line[0].isspace():
+            try:
+                ABNFGrammarRule("rulelist").parse_all("\r\n".join(rule) + "\r\n")
+            except ParseError:
+                return rule[0].replace(_ROLE_MARK, ":").strip()
+            rule = []
+        rule.append(line)
+    return ""
+
+
+def _read(node: Node) -> Expression:
+    """The expression of an `alternation`, `concatenation`, `repetition`, `element` or anything that holds one."""
+    if node.name == "alternation":
+        return _joined(Choice, [_read(child) for child in node.children if child.name == "concatenation"])
+    if node.name == "concatenation":
+        return _joined(Sequence, [_read(child) for child in node.children if child.name == "repetition"])
+    if node.name == "repetition":
+        part = _read(_child(node, "element"))
+        counts = [child.value for child in node.children if child.name == "repeat"]
+        return Repeat(part, *_read_counts(counts[0])) if counts else part
+    if node.name == "option":
+        return Repeat(_read(_child(node, "alternation")), 0, 1)
+    if node.name == "rulename":
+        role, mark, rule = node.value.partition(_ROLE_MARK)
+        return Reference(rule, Role(role)) if mark else Reference(node.value)
+    if node.name == "num-val":
+        return _read_number(node.children[-1])
+    if node.name == "char-val":
+        return Octets(node.value.partition('"')[2].rstrip('"').encode("ascii"))
+    for child in node.children:
+        if child.name in {"alternation", "element", "group", "option", "rulename", "num-val", "char-val"}:
+            return _read(child)
+    raise GrammarError(f"cannot read {node.value!r} in the grammar")
+
+
+def _joined(kind: type[Choice] | type[Sequence], parts: list[Expression]) -> Expression:
+    return parts[0] if len(parts) == 1 else kind(tuple(parts))
+
+
+def _read_counts(text: str) -> tuple[int, int | None]:
+    least, star, most = text.partition("*")
+    if not star:
+        return int(text), int(text)
+    return int(least or 0), int(most) if most else None
+
+
+def _read_number(node: Node) -> Expression:
+    digits, base = node.value[1:], _BASES[node.name]
+    if "-" in digits:
+        first, last = digits.split("-")
+        return Range(int(first, base), int(last, base))
+    return Octets(bytes(int(part, base) for part in digits.split(".")))
+
+
+def _child(node: Node, name: str) -> Node:
+    return next(child for child in node.children if child.name == name)
+
+
+def _descendants(node: Node, name: str) -> Iterator[Node]:
+    for child in node.children:
+        if child.name == name:
+            yield child
+        else:
+            yield from _descendants(child, name)

@@ -1,0 +1,157 @@
+"""Is what was said in an order that the traffic rules accept?
+
+On the wire many dialogues are spoken at once, and what was said once may be said again (a HEAD every second, an ACK of
+what was acknowledged). So the recogniser keeps every point that any dialogue has reached, with the partition and the
+nodes that it is about, and accepts a message that continues one of them or begins a new one. What it rejects was said
+without the message that must come before it: an ACK of a partition of which no record was published, a CONSUMER-HELLO
+to a store that did not introduce itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+import attrs
+
+from dafka_conformance.grammar.formats import Message
+from dafka_conformance.grammar.notation import Choice, Expression, Reference, Repeat, Sequence
+from dafka_conformance.grammar.sentences import START_RULE, Terminal
+from dafka_conformance.model import Role
+
+_Binding: TypeAlias = tuple[tuple[str, bytes], ...]
+
+
+@attrs.define(eq=False)
+class _State:
+    """A point in the rules: where each terminal leads, and where one gets without saying anything."""
+
+    moves: list[tuple[Terminal, _State]] = attrs.field(factory=list)
+    silent: list[_State] = attrs.field(factory=list)
+
+
+class Recogniser:
+    """Everything that has been said in one cluster so far."""
+
+    def __init__(self, rules: Mapping[str, Expression]) -> None:
+        self._start = _State()
+        _connect(rules[START_RULE], rules, self._start, _State())
+        self._reached: dict[Terminal, dict[_Binding, set[_State]]] = {}
+        self._terminals = set(_terminals(self._start))
+
+    def roles_of(self, message: str) -> set[Role]:
+        """The roles that may say it, by its prefixes in the rules."""
+        return {terminal.role for terminal in self._terminals if terminal.message == message}
+
+    def accept(self, role: Role, message: Message) -> bool:
+        """Takes note that it was said; tells whether the rules allow it here."""
+        terminal = Terminal(role, message.name)
+        facts = _facts(message)
+        is_accepted = False
+        for binding, state in list(self._continuable(terminal)):
+            joined = _join(dict(binding), facts, message.name)
+            if joined is not None:
+                is_accepted = True
+                self._reach(joined, state)
+        return is_accepted
+
+    def _continuable(self, terminal: Terminal) -> Iterator[tuple[_Binding, _State]]:
+        """What a terminal may follow, with what that was about, and where it leads."""
+        for follower in _moves(self._start, terminal):
+            yield (), follower
+        for binding, states in self._reached.get(terminal, {}).items():
+            for state in states:
+                yield binding, state
+
+    def _reach(self, facts: Mapping[str, bytes], state: _State) -> None:
+        binding = tuple(sorted(facts.items()))
+        for terminal, follower in _all_moves(state):
+            self._reached.setdefault(terminal, {}).setdefault(binding, set()).add(follower)
+
+
+def _facts(message: Message) -> dict[str, bytes]:
+    """What a message is about: the partition, and the nodes that ask and are answered."""
+    if message.name in {"RECORD", "HEAD"}:
+        return {"partition": message.octets("address")}
+    if message.name == "DIRECT-HEAD":
+        return {"partition": message.octets("address"), "consumer": message.topic}
+    if message.name == "FETCH":
+        return {"partition": message.topic, "requestor": message.octets("address")}
+    if message.name == "DIRECT-RECORD":
+        return {"partition": message.octets("address"), "requestor": message.topic}
+    if message.name == "ACK":
+        return {"partition": message.topic}
+    if message.name in {"GET-HEADS", "CONSUMER-HELLO"}:
+        return {"consumer": message.octets("address")}
+    return {"consumer": message.topic} if message.name == "STORE-HELLO" else {}
+
+
+_BEGINS = {
+    "RECORD": {"partition"},
+    "HEAD": {"partition"},
+    "DIRECT-HEAD": {"partition"},
+    "FETCH": {"requestor"},
+    "STORE-HELLO": {"consumer"},
+    "GET-HEADS": {"consumer"},
+}
+"""What a dialogue is about from this message on, whatever it was about before."""
+
+
+def _join(before: dict[str, bytes], facts: Mapping[str, bytes], name: str) -> dict[str, bytes] | None:
+    """What the dialogue is about with this message; None where it is about something else."""
+    begins = _BEGINS.get(name, set())
+    for key, value in facts.items():
+        if key not in begins and before.get(key, value) != value:
+            return None
+    return before | facts
+
+
+def _connect(expression: Expression, rules: Mapping[str, Expression], start: _State, end: _State) -> None:
+    if isinstance(expression, Reference):
+        if expression.role is not None:
+            start.moves.append((Terminal(expression.role, expression.rule), end))
+        else:
+            _connect(rules[expression.rule], rules, start, end)
+    elif isinstance(expression, Choice):
+        for part in expression.parts:
+            _connect(part, rules, start, end)
+    elif isinstance(expression, Sequence):
+        for part in expression.parts[:-1]:
+            middle = _State()
+            _connect(part, rules, start, middle)
+            start = middle
+        _connect(expression.parts[-1], rules, start, end)
+    elif isinstance(expression, Repeat):
+        # One pass at least, and back to its beginning where it may be repeated: bounds above 1 are not counted.
+        entry, leave = _State(), _State()
+        start.silent.append(entry)
+        leave.silent.append(end)
+        _connect(expression.part, rules, entry, leave)
+        if expression.most != 1:
+            leave.silent.append(entry)
+        if expression.least == 0:
+            start.silent.append(end)
+
+
+def _all_moves(state: _State) -> Iterator[tuple[Terminal, _State]]:
+    seen, waiting = {state}, [state]
+    while waiting:
+        here = waiting.pop()
+        yield from here.moves
+        new = [follower for follower in here.silent if follower not in seen]
+        seen.update(new)
+        waiting += new
+
+
+def _moves(state: _State, terminal: Terminal) -> Iterator[_State]:
+    return (follower for found, follower in _all_moves(state) if found == terminal)
+
+
+def _terminals(start: _State) -> Iterator[Terminal]:
+    seen, waiting = {start}, [start]
+    while waiting:
+        for terminal, follower in _all_moves(waiting.pop()):
+            yield terminal
+            if follower not in seen:
+                seen.add(follower)
+                waiting.append(follower)

@@ -1,0 +1,114 @@
+"""The sentences of the traffic rules: every way in which they may go, with options both ways and few repetitions.
+
+A sentence is a row of terminals, such as `P:RECORD S:FETCH P:DIRECT-RECORD S:ACK`. A repetition is taken 0, 1, 2 and
+`MANY` times, as far as its bounds allow. Once, it takes each of its alternatives; more often, the alternatives take
+turns, so that each occurs at each count, and where they are few, each also fills the whole repetition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import TypeAlias
+
+import attrs
+
+from dafka_conformance.grammar.notation import (
+    Choice,
+    Expression,
+    GrammarError,
+    Reference,
+    Repeat,
+    Sequence,
+)
+from dafka_conformance.model import Role
+
+START_RULE = "DAFKA"
+MANY = 5
+
+
+@attrs.frozen
+class Terminal:
+    """A message, and the role that says it."""
+
+    role: Role
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.role.value}:{self.message}"
+
+
+Sentence: TypeAlias = tuple[Terminal, ...]
+
+
+@attrs.frozen
+class NamedSentence:
+    """A sentence, and the rule that it is of: an alternative of the start rule."""
+
+    rule: str
+    number: int
+    terminals: Sentence
+
+    @property
+    def name(self) -> str:
+        """As in `publish.07`."""
+        return f"{self.rule}.{self.number:02}"
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.terminals))
+
+
+def all_sentences(rules: Mapping[str, Expression]) -> list[NamedSentence]:
+    """Every sentence of every alternative of the start rule, each once. Raises `GrammarError`."""
+    start = rules.get(START_RULE)
+    if start is None:
+        raise GrammarError(f"the grammar has no rule {START_RULE}")
+    alternatives = start.parts if isinstance(start, Choice) else (start,)
+    named: list[NamedSentence] = []
+    seen: set[Sentence] = set()
+    for alternative in alternatives:
+        rule = alternative.rule if isinstance(alternative, Reference) else START_RULE
+        new = [sentence for sentence in expand(alternative, rules) if sentence and sentence not in seen]
+        seen.update(new)
+        named += [NamedSentence(rule, number, sentence) for number, sentence in enumerate(new, 1)]
+    return named
+
+
+def expand(expression: Expression, rules: Mapping[str, Expression], above: tuple[str, ...] = ()) -> list[Sentence]:
+    """The sentences of one traffic expression, each once. Raises `GrammarError`."""
+    if isinstance(expression, Reference):
+        if expression.role is not None:
+            return [(Terminal(expression.role, expression.rule),)]
+        if expression.rule in above:
+            raise GrammarError(f"the traffic rule {expression.rule} contains itself")
+        return expand(rules[expression.rule], rules, (*above, expression.rule))
+    if isinstance(expression, Choice):
+        return _unique(sentence for part in expression.parts for sentence in expand(part, rules, above))
+    if isinstance(expression, Sequence):
+        parts = [expand(part, rules, above) for part in expression.parts]
+        return _unique(sum(chosen, ()) for chosen in product(*parts))
+    if isinstance(expression, Repeat):
+        alternatives = expand(expression.part, rules, above)
+        return _unique(sentence for count in _counts(expression) for sentence in _repeated(alternatives, count))
+    raise GrammarError("a traffic rule consists of messages with a role prefix, such as S:ACK, and of other such rules")
+
+
+def _counts(repeat: Repeat) -> list[int]:
+    return [
+        count for count in (0, 1, 2, MANY) if count >= repeat.least and (repeat.most is None or count <= repeat.most)
+    ]
+
+
+def _repeated(alternatives: list[Sentence], count: int) -> Iterable[Sentence]:
+    if count == 0:
+        yield ()
+        return
+    size = len(alternatives)
+    for start in range(0, size, 1 if size <= count else count):
+        yield sum((alternatives[(start + turn) % size] for turn in range(count)), ())
+    if size <= count:
+        yield from (alternative * count for alternative in alternatives)
+
+
+def _unique(sentences: Iterable[Sentence]) -> list[Sentence]:
+    return list(dict.fromkeys(sentences))

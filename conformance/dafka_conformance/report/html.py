@@ -1,0 +1,159 @@
+"""A run as one HTML page that needs nothing else: no script, no font, no picture from elsewhere.
+
+Whatever a target said stands in it as text. Charts are drawn for the scenarios that went wrong, and of long traces for
+what is around the faults, so that the page stays small enough to be sent around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import groupby
+
+import attrs
+import jinja2
+
+from dafka_conformance.model import (
+    Clause,
+    ClauseVerdict,
+    Dialect,
+    Outcome,
+    Role,
+    Run,
+    ScenarioResult,
+    Verdict,
+)
+from dafka_conformance.report.diagram import Diagram, cut, draw
+from dafka_conformance.report.findings import (
+    Failure,
+    dialects_of,
+    duration,
+    failures,
+    faults,
+    figures,
+    printable,
+)
+
+EVENTS_MAX = 60
+"""Events in a chart, where there are few charts."""
+EVENTS_MIN = 8
+"""Events in a chart, where there are many."""
+ROWS_MAX = 3200
+"""Events in all charts together; what is beyond gets no chart. At about a kilobyte each this keeps the page small."""
+LINKS_MAX = 40
+"""Scenarios that are named beside a clause."""
+
+
+@attrs.frozen
+class _ClauseRow:
+    """A clause in the matrix: its verdicts by dialect, and the scenarios that decided them."""
+
+    clause: Clause
+    verdicts: Mapping[Dialect, ClauseVerdict]
+    scenarios: tuple[str, ...]
+
+    @property
+    def is_violated(self) -> bool:
+        return any(verdict.verdict is Verdict.VIOLATES for verdict in self.verdicts.values())
+
+
+@attrs.frozen
+class _ScenarioRow:
+    """A scenario in the list of all: what came of it in each dialect."""
+
+    scenario: str
+    title: str
+    role: Role
+    results: Mapping[Dialect, ScenarioResult]
+
+
+@attrs.frozen
+class _FailureBlock:
+    """A scenario that went wrong, with its charts."""
+
+    failure: Failure
+    diagrams: tuple[tuple[Dialect, Diagram], ...]
+    left_out: int
+
+
+def to_html(run: Run) -> str:
+    """The page, as a text to be written in UTF-8."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dafka_conformance", "report"),
+        autoescape=True,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"cut": cut, "duration": duration}
+    blocks = _blocks(failures(run))
+    scenarios = _scenarios(run.results)
+    return environment.get_template("report.html.jinja").render(
+        run=run,
+        headline=_headline(run),
+        date=datetime.fromtimestamp(run.started_at, UTC),
+        figures=figures(run),
+        dialects=dialects_of(run),
+        sections=_sections(run.verdicts),
+        blocks=blocks,
+        scenarios=scenarios,
+        links_max=LINKS_MAX,
+        places={row.scenario: place for place, row in enumerate(scenarios)},
+        failed={block.failure.scenario: place for place, block in reversed(list(enumerate(blocks)))},
+        outcomes=Outcome,
+        verdicts=Verdict,
+    )
+
+
+def _shown(value: object) -> object:
+    """What stands in the page for a value: no letter that cannot be printed, for some are not allowed in HTML."""
+    if type(value) is not str:  # what is marked as safe is a subclass, and the page's own
+        return value
+    return value if value.isprintable() else "\n".join(printable(line) for line in value.split("\n"))
+
+
+def _headline(run: Run) -> str:
+    counts = figures(run)
+    violated = counts.clauses[Verdict.VIOLATES]
+    if violated:
+        return f"{violated} clause{'' if violated == 1 else 's'} violated"
+    if not run.conforms:
+        return "Some scenarios could not be played"
+    return "No clause violated" if counts.clauses[Verdict.CONFORMS] else "Nothing was tested"
+
+
+def _sections(verdicts: Iterable[ClauseVerdict]) -> list[tuple[str, list[_ClauseRow]]]:
+    sections = []
+    for section, of_section in groupby(verdicts, key=lambda verdict: verdict.clause.section):
+        rows = []
+        for clause, grouped in groupby(of_section, key=lambda verdict: verdict.clause):
+            by_dialect = {verdict.dialect: verdict for verdict in grouped}
+            names = {name for verdict in by_dialect.values() for name in verdict.scenarios}
+            rows.append(_ClauseRow(clause, by_dialect, tuple(sorted(names))))
+        sections.append((section, rows))
+    return sections
+
+
+def _scenarios(results: Iterable[ScenarioResult]) -> list[_ScenarioRow]:
+    rows: dict[tuple[str, Role], dict[Dialect, ScenarioResult]] = {}
+    for result in results:
+        rows.setdefault((result.scenario, result.role), {})[result.dialect] = result
+    return [
+        _ScenarioRow(scenario, next(iter(by_dialect.values())).title, role, by_dialect)
+        for (scenario, role), by_dialect in rows.items()
+    ]
+
+
+def _blocks(found: Iterable[Failure]) -> list[_FailureBlock]:
+    charted = [(failure, failure.charted) for failure in found]
+    count = sum(len(results) for _, results in charted)
+    events_max = max(EVENTS_MIN, min(EVENTS_MAX, ROWS_MAX // max(count, 1)))
+    left = ROWS_MAX // events_max
+    blocks = []
+    for failure, results in charted:
+        drawn = results[:left]
+        left -= len(drawn)
+        diagrams = tuple((result.dialect, draw(result, faults(result), events_max)) for result in drawn)
+        blocks.append(_FailureBlock(failure, diagrams, len(results) - len(drawn)))
+    return blocks

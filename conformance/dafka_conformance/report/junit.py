@@ -1,0 +1,80 @@
+"""A run as JUnit XML, as build servers read it: a suite for each dialect, a case for each scenario.
+
+The class of a case is the target's role. A scenario that failed has the exchange as a chart in its failure's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from xml.etree import ElementTree
+
+from dafka_conformance.model import Clause, Dialect, Outcome, Run, ScenarioResult
+from dafka_conformance.report.chart import chart
+from dafka_conformance.report.findings import dialects_of, faults, went_wrong
+
+_ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_EVENTS_MAX = 60
+_WIDTH = 120
+
+
+def to_junit(run: Run) -> str:
+    """The XML, as a text to be written in UTF-8. What XML cannot hold is left out."""
+    clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
+    root = ElementTree.Element("testsuites", name=_legal(run.target), time=f"{run.seconds:.3f}")
+    for dialect in dialects_of(run):
+        _add_suite(root, run, dialect, clauses)
+    for attribute in ("tests", "failures", "errors", "skipped"):
+        root.set(attribute, str(sum(int(suite.get(attribute, 0)) for suite in root)))
+    ElementTree.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(root, encoding="unicode")}\n'
+
+
+def _add_suite(root: ElementTree.Element, run: Run, dialect: Dialect, clauses: Mapping[str, Clause]) -> None:
+    results = [result for result in run.results if result.dialect is dialect]
+    suite = ElementTree.SubElement(
+        root,
+        "testsuite",
+        name=dialect.value,
+        timestamp=datetime.fromtimestamp(run.started_at, UTC).strftime("%Y-%m-%dT%H:%M:%S"),
+        time=f"{sum(result.seconds for result in results):.3f}",
+    )
+    for result in results:
+        _add_case(suite, result, clauses)
+    suite.set("tests", str(len(results)))
+    for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(suite.findall(f"testcase/{tag}"))))
+
+
+def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mapping[str, Clause]) -> None:
+    case = ElementTree.SubElement(
+        suite,
+        "testcase",
+        classname=result.role.title,
+        name=_legal(result.scenario),
+        time=f"{result.seconds:.3f}",
+    )
+    if result.outcome is Outcome.SKIPPED:
+        ElementTree.SubElement(case, "skipped", message=_legal(result.reason))
+    elif result.outcome is Outcome.BROKEN:
+        error = ElementTree.SubElement(case, "error", type="broken", message=_legal(result.reason))
+        error.text = _legal(_text(result))
+    elif went_wrong(result, clauses):
+        messages = dict.fromkeys(check.message or check.clause for check in result.checks if not check.holds)
+        message = "; ".join(messages) or result.reason or "the scenario failed"
+        failure = ElementTree.SubElement(case, "failure", type="violation", message=_legal(message))
+        failure.text = _legal(_text(result))
+
+
+def _text(result: ScenarioResult) -> str:
+    """What was found, one clause a line, and the exchange."""
+    lines = [line for line in (result.title, result.reason) if line]
+    lines.extend(f"{check.clause}: {check.message}" for check in result.checks if not check.holds)
+    if result.trace:
+        lines.extend(["", *chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)])
+    return "\n".join(lines)
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("", text)

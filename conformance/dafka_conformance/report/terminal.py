@@ -1,0 +1,334 @@
+"""A run on the terminal, or in a log: the progress while it lasts, and what came of it.
+
+Where the output is not a terminal there is no colour, no bar, and no line is broken that a program might look for.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+import attrs
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Column
+from rich.text import Text
+
+from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.report.chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, chart
+from dafka_conformance.report.findings import Failure, dialects_of, duration, failures, faults, figures, printable
+
+WIDTH_PLAIN = 120
+"""How wide a chart is where the output has no width of its own."""
+
+_EVENTS_MAX = 24
+_WIDTH_MIN = 40
+_DASH = "\N{EN DASH}"
+_MARKS = {
+    Verdict.CONFORMS: ("✓", "green"),
+    Verdict.VIOLATES: ("✗", "bold red"),
+    Verdict.NOT_TESTED: (_DASH, "dim"),
+    Verdict.DOES: ("●", "green"),
+    Verdict.DOES_NOT: ("○", "yellow"),
+}
+_ASCII = str.maketrans(
+    {"✓": "+", "✗": "x", _DASH: "-", "●": "*", "○": "o", "·": ".", "…": "~", TIMES_MARK: "x", "§": "s"}
+    | dict.fromkeys("─╌━", "-")
+    | dict.fromkeys("▶▷", ">")
+)
+
+
+def print_matrix(run: Run, console: Console) -> None:
+    """Prints what came of a run: the matrix of clauses, each violation with its exchange, and one line of figures."""
+    out = _Printer(console)
+    _print_table(run, out)
+    for failure in failures(run):
+        if failure.is_broken or any(finding.is_violation for finding in failure.findings):
+            _print_failure(failure, out)
+    _print_untested(run, out)
+    _print_readings(run, out)
+    out.line()
+    out.line(summary(run), "bold green" if run.conforms else "bold red")
+
+
+def summary(run: Run) -> str:
+    """The run in a line, as in `38 clauses conform, 2 violated, 5 not tested; 120 scenarios in 74 s`."""
+    counts = figures(run)
+    conform = counts.clauses[Verdict.CONFORMS]
+    parts = [
+        f"{conform} {'clause conforms' if conform == 1 else 'clauses conform'}",
+        f"{counts.clauses[Verdict.VIOLATES]} violated",
+        f"{counts.clauses[Verdict.NOT_TESTED]} not tested",
+    ]
+    done, not_done = counts.clauses[Verdict.DOES], counts.clauses[Verdict.DOES_NOT]
+    if done + not_done:
+        parts.append(f"{done} of {done + not_done} optional ones followed")
+    total = len(run.results)
+    unusual = [
+        f"{counts.scenarios[outcome]} {outcome.value}"
+        for outcome in (Outcome.BROKEN, Outcome.SKIPPED)
+        if counts.scenarios[outcome]
+    ]
+    scenarios = f"{total} scenario{'' if total == 1 else 's'}" + (f" ({', '.join(unusual)})" if unusual else "")
+    return f"{', '.join(parts)}; {scenarios} in {duration(run.seconds)}"
+
+
+class Progress:
+    """Shows how far a run has come, for as long as the block lasts.
+
+    On a terminal it is a bar with what passed, what did not and what is running; elsewhere a line for each scenario
+    that failed or broke, and nothing for the others.
+
+    Arguments:
+        console: where to.
+        total: how many scenarios there are, each dialect counted.
+    """
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._out = _Printer(console)
+        self._running: dict[tuple[str, Dialect], None] = {}
+        self._passed = self._failed = 0
+        self._task = TaskID(0)
+        self._bar: Bar | None = None
+        if console.is_terminal:
+            self._bar = Bar(
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("[green]{task.fields[passed]} passed[/], [red]{task.fields[failed]} failed[/]"),
+                TimeElapsedColumn(),
+                _RunningColumn("{task.fields[running]}"),
+                console=console,
+                transient=True,
+                expand=True,
+            )
+            self._task = self._bar.add_task("", total=total, passed=0, failed=0, running="")
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def started(self, name: str, dialect: Dialect) -> None:
+        """A scenario is running."""
+        self._running[name, dialect] = None
+        self._show()
+
+    def finished(self, result: ScenarioResult) -> None:
+        """A scenario has ended, or was skipped."""
+        self._running.pop((result.scenario, result.dialect), None)
+        is_wrong = result.outcome in {Outcome.FAILED, Outcome.BROKEN}
+        self._passed += result.outcome is Outcome.PASSED
+        self._failed += is_wrong
+        if self._bar is not None:
+            self._bar.advance(self._task)
+            self._show()
+        elif is_wrong:
+            found = next((check.message for check in result.checks if not check.holds), "") or result.reason
+            name = f"{result.scenario} ({result.dialect.value})"
+            self._out.line(f"{result.outcome.value}: {name}: {' '.join(found.split())}")
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            running = ", ".join(f"{name} ({dialect.value})" for name, dialect in self._running)
+            self._bar.update(self._task, passed=self._passed, failed=self._failed, running=printable(running))
+
+
+class _RunningColumn(TextColumn):
+    """The names of the running scenarios, on the line that is left, and never taken for markup."""
+
+    def __init__(self, text_format: str) -> None:
+        super().__init__(text_format, style="dim", markup=False)
+
+    def get_table_column(self) -> Column:
+        return Column(no_wrap=True, overflow="ellipsis", ratio=1)
+
+
+@attrs.define
+class _Printer:
+    """Writes lines, each as one line, in letters that the output has."""
+
+    console: Console
+
+    @property
+    def width(self) -> int:
+        """How wide a text that is meant for the eye may be."""
+        return self.console.width if self.console.is_terminal else max(self.console.width, WIDTH_PLAIN)
+
+    def text(self, text: str) -> str:
+        """A text with what the output cannot show replaced."""
+        text = printable(text)
+        encoding = self.console.encoding
+        if encoding.startswith("utf"):
+            return text
+        return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Prints one line."""
+        self.spans((text, style))
+
+    def spans(self, *spans: tuple[str, str]) -> None:
+        """Prints one line of several styles."""
+        line = Text.assemble(*((self.text(text), style) for text, style in spans))
+        self.console.print(line, soft_wrap=True, highlight=False)
+
+    def paragraph(self, first: str, text: str, style: str = "") -> None:
+        """Prints a text behind a first word or mark, its further lines indented; it is wrapped on a terminal alone."""
+        indent = " " * (len(first) - len(first.lstrip()) + 2)
+        start = first
+        for line in text.splitlines() or [""]:
+            if self.console.is_terminal:
+                width = max(self.width, _WIDTH_MIN)
+                lines = textwrap.wrap(line, width, initial_indent=start, subsequent_indent=indent) or [start]
+            else:
+                lines = [f"{start}{line}"]
+            for wrapped in lines:
+                self.line(wrapped, style)
+            start = indent
+
+
+def _print_table(run: Run, out: _Printer) -> None:
+    """One row a clause. Rich's own tables would shorten a long name where the output is narrow."""
+    dialects = dialects_of(run)
+    rows: list[list[tuple[str, str]]] = [[(title, "bold") for title in ("clause", "level", *_values(dialects))]]
+    for section, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause.section):
+        rows.append([(section, "bold")])
+        for clause, grouped in groupby(verdicts, key=lambda verdict: verdict.clause):
+            by_dialect = {verdict.dialect: _cell(verdict) for verdict in grouped}
+            cells = [by_dialect.get(dialect, ("", "")) for dialect in dialects]
+            rows.append([(f"  {clause.id}", ""), (clause.level.value, ""), *cells])
+    full = [row for row in rows if len(row) > 1]
+    widths = [max(len(row[column][0]) for row in full) for column in range(len(dialects) + 2)]
+    out.line(f"{run.target}: clauses by verdict", "bold")
+    for row in rows:
+        last = len(row) - 1
+        out.spans(*((text if n == last else f"{text:<{widths[n]}}  ", style) for n, (text, style) in enumerate(row)))
+
+
+def _cell(verdict: ClauseVerdict) -> tuple[str, str]:
+    mark, style = _MARKS[verdict.verdict]
+    return f"{mark} {verdict.verdict.value}", style
+
+
+def _print_failure(failure: Failure, out: _Printer) -> None:
+    dialects = _names(result.dialect for result in failure.results)
+    out.line()
+    out.spans(
+        (f"{FAULT_MARK} {failure.scenario}", "bold red"),
+        (f"  {failure.role.title}, {dialects}", "dim"),
+    )
+    if failure.title:
+        out.paragraph("  ", failure.title)
+    for finding in failure.findings:
+        if not finding.is_violation:
+            continue
+        if finding.clause is not None:
+            clause = finding.clause
+            out.paragraph(f"  {clause.id} ", f"({clause.level.value}, {clause.section}): {clause.text}")
+        elif finding.clause_id:
+            out.line(f"  {finding.clause_id}")
+        only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
+        out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+    for result in failure.charted:
+        out.line(f"  the exchange in {result.dialect.value}:", "dim")
+        _print_chart(chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
+
+
+def _print_chart(lines: Iterable[str], out: _Printer) -> None:
+    fault_indent: float = math.inf
+    for line in lines:
+        text = line.lstrip()
+        indent = len(line) - len(text)
+        if text.startswith(FAULT_MARK):
+            fault_indent = indent
+            style = "red"
+        elif indent > fault_indent > 0:  # the rest of what is wrong
+            style = "red"
+        else:
+            style = "dim" if text.startswith(OMITTED_MARK) else ""
+        out.line(f"  {line}", style)
+
+
+def _print_untested(run: Run, out: _Printer) -> None:
+    """The missing roles with the clauses that they leave untested, then the other reasons with theirs."""
+    untested = [verdict for verdict in run.verdicts if verdict.verdict is Verdict.NOT_TESTED]
+    groups: dict[str, dict[str, None]] = {}
+    for verdict in untested:
+        clause = verdict.clause
+        if clause.untestable:
+            reason = "cannot be told from outside"
+        elif _is_without_target(verdict, run.missing_roles):
+            continue
+        else:
+            dialect = "" if _is_everywhere(verdict, untested, run) else f" ({verdict.dialect.value})"
+            reason = f"{verdict.reason}{dialect}"
+        groups.setdefault(reason, {})[clause.id] = None
+    if not groups and not run.missing_roles:
+        return
+    out.line()
+    out.line("not tested", "bold")
+    for role, why in run.missing_roles.items():
+        left = dict.fromkeys(
+            verdict.clause.id
+            for verdict in untested
+            if role in verdict.clause.roles and _is_without_target(verdict, run.missing_roles)
+        )
+        leaves = f"; leaves untested: {', '.join(left)}" if left else ""
+        out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
+    for reason, names in groups.items():
+        out.paragraph("  ", f"{reason}: {', '.join(names)}")
+
+
+def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
+    clause = verdict.clause
+    return not clause.untestable and bool(clause.roles) and all(role in missing_roles for role in clause.roles)
+
+
+def _is_everywhere(verdict: ClauseVerdict, untested: Iterable[ClauseVerdict], run: Run) -> bool:
+    """Is a clause untested for the same reason in every dialect?"""
+    alike = [other for other in untested if other.clause.id == verdict.clause.id and other.reason == verdict.reason]
+    return len(alike) == len(dialects_of(run))
+
+
+def _print_readings(run: Run, out: _Printer) -> None:
+    readings: dict[tuple[str, str], list[ClauseVerdict]] = {}
+    for verdict in run.verdicts:
+        if verdict.reading:
+            readings.setdefault((verdict.clause.id, verdict.reading), []).append(verdict)
+    if not readings:
+        return
+    out.line()
+    out.line("readings that the target follows, where the RFC contradicts itself", "bold")
+    for (name, reading), verdicts in readings.items():
+        out.paragraph(f"  {name}: ", "".join(_reading(reading, verdicts, run)))
+
+
+def _reading(reading: str, verdicts: list[ClauseVerdict], run: Run) -> Iterator[str]:
+    clause = verdicts[0].clause
+    yield reading
+    if len(verdicts) < len(dialects_of(run)):
+        yield f" ({_names(verdict.dialect for verdict in verdicts)})"
+    if reading in clause.readings:
+        yield f", {clause.readings[reading]}"
+    if clause.holds and reading != clause.holds:
+        yield f"; the suite takes {clause.holds}"
+        if clause.erratum:
+            yield f" (erratum {clause.erratum})"
+
+
+def _names(dialects: Iterable[Dialect]) -> str:
+    return ", ".join(dict.fromkeys(_values(dialects)))
+
+
+def _values(dialects: Iterable[Dialect]) -> Iterator[str]:
+    return (dialect.value for dialect in dialects)

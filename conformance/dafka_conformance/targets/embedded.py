@@ -1,0 +1,164 @@
+"""This project's roles within the suite's own process and event loop.
+
+Variants of the roles (deliberately broken ones, say) are targets too: a subclass names other functions to serve or to
+open them with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import trio
+
+import dafka
+from dafka.records import decode_text
+from dafka.roles.scope import single_exception
+from dafka_conformance.model import Dialect, Role
+from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError
+
+DAY_MS = 24 * 60 * 60 * 1000
+"""A producer waits for ACKs for as long as any scenario may take."""
+
+
+class EmbeddedTarget(Target):
+    """Every role of this project, in this process.
+
+    Attributes:
+        serve_tower, serve_store: what to run as `dafka.serve_tower` and `dafka.serve_store`.
+        open_producer, open_consumer: what to open as `dafka.open_producer` and `dafka.open_consumer`.
+    """
+
+    name = "embedded"
+    dialects = tuple(Dialect)
+    abilities: Mapping[Role, frozenset[Ability]] = {
+        Role.TOWER: frozenset({Ability.START}),
+        Role.STORE: frozenset({Ability.START, Ability.KILL}),
+        Role.PRODUCER: frozenset({Ability.START, Ability.FEED, Ability.CHOOSE_TOPIC}),
+        Role.CONSUMER: frozenset({Ability.START, Ability.COLLECT, Ability.CHOOSE_TOPIC, Ability.LATEST}),
+    }
+
+    serve_tower: Callable[..., Any] = staticmethod(dafka.serve_tower)
+    serve_store: Callable[..., Any] = staticmethod(dafka.serve_store)
+    open_producer: Callable[..., AbstractAsyncContextManager[dafka.Producer]] = staticmethod(dafka.open_producer)
+    open_consumer: Callable[..., AbstractAsyncContextManager[dafka.Consumer]] = staticmethod(dafka.open_consumer)
+
+    @asynccontextmanager
+    async def start(self, request: Request) -> AsyncIterator[Node]:
+        """Runs a role. A tower or a store listens when the block begins; the others join meanwhile."""
+        node = EmbeddedNode()
+        role = self._role(request, node)
+        with single_exception():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(node.run, role)
+                try:
+                    await node.started.wait()
+                    if not node.has_started:
+                        raise TargetError(f"the {request.role.title} of {self.name}: {node.last_words}")
+                    yield node
+                finally:
+                    node.cancel()
+
+    def config(self, request: Request) -> dafka.Config:
+        """The settings that a role of this request is run with."""
+        return (
+            dafka.Config()
+            .override("node", wire=request.dialect.value, bind="tcp://127.0.0.1:*")
+            .override("beacon", sub_addresses=(request.sub_endpoint,), pub_addresses=(request.pub_endpoint,))
+            .override("tower", sub_address=request.sub_endpoint, pub_address=request.pub_endpoint)
+            .override("store", storage=f"sqlite:{request.folder / 'store.db'}")
+            .override("producer", close_timeout_ms=DAY_MS)
+            .override("consumer", offset_reset="earliest" if request.reset is Reset.EARLIEST else "latest")
+        )
+
+    def _role(self, request: Request, node: EmbeddedNode) -> Callable[[], Any]:
+        """What to run for a request."""
+        config = self.config(request)
+        topic = decode_text(request.topic)
+        if request.role is Role.TOWER:
+            return lambda: node.serve(self.serve_tower, config)
+        if request.role is Role.STORE:
+            return lambda: node.serve(self.serve_store, config)
+        if request.role is Role.PRODUCER:
+            return lambda: node.produce(self.open_producer(topic, config))
+        return lambda: node.consume(self.open_consumer([topic], config))
+
+
+class EmbeddedNode(Node):
+    """A role in this process; made by `EmbeddedTarget`.
+
+    Attributes:
+        started: set when the role was started, or could not be.
+        has_started: was it started?
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = trio.Event()
+        self.has_started = False
+        self._input, self._contents = trio.open_memory_channel[Sequence[bytes]](math.inf)
+        self._scope = trio.CancelScope()
+        self._gone = trio.Event()
+
+    async def feed(self, contents: Sequence[bytes]) -> None:
+        """Hands records to the producer, which need not have taken them when this returns."""
+        if self.ended.is_set():
+            raise TargetError(f"the producer takes no more input: {self.last_words}")
+        await self._input.send(contents)
+
+    async def end_input(self) -> None:
+        """Lets the producer leave its block once everything is acknowledged."""
+        await self._input.aclose()
+
+    async def kill(self) -> None:
+        """Cancels the role and waits until it is gone. A store still writes what it has received."""
+        self.cancel()
+        await self._gone.wait()
+
+    def cancel(self) -> None:
+        """Ends the role, whatever it is doing."""
+        self._scope.cancel()
+
+    async def run(self, role: Callable[[], Any]) -> None:
+        """Runs the role to its end; errors of its own become last words."""
+        try:
+            with self._scope, single_exception():
+                await role()
+        except Exception as error:  # whatever a role raises is a finding, not a failure of the suite
+            self.last_words = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
+        finally:
+            if not self._scope.cancel_called:
+                self.ended.set()
+            self._gone.set()
+            self.started.set()
+
+    def _start(self) -> None:
+        self.has_started = True
+        self.started.set()
+
+    async def serve(self, serve: Callable[..., Any], config: dafka.Config) -> None:
+        """Runs a tower or a store."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, config)
+            self._start()
+
+    async def produce(self, opening: AbstractAsyncContextManager[dafka.Producer]) -> None:
+        """Publishes what it is fed with; once the input is ended, waits until it is acknowledged."""
+        self._start()
+        async with opening as producer:
+            async for contents in self._contents:
+                await producer.send_many(contents)
+
+    async def consume(self, opening: AbstractAsyncContextManager[dafka.Consumer]) -> None:
+        """Hands on what it receives."""
+        self._start()
+        async with opening as consumer:
+            async for batch in consumer.batches():
+                topic = batch.partition.topic.encode("utf-8", "surrogateescape")
+                address = batch.partition.address.encode("utf-8", "surrogateescape")
+                records = enumerate(batch.contents, batch.first_sequence)
+                self._deliver.send_nowait(
+                    [Delivery(content, topic, address, sequence) for sequence, content in records]
+                )

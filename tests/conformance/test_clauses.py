@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dafka_conformance.clauses import ClauseError, Clauses, UnknownClauseError
+from dafka_conformance.model import Clause, Level, Role
+
+# The sentences of RFC 46 that hold a keyword, by heading, counted by hand. A sentence with two different keywords
+# counts for both. "SHALL not" is SHALL NOT; the lower-case "shall" of the version is a SHALL.
+SENTENCES: dict[str, dict[Level, int]] = {
+    "Node Discovery and Presence": {Level.SHALL: 2},
+    "Interconnection Model": {Level.SHALL: 6, Level.MAY: 1},
+    "Topics, Partitions and Records": {Level.SHALL_NOT: 1, Level.RECOMMENDED: 1, Level.MUST: 1, Level.SHALL: 5},
+    "Protocol Signature": {Level.SHALL: 2},
+    "Versioning": {Level.SHALL: 2},
+    "Dafka Commands": {Level.MUST: 1},
+    "The STORE-HELLO Command": {Level.SHALL: 1},
+    "The CONSUMER-HELLO Command": {Level.SHOULD: 1, Level.MUST_NOT: 1},
+    "The RECORD Command": {Level.SHALL: 1, Level.MUST_NOT: 1},
+    "The ACK Command": {Level.SHALL: 1},
+    "The HEAD Command": {Level.SHALL: 1},
+    "The FETCH Command": {Level.SHALL: 1},
+    "The DIRECT-RECORD Command": {Level.SHALL: 3},
+    "The GET-HEADS Command": {Level.SHALL: 1},
+    "The DIRECT-HEAD Command": {Level.SHALL: 2},
+    "ZeroMQ Subscriptions": {Level.MUST: 1},
+    "Producer Subscriptions": {Level.SHALL: 2},
+    "Consumer Subscriptions": {Level.SHALL: 5, Level.MAY: 1},
+    "Store Subscriptions": {Level.SHALL: 6},
+}
+SECTIONS_WITHOUT_KEYWORD = {"Node Identification and Life-cycle", "Protocol Grammar"}
+
+MESSAGES = {
+    "RECORD": {Role.PRODUCER},
+    "DIRECT-RECORD": {Role.PRODUCER, Role.STORE},
+    "FETCH": {Role.CONSUMER, Role.STORE},
+    "ACK": {Role.STORE},
+    "HEAD": {Role.PRODUCER},
+    "DIRECT-HEAD": {Role.PRODUCER, Role.STORE},
+    "GET-HEADS": {Role.CONSUMER},
+    "CONSUMER-HELLO": {Role.CONSUMER},
+    "STORE-HELLO": {Role.STORE},
+}
+
+CONTRADICTIONS = {
+    "signature.value": "grammar",
+    "version.value": "grammar",
+    "topic.FETCH": "grammar",
+    "topic.HEAD": "grammar",
+    "topic.DIRECT-RECORD": "grammar",
+    "topic.DIRECT-HEAD": "subscription",
+    "topic.any-octets": "prose",
+    "topic.length": "grammar",
+    "direct-head.producer": "prose",
+    "ack.address": "store",
+    "ack.cumulative": "cumulative",
+    "address.uuid": "hexadecimal",
+    "consumer-hello.not-empty": "prose",
+}
+
+VALID = """
+[[clause]]
+id = "ack.sent"
+section = "The ACK Command"
+level = "SHALL"
+text = "A store acknowledges."
+roles = ["store"]
+"""
+READINGS = 'readings = { store = "One.", partition = "Another." }\n'
+
+
+@pytest.fixture(scope="module")
+def table() -> Clauses:
+    return Clauses.load()
+
+
+def load_text(folder: Path, text: str) -> Clauses:
+    path = folder / "table.toml"
+    path.write_text(text, encoding="utf-8")
+    return Clauses.load(path)
+
+
+# ---- The loader
+
+
+def test_a_clause_has_what_its_table_says(tmp_path: Path) -> None:
+    extra = READINGS + 'holds = "store"\nerratum = 7\nuntestable = "Unseen."\n'
+    (clause,) = load_text(tmp_path, VALID + extra)
+    assert clause == Clause(
+        "ack.sent",
+        "The ACK Command",
+        Level.SHALL,
+        "A store acknowledges.",
+        (Role.STORE,),
+        untestable="Unseen.",
+        readings={"store": "One.", "partition": "Another."},
+        holds="store",
+        erratum=7,
+    )
+
+
+def test_clauses_are_found_by_name_and_kept_in_order(tmp_path: Path) -> None:
+    second = VALID.replace("ack.sent", "aaa.first") + 'untestable = "Unseen."\n'
+    clauses = load_text(tmp_path, VALID + second)
+    assert [clause.id for clause in clauses] == ["ack.sent", "aaa.first"]
+    assert len(clauses) == 2
+    assert "aaa.first" in clauses
+    assert "aaa" not in clauses
+    assert clauses.get("aaa.first").id == "aaa.first"
+    assert [clause.id for clause in clauses.testable()] == ["ack.sent"]
+
+
+def test_an_unknown_clause_is_answered_with_those_spelt_alike(table: Clauses) -> None:
+    with pytest.raises(UnknownClauseError, match=r"no clause 'ack.snet'; did you mean .*ack\.sent") as caught:
+        table.get("ack.snet")
+    assert caught.value.id == "ack.snet"
+    with pytest.raises(UnknownClauseError, match="no clause 'zzzzz'; `dafka-conformance list`"):
+        table.get("zzzzz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (VALID + VALID, "clause 'ack.sent' stands there twice"),
+        (VALID + 'roels = ["store"]\n', "clause 'ack.sent' has the unknown key 'roels'; it may be id, section"),
+        (VALID.replace("SHALL", "shall"), "unknown level 'shall'; it may be MUST, .* or deployed"),
+        (VALID.replace('["store"]', '["shop"]'), "unknown role 'shop'; it may be tower, producer, consumer or store"),
+        (VALID.replace('["store"]', '["store", "store"]'), "the role 'store' twice"),
+        (VALID.replace('["store"]', "[]"), r"roles is \[\]; it has to be a list of roles"),
+        (VALID.replace('["store"]', '"store"'), "roles is 'store'; it has to be a list of roles"),
+        (VALID.replace('text = "A store acknowledges."', ""), "clause 'ack.sent' lacks text"),
+        (VALID.replace('id = "ack.sent"', ""), "clause no. 1 lacks id"),
+        (VALID.replace("ack.sent", "ack sent"), "an id is words"),
+        (VALID.replace("A store acknowledges.", ""), "text is ''; it has to be a text"),
+        (VALID + "erratum = true\n", "erratum is True; it has to be a number"),
+        (VALID + "erratum = -1\n", "erratum is -1; it has to be a number above 0"),
+        (VALID + READINGS, "'holds' does not say which is taken: store or partition"),
+        (VALID + READINGS + 'holds = "stroe"\n', "'stroe' in 'holds' is none of its readings; it may be store or"),
+        (VALID + 'holds = "store"\n', "'store' in 'holds' is none of its readings; it may be left out"),
+        (VALID + 'readings = { store = "One." }\nholds = "store"\n', "one reading alone"),
+        (VALID + 'readings = { store = 1, partition = "Two." }\nholds = "store"\n', "the reading 'store' is 1"),
+        ('title = "Clauses"\n' + VALID, "unknown table 'title'"),
+        ("[clause]\nid = 1\n", r"written as \[\[clause\]\]"),
+        ("[[clause]\n", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ClauseError, match=message) as caught:
+        load_text(tmp_path, text)
+    assert str(caught.value).startswith(str(tmp_path / "table.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ClauseError, match=r"cannot read .*none\.toml"):
+        Clauses.load(tmp_path / "none.toml")
+
+
+def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    (tmp_path / "table.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ClauseError, match=r"table\.toml is not TOML"):
+        Clauses.load(tmp_path / "table.toml")
+
+
+# ---- The table of RFC 46
+
+
+def test_every_sentence_with_a_keyword_has_a_clause(table: Clauses) -> None:
+    assert sum(sum(levels.values()) for levels in SENTENCES.values()) == 51, "50 sentences, one with two keywords"
+    found = Counter((clause.section, clause.level) for clause in table)
+    lacking = {
+        (section, level.value): (found[section, level], count)
+        for section, levels in SENTENCES.items()
+        for level, count in levels.items()
+        if found[section, level] < count
+    }
+    assert not lacking
+
+
+def test_no_clause_has_a_keyword_that_its_section_has_not(table: Clauses) -> None:
+    for clause in table:
+        if clause.level not in {Level.GRAMMAR, Level.DEPLOYED}:
+            assert clause.level in SENTENCES[clause.section], clause.id
+
+
+def test_every_clause_is_from_a_section_of_the_rfc(table: Clauses) -> None:
+    assert {clause.section for clause in table} == SENTENCES.keys() | SECTIONS_WITHOUT_KEYWORD
+
+
+def test_every_text_is_one_sentence_of_its_own(table: Clauses) -> None:
+    for clause in table:
+        for text in (clause.text, clause.untestable, *clause.readings.values()):
+            assert not text or re.fullmatch(r"[A-Z].*\.", text), clause.id
+            assert not re.search(r"\. [A-Z]", text), clause.id
+    texts = Counter(clause.text for clause in table)
+    assert max(texts.values()) == 1, texts.most_common(1)
+
+
+def test_every_message_has_a_grammar_and_a_topic_clause_for_those_that_send_it(table: Clauses) -> None:
+    for message, roles in MESSAGES.items():
+        for name in ("grammar", "topic"):
+            clause = table.get(f"{name}.{message}")
+            assert clause.level is Level.GRAMMAR
+            assert set(clause.roles) == roles, clause.id
+        assert f"{message.lower()}.address" in table
+    assert table.get("grammar.node-beacon").level is Level.GRAMMAR
+    assert table.get("grammar.tower-beacon").roles == (Role.TOWER,)
+
+
+def test_every_contradiction_says_which_reading_holds(table: Clauses) -> None:
+    assert {clause.id: clause.holds for clause in table if clause.readings} == CONTRADICTIONS
+
+
+def test_every_erratum_is_on_the_page(table: Clauses) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text(encoding="utf-8")
+    numbers = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    assert {clause.erratum for clause in table} - {0} <= numbers
+    # What the RFC says against itself: each of those entries belongs to a clause.
+    assert set(range(1, 9)) <= {clause.erratum for clause in table}
+
+
+def test_few_clauses_are_untestable(table: Clauses) -> None:
+    assert {clause.id for clause in table if clause.untestable} == {"node.durability", "topic.ascii"}
+
+
+def test_subscriptions_are_clauses_of_the_role_that_makes_them(table: Clauses) -> None:
+    for clause in table:
+        if match := re.fullmatch(r"subscription\.(\w+)\..+", clause.id):
+            assert [role.title for role in clause.roles] == [match[1]]

@@ -1,0 +1,425 @@
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import attrs
+import pytest
+from rich.console import Console
+from sample_runs import (
+    ACK_FAULT,
+    ACK_SENT,
+    FETCH_TOPIC,
+    HEAD_REGULAR,
+    HELLO_ANSWERED,
+    exchange,
+    failed,
+    message,
+    mixed_run,
+    result,
+    run_of,
+)
+
+from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run
+from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
+from dafka_conformance.report.chart import Omitted, chart, select
+from dafka_conformance.report.diagram import FIELDS_LETTERS_MAX, LANES_MAX, draw
+from dafka_conformance.report.findings import faults
+from dafka_conformance.report.terminal import Progress, print_matrix, summary
+
+HOSTILE = "<script>alert(1)</script>\x1b[2J\x00\"'&\udc80"
+ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J\\x00&#34;&#39;&amp;\\udc80"
+
+
+def hostile_run() -> Run:
+    """Everything that a target can have a say in is hostile."""
+    event = message(0.5, "S", "P", "ACK", subject=HOSTILE, fault_field="subject")
+    event = attrs.evolve(event, sender=HOSTILE, label=HOSTILE, frames=(HOSTILE,))
+    check = Check(ACK_SENT.id, False, HOSTILE, event=0)
+    broken = result(HOSTILE, HEAD_REGULAR, title=HOSTILE, outcome=Outcome.BROKEN, checks=(), reason=HOSTILE)
+    skipped = result("skipped", HEAD_REGULAR, outcome=Outcome.SKIPPED, checks=(), reason=HOSTILE)
+    read = result("read", FETCH_TOPIC, checks=(Check(FETCH_TOPIC.id, True, reading=HOSTILE),))
+    results = (failed(HOSTILE, checks=(check,), trace=(event,)), broken, skipped, read)
+    return run_of(*results, missing_roles={Role.TOWER: HOSTILE}, target=HOSTILE)
+
+
+# charts in text
+
+
+def test_a_chart_marks_the_fault_and_names_the_field() -> None:
+    trace = exchange()
+    assert chart(trace, {5: ACK_FAULT}, width=70) == [
+        "  0.000  S ╌╌▷ P      subscribe command=RECORD",
+        "  0.001  S ··▶ tower  beacon port=4711",
+        "  0.010  P ──▶ S      RECORD address=P subject=orders sequence=1 cont…",
+        "  0.020  P ──▶ S      RECORD address=P subject=orders sequence=2 cont…",
+        "  0.030  P ──▶ S      RECORD address=P subject=orders sequence=3 cont…",
+        "✗ 0.060  S ──▶ P      ACK address=S sequence=9",
+        "         ✗ sequence=9: the ACK names record 9, but record 5 is the",
+        "           last one that was sent",
+    ]
+
+
+def test_a_chart_counts_alike_messages_and_shows_notes() -> None:
+    trace = [message(1.0, "P", "S", "RECORD", count=10), Event(12.5, "", "", Kind.NOTE, "the store is killed")]
+    assert chart(trace, {}) == [
+        "   1.000  P ──▶ S  RECORD \N{MULTIPLICATION SIGN}10",
+        "  12.500  ·        the store is killed",
+    ]
+
+
+def test_a_long_chart_shows_its_ends_and_what_is_around_the_fault() -> None:
+    lines = chart([message(n / 1000, "P", "S", "RECORD", n=str(n)) for n in range(1000)], {600: "wrong"}, events_max=12)
+    numbers = [line.split("n=")[-1] if "n=" in line else line.strip() for line in lines]
+    assert numbers[numbers.index("600") + 1] == "✗ wrong"
+    shown = [int(number) for number in numbers if number.isdigit()]
+    assert shown == [0, 1, 2, 3, 597, 598, 599, 600, 601, 997, 998, 999]
+    left_out = sum(int(re.findall(r"… (\d+) more", line)[0]) for line in lines if "…" in line)
+    assert left_out == 1000 - 12
+
+
+def test_the_selection_says_how_many_faults_it_leaves_out_and_no_gap_is_a_single_event() -> None:
+    shown = select(100, dict.fromkeys(range(50, 90), "wrong"), 10)
+    assert sum(item.faulty for item in shown if isinstance(item, Omitted)) == 30
+    for length in range(1, 40):
+        for events_max in range(1, 12):
+            selection = select(length, {length // 2: ""}, events_max)
+            gaps = [item.count for item in selection if isinstance(item, Omitted)]
+            assert 1 not in gaps
+            assert sum(gaps) + len(selection) - len(gaps) == length
+            assert length // 2 in selection
+
+
+def test_no_line_of_a_chart_is_too_wide_or_carries_control_characters() -> None:
+    lines = chart(hostile_run().results[0].trace, {0: HOSTILE * 5}, width=60)
+    assert all(len(line) <= 60 and line.isprintable() for line in lines)
+
+
+def test_faults_come_from_checks_and_from_events() -> None:
+    trace = (*exchange(), attrs.evolve(exchange()[0], fault="never asked for"))
+    checks = tuple(Check(ACK_SENT.id, False, text, event=event) for text, event in (("a", 5), ("b", 5), ("c", None)))
+    found = faults(failed(trace=trace, checks=(*checks, Check(ACK_SENT.id, True, "fine", event=0))))
+    assert found == {5: "a; b", 6: "never asked for"}
+
+
+# terminal
+
+
+def printed(run: Run, width: int = 120, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    print_matrix(run, Console(file=stream, width=width))
+    stream.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_the_matrix_shows_verdicts_without_colour_and_breaks_no_line(width: int) -> None:
+    lines = [line.rstrip() for line in printed(mixed_run(), width).splitlines()]
+    assert "  ack.sent        SHALL     ✗ violates    ✗ violates" in lines
+    assert "  fetch.topic     SHALL     ✓ conforms    \N{EN DASH} not tested" in lines
+    assert "  hello.answered  SHOULD    ○ does not    \N{EN DASH} not tested" in lines
+    assert "  role tower: the target file has no [tower]; leaves untested: tower.repeats" in lines
+    assert "  cannot be told from outside: record.kept" in lines
+    assert (
+        "  fetch.topic: requestor (rfc46), to the consumer's own address; the suite takes partition (erratum 3)"
+        in lines
+    )
+    assert lines[-1] == (
+        "1 clause conforms, 1 violated, 3 not tested, 0 of 1 optional ones followed; "
+        "6 scenarios (1 broken, 1 skipped) in 74 s"
+    )
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_a_violation_in_both_dialects_is_told_once_with_its_chart() -> None:
+    text = printed(mixed_run())
+    assert text.count(f"    {ACK_FAULT}") == 1
+    assert text.count("✗ sequence=9: ") == 1
+    assert "✗ store-acks  store, rfc46, libdafka" in text
+    assert f"ack.sent (SHALL, The ACK Command): {ACK_SENT.text}" in text
+
+
+def test_a_violation_in_one_dialect_says_in_which_and_each_chart_is_shown() -> None:
+    other = Check(ACK_SENT.id, False, "no ACK came")
+    text = printed(run_of(failed(), failed(dialect=Dialect.LIBDAFKA, checks=(other,))))
+    assert f"    {ACK_FAULT} (rfc46)" in text
+    assert "    no ACK came (libdafka)" in text
+    assert text.count("the exchange in ") == 2
+
+
+def test_a_scenario_that_could_not_be_played_is_told_with_its_reason() -> None:
+    broken = result("dies", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="status 1\nlast words")
+    text = printed(run_of(broken))
+    assert "    the scenario could not be played: status 1\n      last words\n" in text
+
+
+def test_what_binds_nobody_is_no_violation() -> None:
+    checks = (Check(HELLO_ANSWERED.id, False, "no hello came"),)
+    text = printed(run_of(result("hello", HELLO_ANSWERED, outcome=Outcome.FAILED, checks=checks)))
+    assert "no hello came" not in text
+    assert "○ does not" in text
+    both = (*failed().checks, *checks)
+    assert "no hello came" not in printed(run_of(failed(checks=both), result("hello", HELLO_ANSWERED)))
+
+
+def test_a_run_without_fault_ends_with_its_figures() -> None:
+    run = run_of(result("ok", ACK_SENT), result("fine", FETCH_TOPIC))
+    assert summary(run) == "2 clauses conform, 0 violated, 4 not tested; 2 scenarios in 74 s"
+    assert "✗" not in printed(run)
+
+
+def test_letters_that_the_output_lacks_are_replaced() -> None:
+    assert "x violates" in printed(mixed_run(), encoding="ascii")
+    assert "P --> S" in printed(mixed_run(), encoding="latin-1")
+
+
+def test_hostile_text_reaches_no_terminal() -> None:
+    text = printed(hostile_run())
+    assert "\\x1b[2J\\x00" in text
+    assert all(line.isprintable() for line in text.splitlines())
+
+
+def test_progress_off_a_terminal_tells_of_what_went_wrong_alone() -> None:
+    stream = io.StringIO()
+    results = mixed_run().results
+    with Progress(Console(file=stream, width=40), len(results)) as progress:
+        for each in results:
+            progress.started(each.scenario, each.dialect)
+            progress.finished(each)
+    assert stream.getvalue().splitlines() == [
+        "broken: head-interval (libdafka): it ended with status 1",
+        f"failed: store-acks (rfc46): {ACK_FAULT}",
+        f"failed: store-acks (libdafka): {ACK_FAULT}",
+    ]
+
+
+def test_progress_on_a_terminal_counts_and_names_what_runs() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=140, force_terminal=True, color_system=None, legacy_windows=False)
+    results = (result("[bold]ok", ACK_SENT), failed("acks"), failed("last"))
+    with Progress(console, 3) as progress:
+        for each in results:
+            progress.started(each.scenario, each.dialect)
+        for each in results[:2]:
+            progress.finished(each)
+    shown = [line for line in stream.getvalue().splitlines() if "2/3" in line][-1]
+    assert "1 passed, 1 failed" in shown
+    assert "last (rfc46)" in shown
+    assert "acks" not in shown
+    assert stream.getvalue().endswith("\x1b[2K")  # the bar is gone
+
+
+# the page
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Reads a page, and fails where an element is not closed or closed in the wrong place."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.targets += [value or "" for name, value in attrs if name == "href"]
+        if tag not in VOID and not (self.get_starttag_text() or "").endswith("/>"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere() -> None:
+    text = to_html(mixed_run())
+    page = Page(text)
+    assert text.startswith("<!DOCTYPE html>")
+    assert '<html lang="en-GB">' in text
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
+    assert "src" not in page.attributes
+    assert not re.search(r"https?:|url\(|@import|javascript:", text)
+
+
+def test_every_link_leads_somewhere_and_no_name_is_given_twice() -> None:
+    page = Page(to_html(mixed_run()))
+    assert len(page.ids) == len(set(page.ids))
+    assert page.targets
+    assert {target.removeprefix("#") for target in page.targets} <= set(page.ids)
+
+
+def test_the_page_shows_verdicts_and_draws_what_went_wrong() -> None:
+    text = to_html(mixed_run())
+    page = Page(text)
+    assert "1 clause violated" in page.text
+    assert "21 September 2026" in page.text
+    assert page.tags.count("svg") == 1
+    assert f"✗ sequence=9: {ACK_FAULT[:30]}" in page.text
+    assert '<tspan class="wrong">sequence=9</tspan>' in text
+    assert re.search(r'<g class="head target">.*?<text x="\d+" y="37">S</text>', text)
+    assert exchange()[-1].frames[0] in text
+    assert "follows the reading" in page.text
+    assert "no target for the role tower" in page.text
+
+
+def test_hostile_text_stays_text() -> None:
+    text = to_html(hostile_run())
+    page = Page(text)
+    assert "script" not in page.tags
+    assert ESCAPED in text
+    assert "\x1b" not in text
+    assert "\x00" not in text
+    text.encode()
+
+
+def test_the_page_of_a_run_without_fault_says_so() -> None:
+    assert "No clause violated" in Page(to_html(run_of(result("ok", ACK_SENT)))).text
+    assert "Nothing was tested" in Page(to_html(run_of())).text
+
+
+def test_the_page_stays_small_however_much_went_wrong() -> None:
+    frames = ("4d" * 40, "aaa54d01" + "30" * 200, "78" * 500)
+    trace = tuple(attrs.evolve(event, frames=frames) for event in exchange(200))
+    text = to_html(run_of(*(failed(f"scenario-{n}", events=200, trace=trace) for n in range(410))))
+    assert len(text.encode()) < 5_000_000
+    assert text.count("<svg") == 400
+    assert text.count("Its chart is left out") == 10
+    assert text.count("✗ sequence=9") == text.count("<svg")
+
+
+def test_scenarios_that_passed_are_listed_without_charts() -> None:
+    text = to_html(run_of(*(failed(f"scenario-{n}", outcome=Outcome.PASSED, checks=()) for n in range(400))))
+    assert len(text) < 200_000
+    assert text.count('class="passed"') == 400
+    assert "<svg" not in text
+
+
+def test_a_drawing_keeps_the_faulty_field_and_the_target_however_much_there_is() -> None:
+    fields = (*((f"field{n}", "v" * 30) for n in range(10)), ("sequence", "9"))
+    crowd = [message(n / 10, f"P{n}", "C", "RECORD") for n in range(30)]
+    faulty = attrs.evolve(message(9.0, "S", "P1", "ACK", fault_field="sequence"), fields=fields)
+    trace = (*crowd, faulty)
+    diagram = draw(failed(trace=trace), {30: "wrong"}, 60)
+    shown = diagram.rows[-1].fields
+    assert [field.text for field in shown if field.is_faulty] == ["sequence=9"]
+    assert len(" ".join(field.text for field in shown)) <= FIELDS_LETTERS_MAX
+    assert len(diagram.lanes) <= LANES_MAX
+    assert [lane.label for lane in diagram.lanes if lane.is_target] == ["S"]
+    assert diagram.rows[-1].fault == ("sequence=9: wrong",)
+    assert all(0 < row.x_from < diagram.width for row in diagram.rows)
+
+
+# JSON and JUnit
+
+
+def test_json_holds_everything_and_the_traces_of_what_failed() -> None:
+    run = mixed_run()
+    report = json.loads(to_json(run))
+    assert (report["format"], report["target"], report["conforms"]) == (1, "sample", False)
+    assert report["summary"]["clauses"]["violates"] == 1
+    assert report["missing_roles"] == {"tower": "the target file has no [tower]"}
+    clauses = {clause["id"]: clause for clause in report["clauses"]}
+    assert len(clauses) == len(report["clauses"]) == 6
+    assert clauses["ack.sent"]["verdicts"]["rfc46"] == {
+        "verdict": "violates",
+        "scenarios": ["store-acks"],
+        "reading": "",
+        "reason": "",
+    }
+    assert clauses["fetch.topic"]["erratum"] == 3
+    assert clauses["fetch.topic"]["roles"] == ["consumer", "store"]
+    assert len(report["scenarios"]) == len(run.results)
+    acks = next(each for each in report["scenarios"] if each["scenario"] == "store-acks")
+    assert acks["role"] == "store"
+    assert acks["checks"][0]["message"] == ACK_FAULT
+    event = acks["trace"][acks["checks"][0]["event"]]
+    assert event == {
+        "at": 0.06,
+        "sender": "S",
+        "receiver": "P",
+        "kind": "message",
+        "label": "ACK",
+        "fields": [["address", "S"], ["sequence", "9"]],
+        "frames": list(exchange()[-1].frames),
+        "count": 1,
+        "fault": "",
+        "fault_field": "sequence",
+    }
+    assert next(each for each in report["scenarios"] if each["scenario"] == "hello")["trace"] is None
+
+
+def test_json_gives_back_hostile_text_unchanged() -> None:
+    assert json.loads(to_json(hostile_run()))["target"] == HOSTILE
+
+
+def test_junit_counts_by_dialect_and_tells_why() -> None:
+    root = ElementTree.fromstring(to_junit(mixed_run()))
+    suites = {suite.get("name"): suite for suite in root}
+    counts = {
+        name: tuple(suite.get(key) for key in ("tests", "failures", "errors", "skipped"))
+        for name, suite in suites.items()
+    }
+    assert counts == {"rfc46": ("4", "1", "0", "1"), "libdafka": ("2", "1", "1", "0")}
+    assert (root.get("tests"), root.get("failures")) == ("6", "2")
+    assert {name: len(suite.findall("testcase")) for name, suite in suites.items()} == {"rfc46": 4, "libdafka": 2}
+    failure = suites["rfc46"].find("testcase[@name='store-acks']/failure")
+    assert failure is not None
+    assert failure.get("message") == ACK_FAULT
+    assert "✗ sequence=9: " in (failure.text or "")
+    case = suites["rfc46"].find("testcase[@name='store-acks']")
+    assert case is not None
+    assert (case.get("classname"), case.get("time")) == ("store", "0.250")
+    assert [each.get("message") for each in root.iter("skipped")] == ["it cannot be fed"]
+    assert [each.get("message") for each in root.iter("error")] == ["it ended with status 1"]
+
+
+def test_junit_leaves_out_what_xml_cannot_hold() -> None:
+    root = ElementTree.fromstring(to_junit(hostile_run()).encode())
+    assert root.get("name") == "<script>alert(1)</script>[2J\"'&"
+
+
+# files
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.html", "<!DOCTYPE"), ("a.JSON", "{"), ("a.xml", "<?xml")])
+def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: str) -> None:
+    check_report_path(tmp_path / name)
+    write_report(hostile_run(), tmp_path / name)
+    assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("report.pdf", "its name must end in .html, .json or .xml"),
+        ("report", "its name must end in .html, .json or .xml"),
+        ("missing/report.html", "there is no folder"),
+        ("folder.html", "it is a folder"),
+    ],
+)
+def test_an_impossible_report_is_refused_with_what_would_be_right(tmp_path: Path, name: str, sentence: str) -> None:
+    (tmp_path / "folder.html").mkdir()
+    for refuse in (check_report_path, lambda path: write_report(mixed_run(), path)):
+        with pytest.raises(ReportError, match=re.escape(sentence)):
+            refuse(tmp_path / name)

@@ -1,0 +1,158 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from dafka_conformance.model import Dialect, Role
+from dafka_conformance.targets import Ability, Attachment, Request, Target, TargetError, open_target, shipped_targets
+
+STORE = '[store]\ncommand = ["{python}", "{sub}", "{pub}"]\n'
+CONSUMER = '[consumer]\ncommand = ["{python}", "{sub}", "{pub}", "{topic}"]\n'
+HEAD = 'dialects = ["rfc46"]\n'
+
+
+def open_text(folder: Path, text: str, **variables: str) -> Target:
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return open_target(str(path), variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dialects = [", "is not TOML"),
+        ("", "dialects is missing: expected a list of texts"),
+        ('dialects = ["rfc47"]', "dialects: expected one or more of rfc46, libdafka, not 'rfc47'"),
+        ("dialects = []", "expected one or more of rfc46, libdafka, not none"),
+        (HEAD, r"it has no role: expected \[tower\], \[producer\], \[consumer\], \[store\]"),
+        ('dialects = ["rfc46", "libdafka"]\n' + STORE, "there are two, but nothing says {dialect}"),
+        (HEAD + "name = 3\n" + STORE, "name: expected a text, not 3"),
+        (HEAD + STORE + "[shop]\n", "unknown key 'shop': expected .*producer, store, tower"),
+        (HEAD + STORE + 'input = "{content}"\n', r"\[store\] unknown key 'input': expected attach, command, durable"),
+        (HEAD + "[store]\n", r"\[store\] command is missing"),
+        (HEAD + "[store]\ncommand = []\n", "command: expected a program and its arguments, not an empty list"),
+        (HEAD + '[store]\ncommand = "x"\n', "command: expected a list of texts, not 'x'"),
+        (HEAD + "[store]\ncommand = [3]\n", "command: expected a list of texts, not one with 3 in it"),
+        (HEAD + '[store]\ncommand = ["{python}", "{sub}"]\n', "is not told where the tower is: expected {pub}"),
+        (HEAD + '[store]\ncommand = ["{no}"]\n', r"unknown placeholder {no}: expected one of .*folder"),
+        (HEAD + '[store]\ncommand = ["{topic}"]\n', r"unknown placeholder {topic}"),
+        (HEAD + '[store]\ncommand = ["{sub"]\n', "command: '{sub': "),
+        (HEAD + '[store]\ncommand = ["{sub!r}"]\n', "expected a name within { and }"),
+        (HEAD + '[store]\ncommand = ["/no/such", "{sub}", "{pub}"]\n', "there is no program /no/such"),
+        (HEAD + STORE + 'stop = "HUP"\n', "stop: expected one of TERM, INT, KILL, not 'HUP'"),
+        (HEAD + STORE + "durable = 1\n", "durable: expected true or false, not 1"),
+        (HEAD + STORE + 'files = { "../x" = "" }\n', "'../x' is outside of the node's folder"),
+        (HEAD + CONSUMER + 'output = "{topic}{content}"\n', "expected a space, or something else, between"),
+        (HEAD + CONSUMER + 'output = "{content} {topic}"\n', "expected {content} as the last placeholder"),
+        (HEAD + CONSUMER + 'output = "{number} {content}"\n', "expected each of {topic}, "),
+        (
+            HEAD + '[consumer]\ncommand = ["{python}", "{sub}", "{pub}", "-{reset}"]\n',
+            "{reset} as an argument of its own",
+        ),
+        (HEAD + '[producer]\ncommand = ["{python}", "{sub}", "{pub}"]\ninput = "x"\n', "expected {content} once"),
+        (HEAD + '[store.attach]\nsub = "tcp://h:1"\n', r"\[store.attach\] pub is missing"),
+        (HEAD + '[store.attach]\nsub = "h:1"\npub = "h:2"\n', "sub: expected an endpoint such as tcp://"),
+        (HEAD + '[store.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\ntopic = "t"\n', "unknown key 'topic'"),
+        (
+            HEAD + 'variables = { sub = "x" }\n' + STORE,
+            "expected a name of letters and digits that is no placeholder already",
+        ),
+        (
+            HEAD + 'variables = { bin = "the folder of things" }\n' + STORE,
+            "mine needs the folder of things: give --set bin=",
+        ),
+    ],
+)
+def test_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(TargetError, match=message) as caught:
+        open_text(tmp_path, text)
+    assert "\n" not in str(caught.value)
+
+
+def test_variable_that_the_target_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="mine has no variable 'bim' to --set: it has bin"):
+        open_text(tmp_path, HEAD + 'variables = { bin = "x" }\n' + STORE, bin="a", bim="b")
+
+
+def test_abilities_follow_from_the_tables(tmp_path: Path) -> None:
+    target = open_text(
+        tmp_path,
+        HEAD
+        + STORE
+        + 'durable = true\n[producer]\ncommand = ["{python}", "{sub}", "{pub}", "{topic}"]\ninput = "{content}"\n'
+        + CONSUMER
+        + 'output = "{content}"\nlatest = []\n[tower.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\n',
+    )
+    assert target.name == "mine"
+    assert target.dialects == (Dialect.RFC46,)
+    assert target.abilities == {
+        Role.TOWER: frozenset(),
+        Role.STORE: {Ability.START, Ability.KILL},
+        Role.PRODUCER: {Ability.START, Ability.FEED, Ability.CHOOSE_TOPIC},
+        Role.CONSUMER: {Ability.START, Ability.COLLECT, Ability.CHOOSE_TOPIC, Ability.LATEST},
+    }
+    assert target.attachment(Role.TOWER) == Attachment("tcp://h:1", "tcp://h:2")
+    assert target.attachment(Role.STORE) is None
+
+
+def test_bare_commands_can_only_be_started(tmp_path: Path) -> None:
+    target = open_text(tmp_path, HEAD + '[consumer]\ncommand = ["{python}", "{sub}", "{pub}"]\n')
+    assert target.abilities == {Role.CONSUMER: {Ability.START}}
+
+
+async def test_attached_node_is_left_alone(tmp_path: Path) -> None:
+    target = open_text(tmp_path, HEAD + '[producer.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\ntopic = "orders"\n')
+    assert target.attachment(Role.PRODUCER) == Attachment("tcp://h:1", "tcp://h:2", b"orders")
+    request = Request(Role.PRODUCER, Dialect.RFC46, "tcp://h:1", "tcp://h:2", b"orders", tmp_path)
+    async with target.start(request) as node:
+        assert not node.ended.is_set()
+        with pytest.raises(TargetError, match="the producer of mine is attached to"):
+            await node.feed([b"x"])
+    with pytest.raises(TargetError, match=r"mine has no store: its target file has no \[store\]"):
+        target.start(Request(Role.STORE, Dialect.RFC46, "tcp://h:1", "tcp://h:2", b"", tmp_path))
+
+
+def test_shipped_targets_are_listed_for_an_unknown_one() -> None:
+    assert shipped_targets() == ("dafka", "embedded", "libdafka")
+    with pytest.raises(TargetError, match=r"no target 'kafka': expected dafka, embedded, libdafka, the path"):
+        open_target("kafka", {})
+    with pytest.raises(TargetError, match=r"cannot read the target file no\.toml: No such file"):
+        open_target("no.toml", {})
+
+
+def test_libdafka_needs_its_folder_and_has_every_role(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"libdafka needs the folder of dafka_towerd, .*: give --set bin="):
+        open_target("libdafka", {})
+    with pytest.raises(TargetError, match=r"\[tower\] command: there is no program .*/dafka_towerd"):
+        open_target("libdafka", {"bin": str(tmp_path)})
+    for name in ("dafka_towerd", "dafka_stored", "dafka_console_producer", "dafka_console_consumer"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    target = open_target("libdafka", {"bin": str(tmp_path)})
+    assert target.abilities.keys() == set(Role)
+    assert target.dialects == (Dialect.LIBDAFKA,)
+    assert Ability.KILL in target.abilities[Role.STORE]
+    assert Ability.LATEST in target.abilities[Role.CONSUMER]
+
+
+def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_target.py").write_text(
+        "from dafka_conformance.targets.embedded import EmbeddedTarget\n"
+        "class Mine(EmbeddedTarget):\n    name = 'mine'\n"
+        "def make(colour):\n    target = Mine()\n    target.name = colour\n    return target\n"
+        "def nothing():\n    return 3\n"
+        "number = 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert open_target("made_target:Mine", {}).name == "mine"
+    assert open_target("made_target:make", {"colour": "red"}).name == "red"
+    for name, message in {
+        "made_target:make": "wrong variables .*: it takes colour",
+        "made_target:nothing": "it gave 3, expected a Target",
+        "made_target:number": "is no target: expected a class or a function",
+        "made_target:nobody": "cannot import the target .*nobody",
+        "no_such_module:make": "cannot import the target no_such_module:make: ModuleNotFoundError",
+    }.items():
+        with pytest.raises(TargetError, match=message):
+            open_target(name, {})

@@ -1,0 +1,127 @@
+import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+import dafka
+from dafka_conformance.model import Dialect, Role
+from dafka_conformance.targets import Delivery, Node, Request, Reset, Target, TargetError, open_target
+
+Requests = Callable[..., Request]
+
+
+@pytest.fixture
+def make_request(tmp_path: Path) -> Requests:
+    """Requests for nodes of one cluster, whose tower is at ports that are free."""
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        sub, pub = (f"tcp://127.0.0.1:{end.getsockname()[1]}" for end in (first, second))
+
+    def make(
+        role: Role, dialect: Dialect = Dialect.RFC46, topic: bytes = b"orders", reset: Reset = Reset.EARLIEST
+    ) -> Request:
+        folder = tmp_path / role.title
+        folder.mkdir(exist_ok=True)
+        return Request(role, dialect, sub, pub, topic, folder, reset)
+
+    return make
+
+
+async def collect(node: Node, count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    with trio.fail_after(20):
+        while len(found) < count:
+            found += await node.deliveries.receive()
+    return found
+
+
+async def publish_and_consume(target: Target, make_request: Requests, dialect: Dialect, topic: bytes) -> None:
+    """Records go from a producer to a store, which is killed and started again, and from there to a consumer."""
+    contents = [b"%d" % number for number in range(1000)]
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(target.start(make_request(Role.TOWER)))
+        async with target.start(make_request(Role.STORE, dialect)) as store:
+            async with target.start(make_request(Role.PRODUCER, dialect, topic)) as producer:
+                await producer.feed(contents[:1])
+                await producer.feed(contents[1:])
+                await producer.end_input()
+                with trio.fail_after(20):
+                    await producer.ended.wait()
+                assert producer.last_words == ""
+            await store.kill()
+        await stack.enter_async_context(target.start(make_request(Role.STORE, dialect)))
+        consumer = await stack.enter_async_context(target.start(make_request(Role.CONSUMER, dialect, topic)))
+        found = await collect(consumer, 1000)
+        assert not store.ended.is_set()
+        assert not consumer.ended.is_set()
+    assert [delivery.content for delivery in found] == contents
+    assert [delivery.sequence for delivery in found] == list(range(1000))
+    assert {delivery.topic for delivery in found} == {topic}
+    assert len({delivery.address for delivery in found}) == 1
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+async def test_embedded_nodes_talk_with_each_other(make_request: Requests, dialect: Dialect) -> None:
+    await publish_and_consume(open_target("embedded", {}), make_request, dialect, b"a\xffb \n")
+
+
+async def test_commands_nodes_talk_with_each_other(make_request: Requests) -> None:
+    await publish_and_consume(open_target("dafka", {}), make_request, Dialect.LIBDAFKA, b"--a\xffb c")
+
+
+async def test_embedded_block_ends_at_once_whatever_is_outstanding(make_request: Requests) -> None:
+    target = open_target("embedded", {})
+    with trio.fail_after(10):
+        async with target.start(make_request(Role.TOWER)):
+            for request in (make_request(Role.PRODUCER), make_request(Role.CONSUMER, reset=Reset.LATEST)):
+                async with target.start(request) as node:
+                    if request.role is Role.PRODUCER:
+                        await node.feed([b"nobody stores this"])
+                assert not node.ended.is_set()
+
+
+async def test_embedded_error_within_the_block_comes_out_alone(make_request: Requests) -> None:
+    target = open_target("embedded", {})
+    with pytest.raises(RuntimeError, match="within"):
+        async with target.start(make_request(Role.TOWER)):
+            raise RuntimeError("within")
+
+
+async def test_embedded_tower_whose_place_is_taken(make_request: Requests) -> None:
+    target = open_target("embedded", {})
+    async with target.start(make_request(Role.TOWER)):
+        with pytest.raises(TargetError, match="the tower of embedded: "):
+            async with target.start(make_request(Role.TOWER)):
+                pass
+
+
+async def test_embedded_variant_that_breaks_ends_with_last_words(make_request: Requests) -> None:
+    from dafka_conformance.targets.embedded import EmbeddedTarget
+
+    breaking = trio.Event()
+
+    class Broken(EmbeddedTarget):
+        name = "broken"
+
+        @staticmethod
+        async def serve_store(config: dafka.Config, *, task_status: trio.TaskStatus[None]) -> None:
+            task_status.started()
+            await breaking.wait()
+            raise RuntimeError("out of order")
+
+    async with Broken().start(make_request(Role.STORE)) as store:
+        assert not store.ended.is_set()
+        breaking.set()
+        with trio.fail_after(5):
+            await store.ended.wait()
+        assert "out of order" in store.last_words
+
+    async with Broken().start(make_request(Role.PRODUCER, topic=b"")) as producer:
+        with trio.fail_after(5):
+            await producer.ended.wait()
+        with pytest.raises(TargetError, match="takes no more input: topic: expected at least one character"):
+            await producer.feed([b"x"])

@@ -1,0 +1,255 @@
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka_conformance.model import Dialect, Role
+from dafka_conformance.targets import Ability, Delivery, Node, Request, Reset, Target, TargetError, open_target
+
+MIB = 2**20
+
+
+def make_target(folder: Path, role: str, script: str, settings: str = "", arguments: str = '"{topic}"') -> Target:
+    """A target with one role, which a Python script plays."""
+    (folder / "node.py").write_text("import os, signal, sys, time\n" + textwrap.dedent(script))
+    path = folder / "mine.toml"
+    path.write_text(
+        f'dialects = ["rfc46"]\n[{role}]\n'
+        f'command = ["{{python}}", "{{here}}/node.py", "{{sub}}", "{{pub}}", {arguments}]\n{settings}\n'
+    )
+    return open_target(str(path), {})
+
+
+def request(folder: Path, role: Role, topic: bytes = b"orders", reset: Reset = Reset.EARLIEST) -> Request:
+    return Request(role, Dialect.RFC46, "tcp://127.0.0.1:1", "tcp://127.0.0.1:2", topic, folder, reset)
+
+
+async def collect(node: Node, count: int) -> list[Delivery]:
+    found: list[Delivery] = []
+    with trio.fail_after(20):
+        while len(found) < count:
+            found += await node.deliveries.receive()
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def last_words(node: Node) -> str:
+    with trio.fail_after(10):
+        await node.ended.wait()
+    return node.last_words
+
+
+async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
+    script = """
+        data = sys.stdin.buffer.read()
+        open(os.path.dirname(__file__) + "/got", "wb").write(data)
+    """
+    target = make_target(tmp_path, "producer", script, 'input = "<{content}>"')
+    contents = [b"%d" % number for number in range(100_000)]
+    async with target.start(request(tmp_path, Role.PRODUCER)) as node:
+        with trio.fail_after(10):
+            await node.feed(contents[:1])
+            await node.feed(contents[1:])
+            await node.feed([])
+        await node.end_input()
+        assert await last_words(node) == ""
+    assert (tmp_path / "got").read_bytes() == b"".join(b"<%b>\n" % content for content in contents)
+
+
+async def test_producer_that_ended_takes_no_more(tmp_path: Path) -> None:
+    target = make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
+    async with target.start(request(tmp_path, Role.PRODUCER)) as node:
+        assert await last_words(node) == "exit status 1: no tower"
+        with pytest.raises(TargetError, match="the producer of mine takes no more input: exit status 1: no tower"):
+            await node.feed([b"x" * MIB])
+
+
+@pytest.mark.parametrize("terminal", ["true", "false"])
+async def test_consumer_prints_100_000(tmp_path: Path, terminal: str) -> None:
+    script = """
+        for number in range(100_000):
+            print(sys.argv[3], "AB", number, f"content {number}")
+        sys.stdout.flush()
+        assert sys.stdout.isatty() == (sys.argv[4] == "true")
+        time.sleep(100)
+    """
+    settings = f'output = "{{topic}} {{address}} {{sequence}} {{content}}"\nterminal = {terminal}'
+    target = make_target(tmp_path, "consumer", script, settings, f'"{{topic}}", "{terminal}"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        found = await collect(node, 100_000)
+        assert not node.ended.is_set()
+    assert found == [Delivery(b"content %d" % number, b"orders", b"AB", number) for number in range(100_000)]
+
+
+async def test_terminal_brings_a_buffering_program_to_speak(tmp_path: Path) -> None:
+    script = 'print("a\\tb")\ntime.sleep(100)'
+    target = make_target(tmp_path, "consumer", script, 'output = "{content}"\nterminal = true')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        assert await collect(node, 1) == [Delivery(b"a\tb")]
+
+
+async def test_line_of_64_mib(tmp_path: Path) -> None:
+    script = """
+        line = b"x" * 2**20
+        for _ in range(64):
+            sys.stdout.buffer.write(line)
+        sys.stdout.buffer.write(b"\\nlast")
+    """
+    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        found = await collect(node, 2)
+        assert await last_words(node) == "exit status 0"
+    assert found == [Delivery(b"x" * 64 * MIB), Delivery(b"last")]
+
+
+async def test_what_is_no_record_is_in_the_last_words(tmp_path: Path) -> None:
+    script = 'print("oops")\nprint("A content")'
+    target = make_target(tmp_path, "consumer", script, 'output = "{address} {content}"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        assert await last_words(node) == "exit status 0: oops"
+        assert await collect(node, 1) == [Delivery(b"content", address=b"A")]
+
+
+async def test_last_words_are_the_last(tmp_path: Path) -> None:
+    script = 'sys.stderr.write("x" * 9000 + "end")\nos.kill(os.getpid(), signal.SIGSEGV)'
+    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        words = await last_words(node)
+    assert words.startswith("ended by SIGSEGV: ")
+    assert words.endswith("xend")
+    assert len(words) < 5000
+
+
+async def test_store_that_talks_a_lot_is_not_held_up(tmp_path: Path) -> None:
+    script = 'sys.stdout.write("o" * 500_000)\nsys.stderr.write("e" * 500_000)\nsys.exit(3)'
+    target = make_target(tmp_path, "store", script, arguments='"store"')
+    async with target.start(request(tmp_path, Role.STORE)) as node:
+        assert (await last_words(node)).startswith("exit status 3: ")
+
+
+async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:
+    script = (
+        'print(*sys.argv[3:], open("mine.cfg").read(), os.environ["TOWER"], os.getcwd(), flush=True)\ntime.sleep(100)'
+    )
+    settings = (
+        'output = "{content}"\nearliest = ["-e"]\nlatest = ["-l", "{dialect}"]\nworking_folder = "{folder}"\n'
+        'files = { "mine.cfg" = "{{{sub_port}}}" }\n[environment]\nTOWER = "{pub_host} {pub_port}"'
+    )
+    target = make_target(tmp_path, "consumer", script, settings)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    async with target.start(request(folder, Role.CONSUMER)) as node:
+        assert await collect(node, 1) == [Delivery(b"orders -e {1} 127.0.0.1 2 %b" % os.fsencode(folder))]
+    async with target.start(request(folder, Role.CONSUMER, reset=Reset.LATEST)) as node:
+        assert await collect(node, 1) == [Delivery(b"orders -l rfc46 {1} 127.0.0.1 2 %b" % os.fsencode(folder))]
+
+
+async def test_reset_stands_where_it_is_put(tmp_path: Path) -> None:
+    script = "print(*sys.argv[3:], flush=True)\ntime.sleep(100)"
+    settings = 'output = "{content}"\nearliest = ["-e", "-f"]'
+    target = make_target(tmp_path, "consumer", script, settings, '"{reset}", "--", "{topic}"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        assert await collect(node, 1) == [Delivery(b"-e -f -- orders")]
+
+
+async def test_topic_of_any_octets(tmp_path: Path) -> None:
+    script = "sys.stdout.buffer.write(os.fsencode(sys.argv[3]) + b' x\\n')\nsys.stdout.flush()\ntime.sleep(100)"
+    target = make_target(tmp_path, "consumer", script, 'output = "{topic} {content}"')
+    topic = bytes(octet for octet in range(1, 256) if octet != ord("\n"))
+    async with target.start(request(tmp_path, Role.CONSUMER, topic)) as node:
+        assert await collect(node, 1) == [Delivery(b"x", topic)]
+    for topic, message in {b"a\0b": "a topic with a NUL", b"a\nb": "one with a line feed"}.items():
+        with pytest.raises(TargetError, match=message):
+            async with target.start(request(tmp_path, Role.CONSUMER, topic)):
+                pass
+
+
+async def test_nothing_is_left_of_what_ignores_sigterm(tmp_path: Path) -> None:
+    script = """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        alive = os.open(os.path.dirname(__file__) + "/alive", os.O_WRONLY)
+        child = os.fork()
+        if child:
+            print(os.getpid(), flush=True)
+        time.sleep(100)
+    """
+    target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
+    os.mkfifo(tmp_path / "alive")
+    async with trio.lowlevel.FdStream(os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)) as alive:
+        started = trio.current_time()
+        async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+            (delivery,) = await collect(node, 1)
+        assert 1.9 < trio.current_time() - started < 8
+        assert not node.ended.is_set()
+        assert not is_running(int(delivery.content))
+        with trio.fail_after(5):
+            assert await alive.receive_some() == b""  # the last that had it open for writing is gone: the child too
+
+
+async def test_nothing_is_left_after_cancellation(tmp_path: Path) -> None:
+    target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
+    pids: list[int] = []
+    with trio.CancelScope() as scope:
+        async with target.start(request(tmp_path, Role.STORE)) as node:
+            pids.append(node.pid)  # type: ignore[attr-defined]
+            assert is_running(pids[0])
+            scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    assert not is_running(pids[0])
+
+
+async def test_error_within_the_block_comes_out_alone(tmp_path: Path) -> None:
+    target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
+    with pytest.raises(RuntimeError, match="within"):
+        async with target.start(request(tmp_path, Role.STORE)):
+            raise RuntimeError("within")
+
+
+async def test_signal_that_the_target_asks_for(tmp_path: Path) -> None:
+    script = """
+        def stop(*_):
+            open(os.path.dirname(__file__) + "/stopped", "w").close()
+            sys.exit()
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("ready", flush=True)
+        time.sleep(100)
+    """
+    target = make_target(tmp_path, "consumer", script, 'output = "{content}"\nstop = "INT"')
+    async with target.start(request(tmp_path, Role.CONSUMER)) as node:
+        await collect(node, 1)
+    assert (tmp_path / "stopped").exists()
+
+
+async def test_killed_store_is_gone_and_starts_again(tmp_path: Path) -> None:
+    script = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(100)"
+    target = make_target(tmp_path, "store", script, "durable = true", '"store"')
+    assert Ability.KILL in target.abilities[Role.STORE]
+    for _ in range(2):
+        async with target.start(request(tmp_path, Role.STORE)) as node:
+            await node.kill()
+            assert not is_running(node.pid)  # type: ignore[attr-defined]
+        assert not node.ended.is_set()
+
+
+async def test_program_that_vanished(tmp_path: Path) -> None:
+    program = tmp_path / "node"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = tmp_path / "mine.toml"
+    path.write_text('dialects = ["rfc46"]\n[store]\ncommand = ["{here}/node", "{sub}", "{pub}"]\n')
+    target = open_target(str(path), {})
+    program.unlink()
+    with pytest.raises(TargetError, match=r"the store of mine cannot be started: .*node: No such file"):
+        async with target.start(request(tmp_path, Role.STORE)):
+            pass

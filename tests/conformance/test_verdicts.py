@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+from sample_runs import ACK_SENT, CLAUSES, DIALECTS, FETCH_TOPIC, HELLO_ANSWERED, RECORD_KEPT, failed, result
+
+from dafka_conformance.model import Check, Clause, Dialect, Outcome, Role, ScenarioResult, Verdict
+from dafka_conformance.verdicts import judge
+
+RFC46, LIBDAFKA = DIALECTS
+
+
+def verdict_of(clause: Clause, *results: ScenarioResult, missing: dict[Role, str] | None = None) -> tuple[str, ...]:
+    (verdict,) = judge([clause], results, [RFC46], missing or {})
+    return verdict.verdict.value, *verdict.scenarios, verdict.reason or verdict.reading
+
+
+def test_every_clause_gets_a_verdict_in_every_dialect_in_order() -> None:
+    verdicts = judge(CLAUSES, [failed()], DIALECTS, {})
+    assert [(verdict.clause, verdict.dialect) for verdict in verdicts] == [
+        (clause, dialect) for clause in CLAUSES for dialect in DIALECTS
+    ]
+
+
+def test_one_check_that_fails_outweighs_those_that_hold() -> None:
+    assert verdict_of(ACK_SENT, result("b", ACK_SENT), failed("a"), result("c", ACK_SENT)) == ("violates", "a", "")
+
+
+def test_a_clause_conforms_by_the_scenarios_that_checked_it_named_once_and_sorted() -> None:
+    twice = result("b", ACK_SENT, checks=(Check(ACK_SENT.id, True), Check(ACK_SENT.id, True)))
+    unchecked = result("c", ACK_SENT, checks=())
+    assert verdict_of(ACK_SENT, twice, result("a", ACK_SENT), unchecked) == ("conforms", "a", "b", "")
+
+
+def test_a_check_counts_even_where_the_scenario_was_not_meant_for_the_clause() -> None:
+    stray = result("fetch", FETCH_TOPIC, checks=(Check(ACK_SENT.id, False, "wrong"),))
+    assert verdict_of(ACK_SENT, stray) == ("violates", "fetch", "")
+
+
+def test_dialects_are_judged_apart() -> None:
+    verdicts = judge([ACK_SENT], [failed(), result("ok", ACK_SENT, dialect=LIBDAFKA)], DIALECTS, {})
+    assert {verdict.dialect: verdict.verdict for verdict in verdicts} == {
+        RFC46: Verdict.VIOLATES,
+        LIBDAFKA: Verdict.CONFORMS,
+    }
+
+
+def test_what_binds_nobody_is_done_or_not_done() -> None:
+    not_done = result("b", HELLO_ANSWERED, checks=(Check(HELLO_ANSWERED.id, False, "none came"),))
+    assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED)) == ("does", "a", "")
+    assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED), not_done) == ("does not", "b", "")
+
+
+def test_the_readings_that_were_seen_are_named_each_once() -> None:
+    checks = tuple(Check(FETCH_TOPIC.id, True, reading=reading) for reading in ("partition", "", "requestor"))
+    one = result("a", FETCH_TOPIC, checks=checks[:2])
+    both = result("b", FETCH_TOPIC, checks=checks)
+    assert verdict_of(FETCH_TOPIC, one) == ("conforms", "a", "partition")
+    assert verdict_of(FETCH_TOPIC, one, both) == ("conforms", "a", "b", "partition and requestor")
+
+
+SKIPPED = result("skipped", ACK_SENT, outcome=Outcome.SKIPPED, checks=(), reason="it cannot be killed")
+BROKEN = result("broken", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="status 1")
+STORELESS = {Role.STORE: "no [store]"}
+
+
+@pytest.mark.parametrize(
+    ("clause", "results", "missing", "reason"),
+    [
+        (RECORD_KEPT, [], {Role.PRODUCER: ""}, RECORD_KEPT.untestable),
+        (ACK_SENT, [SKIPPED], STORELESS, "no target for the role store"),
+        (FETCH_TOPIC, [], STORELESS | {Role.CONSUMER: ""}, "no target for the roles consumer and store"),
+        (FETCH_TOPIC, [], STORELESS, "no scenario of this run tests it"),
+        (ACK_SENT, [SKIPPED, SKIPPED], {}, "it cannot be killed"),
+        (ACK_SENT, [BROKEN], {}, "its scenarios failed before they came to it"),
+        (ACK_SENT, [failed(checks=())], {}, "its scenarios failed before they came to it"),
+        (ACK_SENT, [SKIPPED, BROKEN], {}, "its scenarios failed before they came to it"),
+        (ACK_SENT, [failed(dialect=Dialect.LIBDAFKA)], {}, "no scenario of this run tests it"),
+    ],
+)
+def test_the_reason_why_a_clause_was_not_tested(
+    clause: Clause, results: list[ScenarioResult], missing: dict[Role, str], reason: str
+) -> None:
+    assert verdict_of(clause, *results, missing=missing) == ("not tested", reason)
