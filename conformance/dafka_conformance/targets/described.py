@@ -21,6 +21,7 @@ class DescribedTarget(Target):
         self.name = description.name
         self.dialects = description.dialects
         self.abilities = {role: _abilities(role, how) for role, how in description.roles.items()}
+        self.node_counts = {role: how.nodes for role, how in description.roles.items() if isinstance(how, RoleCommand)}
         self._description = description
 
     def attachment(self, role: Role) -> Attachment | None:

@@ -61,6 +61,7 @@ class RoleCommand:
         output: how a consumer prints records; None where it does not.
         resets: the arguments of each place where a consumer can begin.
         is_terminal: is a consumer's output to be a terminal?
+        nodes: how many nodes, with an address each, it consists of.
     """
 
     command: tuple[Template, ...]
@@ -72,6 +73,7 @@ class RoleCommand:
     output: OutputFormat | None
     resets: Mapping[Reset, tuple[Template, ...]]
     is_terminal: bool
+    nodes: int
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -178,6 +180,7 @@ def _read_role(table: Table, role: Role, values: Mapping[str, bytes]) -> RoleCom
         output=table.format("output", OutputFormat.from_template) if is_consumer else None,
         resets={Reset.EARLIEST: (), **resets},
         is_terminal=is_consumer and table.flag("terminal"),
+        nodes=table.count("nodes"),
     )
     table.finish()
     return command

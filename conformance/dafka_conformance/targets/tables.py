@@ -60,6 +60,13 @@ class Table:
         """True or false; false by default."""
         return self._take(key, bool, "true or false", False)
 
+    def count(self, key: str) -> int:
+        """A number above 0; 1 where it is not there."""
+        value = self._take(key, int, "a number above 0", 1)
+        if isinstance(value, bool) or value < 1:
+            raise self.error(f"{key}: expected a number above 0, not {value!r}")
+        return value
+
     def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
         """One of several texts."""
         value = self.text(key, default)

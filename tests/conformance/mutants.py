@@ -1,0 +1,31 @@
+"""Nodes of ours that are broken on purpose, and the scenario that is to find each out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from dafka_conformance.model import Dialect
+
+
+@attrs.frozen
+class Mutant:
+    """A way to break a role.
+
+    Attributes:
+        name: role and fault, as in `store-acks-unstored`.
+        scenario: the scenario that is meant to find it.
+        clause: the clause that it is found to violate.
+        message: a part of the finding's text, by which a reader knows what is wrong.
+        apply: breaks the role, for as long as the monkeypatch lasts.
+        dialect: the dialect that is spoken.
+    """
+
+    name: str
+    scenario: str
+    clause: str
+    message: str
+    apply: Callable[[pytest.MonkeyPatch], None]
+    dialect: Dialect = Dialect.RFC46
