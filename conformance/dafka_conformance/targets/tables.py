@@ -63,7 +63,7 @@ class Table:
     def count(self, key: str) -> int:
         """A number above 0; 1 where it is not there."""
         value = self._take(key, int, "a number above 0", 1)
-        if isinstance(value, bool) or value < 1:
+        if value < 1:
             raise self.error(f"{key}: expected a number above 0, not {value!r}")
         return value
 
