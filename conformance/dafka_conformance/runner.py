@@ -17,7 +17,7 @@ import trio
 from dafka_conformance.catalogue import Catalogue
 from dafka_conformance.model import Check, Dialect, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.play.scenario import Scenario
-from dafka_conformance.stage.stage import Stage, Unmet, open_stage
+from dafka_conformance.stage.stage import Stage, UnmetError, open_stage
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.verdicts import judge
 
@@ -157,7 +157,7 @@ class _Player:
                 if not scenario.starts and stage.node is None:
                     await stage.start(reset=scenario.reset)
                 await scenario.play(stage)
-        except Unmet:
+        except UnmetError:
             outcome = Outcome.FAILED
         except TargetError as error:
             outcome, reason = Outcome.BROKEN, str(error)

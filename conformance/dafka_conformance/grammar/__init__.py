@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from dafka_conformance.grammar.formats import BeaconFormat, Formats, FrameFault, Message, Value
+from dafka_conformance.grammar.formats import BeaconFormat, Formats, FrameError, Message, Value
 from dafka_conformance.grammar.notation import Expression, GrammarError, read_rules
 from dafka_conformance.grammar.recogniser import Recogniser
 from dafka_conformance.grammar.sentences import NamedSentence, Sentence, Terminal, all_sentences
@@ -14,7 +14,7 @@ from dafka_conformance.grammar.sentences import NamedSentence, Sentence, Termina
 __all__ = [
     "BeaconFormat",
     "Formats",
-    "FrameFault",
+    "FrameError",
     "Grammar",
     "GrammarError",
     "Message",

@@ -35,7 +35,7 @@ _TOPIC_END = b"\0"
 _LIBDAFKA_LACKS = {("ACK", "address")}
 
 
-class FrameFault(Exception):
+class FrameError(Exception):
     """Frames are not what the grammar says.
 
     Attributes:
@@ -127,7 +127,7 @@ class _Counted:
         if self.element is None:
             assert isinstance(value, bytes)
             return self.count.write(len(value)) + value
-        return self.count.write(len(value)) + b"".join(self.element.write(each) for each in value)  # type: ignore[arg-type]
+        return self.count.write(len(value)) + b"".join(map(self.element.write, value))
 
 
 @attrs.frozen
@@ -186,26 +186,26 @@ class MessageFormat:
         return frames
 
     def decode(self, frames: Sequence[bytes], dialect: Dialect) -> Message:
-        """The message that these frames are. Raises `FrameFault`."""
+        """The message that these frames are. Raises `FrameError`."""
         if dialect is Dialect.RFC46:
             topic, frame, at = frames[0][1:], frames[1], 0
         else:
             topic, end, _ = frames[0][1:].partition(_TOPIC_END)
             if not end:
-                raise FrameFault(self.name, "topic", "the topic frame has no NUL octet after the topic")
+                raise FrameError(self.name, "topic", "the topic frame has no NUL octet after the topic")
             frame, at = frames[0], len(topic) + 2
         values: dict[str, Value] = {}
         for name, codec in self.layout(dialect):
             try:
                 value, after = codec.read(frame, at)  # type: ignore[union-attr]
             except ValueError as error:
-                raise FrameFault(self.name, name, f"{name}, at octet {at}: {error}") from None
+                raise FrameError(self.name, name, f"{name}, at octet {at}: {error}") from None
             if not isinstance(codec, _Literal):
                 values[name] = value
             at = after
         if at != len(frame):
             text = f"{len(frame) - at} octets are left over after {name}: {_hex(frame[at:])}"
-            raise FrameFault(self.name, name, text)
+            raise FrameError(self.name, name, text)
         if self.has_content:
             values["content"] = frames[-1]
         return Message(self.name, topic, values)
@@ -243,17 +243,17 @@ class Formats:
         return self.by_name[message.name].encode(message, dialect)
 
     def decode(self, frames: Sequence[bytes]) -> tuple[Message, Dialect]:
-        """The message that these frames are, and the dialect it is written in. Raises `FrameFault`."""
+        """The message that these frames are, and the dialect it is written in. Raises `FrameError`."""
         form = self.by_id.get(frames[0][:1]) if frames else None
         if form is None:
             known = " ".join(sorted(known.decode("latin-1") for known in self.by_id))
             first = _hex(frames[0][:1]) if frames else ""
-            raise FrameFault("", "id", f"the topic frame begins with {first or 'nothing'}, not with an id of {known}")
+            raise FrameError("", "id", f"the topic frame begins with {first or 'nothing'}, not with an id of {known}")
         for dialect in Dialect:
             if len(frames) == form.frame_count(dialect):
                 return form.decode(frames, dialect), dialect
         counts = " or ".join(str(form.frame_count(dialect)) for dialect in reversed(Dialect))
-        raise FrameFault(form.name, "frames", f"{form.name} has {len(frames)} frames, expected {counts}")
+        raise FrameError(form.name, "frames", f"{form.name} has {len(frames)} frames, expected {counts}")
 
 
 def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str, Expression]) -> MessageFormat:
@@ -269,26 +269,35 @@ def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str,
 
 
 def _compile(expression: Expression, rules: Mapping[str, Expression], name: str) -> _Codec:
+    """How a field is written that is defined so."""
     if isinstance(expression, Reference):
         if expression.rule == _CONTENT_RULE:
             return _Content()
         return _compile({**CORE_RULES, **rules}[expression.rule], rules, expression.rule)
+    codec: _Codec | None = None
     if isinstance(expression, Octets):
-        return _Literal(expression.value)
-    if isinstance(expression, Repeat) and _is_octet(expression.part) and expression.least == expression.most:
-        return _Number(expression.least)
-    if isinstance(expression, InOrder):
-        if all(isinstance(part, Octets) for part in expression.parts):
-            return _Literal(b"".join(part.value for part in expression.parts if isinstance(part, Octets)))
-        first, *rest = expression.parts
-        count = _compile(first, rules, name)
-        if isinstance(count, _Number) and len(rest) == 1 and isinstance(rest[0], Repeat):
-            if _is_octet(rest[0].part):
-                return _Counted(count)
-            element = _compile(rest[0].part, rules, name)
-            if isinstance(element, _Counted):
-                return _Counted(count, element)
-    raise GrammarError(f"the rule {name} describes nothing that can be a field: a number, counted octets, or a frame")
+        codec = _Literal(expression.value)
+    elif isinstance(expression, Repeat) and _is_octet(expression.part) and expression.least == expression.most:
+        codec = _Number(expression.least)
+    elif isinstance(expression, InOrder):
+        codec = _compile_row(expression.parts, rules, name)
+    if codec is None:
+        raise GrammarError(f"the rule {name} is nothing that can be a field: a number, counted octets, or a frame")
+    return codec
+
+
+def _compile_row(parts: Sequence[Expression], rules: Mapping[str, Expression], name: str) -> _Codec | None:
+    """Fixed octets in a row; or a number, and so many octets, or so many counted octets, behind it."""
+    if all(isinstance(part, Octets) for part in parts):
+        return _Literal(b"".join(part.value for part in parts if isinstance(part, Octets)))
+    first, *rest = parts
+    count = _compile(first, rules, name)
+    if not isinstance(count, _Number) or len(rest) != 1 or not isinstance(rest[0], Repeat):
+        return None
+    if _is_octet(rest[0].part):
+        return _Counted(count)
+    element = _compile(rest[0].part, rules, name)
+    return _Counted(count, element) if isinstance(element, _Counted) else None
 
 
 def _is_octet(expression: Expression) -> bool:
@@ -312,14 +321,14 @@ class BeaconFormat:
         return cls(name, tuple((part, re.compile(_pattern(rules[part], rules), re.DOTALL)) for part in names))
 
     def decode(self, frames: Sequence[bytes]) -> dict[str, bytes]:
-        """The beacon's parts by name. Raises `FrameFault`."""
+        """The beacon's parts by name. Raises `FrameError`."""
         if len(frames) != len(self.parts):
             names = ", ".join(name for name, _ in self.parts)
             text = f"a {self.name} has {len(self.parts)} frames ({names}), this one has {len(frames)}"
-            raise FrameFault(self.name, "frames", text)
+            raise FrameError(self.name, "frames", text)
         for (name, pattern), frame in zip(self.parts, frames, strict=True):
             if not pattern.fullmatch(frame):
-                raise FrameFault(self.name, name, f"{frame!r} is no {name} as the grammar has it")
+                raise FrameError(self.name, name, f"{frame!r} is no {name} as the grammar has it")
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
 
 

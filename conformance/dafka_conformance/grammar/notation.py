@@ -7,7 +7,7 @@ and a role prefix `S:STORE-HELLO` becomes part of the rule's name, from which it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
@@ -145,28 +145,41 @@ def _first_bad_line(lines: list[str]) -> str:
 
 
 def _read(node: Node) -> Expression:
-    """The expression of an `alternation`, `concatenation`, `repetition`, `element` or anything that holds one."""
-    if node.name == "alternation":
-        return _joined(Choice, [_read(child) for child in node.children if child.name == "concatenation"])
-    if node.name == "concatenation":
-        return _joined(Sequence, [_read(child) for child in node.children if child.name == "repetition"])
-    if node.name == "repetition":
-        part = _read(_child(node, "element"))
-        counts = [child.value for child in node.children if child.name == "repeat"]
-        return Repeat(part, *_read_counts(counts[0])) if counts else part
-    if node.name == "option":
-        return Repeat(_read(_child(node, "alternation")), 0, 1)
-    if node.name == "rulename":
-        role, mark, rule = node.value.partition(_ROLE_MARK)
-        return Reference(rule, Role(role)) if mark else Reference(node.value)
-    if node.name == "num-val":
-        return _read_number(node.children[-1])
-    if node.name == "char-val":
-        return Octets(node.value.partition('"')[2].rstrip('"').encode("ascii"))
-    for child in node.children:
-        if child.name in {"alternation", "element", "group", "option", "rulename", "num-val", "char-val"}:
-            return _read(child)
-    raise GrammarError(f"cannot read {node.value!r} in the grammar")
+    """The expression of any part of a rule's right side."""
+    reader = _READERS.get(node.name)
+    if reader is not None:
+        return reader(node)
+    within = next((child for child in node.children if child.name in _EXPRESSIONS), None)
+    if within is None:
+        raise GrammarError(f"cannot read {node.value!r} in the grammar")
+    return _read(within)
+
+
+def _read_alternation(node: Node) -> Expression:
+    return _joined(Choice, [_read(child) for child in node.children if child.name == "concatenation"])
+
+
+def _read_concatenation(node: Node) -> Expression:
+    return _joined(Sequence, [_read(child) for child in node.children if child.name == "repetition"])
+
+
+def _read_repetition(node: Node) -> Expression:
+    part = _read(_child(node, "element"))
+    counts = [child.value for child in node.children if child.name == "repeat"]
+    return Repeat(part, *_read_counts(counts[0])) if counts else part
+
+
+def _read_option(node: Node) -> Expression:
+    return Repeat(_read(_child(node, "alternation")), 0, 1)
+
+
+def _read_name(node: Node) -> Expression:
+    role, mark, rule = node.value.partition(_ROLE_MARK)
+    return Reference(rule, Role(role)) if mark else Reference(node.value)
+
+
+def _read_text(node: Node) -> Expression:
+    return Octets(node.value.partition('"')[2].rstrip('"').encode("ascii"))
 
 
 def _joined(kind: type[Choice] | type[Sequence], parts: list[Expression]) -> Expression:
@@ -181,6 +194,7 @@ def _read_counts(text: str) -> tuple[int, int | None]:
 
 
 def _read_number(node: Node) -> Expression:
+    node = node.children[-1]
     digits, base = node.value[1:], _BASES[node.name]
     if "-" in digits:
         first, last = digits.split("-")
@@ -198,3 +212,15 @@ def _descendants(node: Node, name: str) -> Iterator[Node]:
             yield child
         else:
             yield from _descendants(child, name)
+
+
+_READERS: Mapping[str, Callable[[Node], Expression]] = {
+    "alternation": _read_alternation,
+    "concatenation": _read_concatenation,
+    "repetition": _read_repetition,
+    "option": _read_option,
+    "rulename": _read_name,
+    "num-val": _read_number,
+    "char-val": _read_text,
+}
+_EXPRESSIONS = {*_READERS, "element", "group"}

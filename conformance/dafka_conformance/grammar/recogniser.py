@@ -46,7 +46,10 @@ class Recogniser:
     def accept(self, role: Role, message: Message) -> bool:
         """Takes note that it was said; tells whether the rules allow it here."""
         terminal = Terminal(role, message.name)
-        facts = _facts(message)
+        facts = {
+            fact: message.topic if part == "topic" else message.octets(part)
+            for fact, part in _FACTS.get(message.name, {}).items()
+        }
         is_accepted = False
         for binding, state in list(self._continuable(terminal)):
             joined = _join(dict(binding), facts, message.name)
@@ -69,22 +72,18 @@ class Recogniser:
             self._reached.setdefault(terminal, {}).setdefault(binding, set()).add(follower)
 
 
-def _facts(message: Message) -> dict[str, bytes]:
-    """What a message is about: the partition, and the nodes that ask and are answered."""
-    if message.name in {"RECORD", "HEAD"}:
-        return {"partition": message.octets("address")}
-    if message.name == "DIRECT-HEAD":
-        return {"partition": message.octets("address"), "consumer": message.topic}
-    if message.name == "FETCH":
-        return {"partition": message.topic, "requestor": message.octets("address")}
-    if message.name == "DIRECT-RECORD":
-        return {"partition": message.octets("address"), "requestor": message.topic}
-    if message.name == "ACK":
-        return {"partition": message.topic}
-    if message.name in {"GET-HEADS", "CONSUMER-HELLO"}:
-        return {"consumer": message.octets("address")}
-    return {"consumer": message.topic} if message.name == "STORE-HELLO" else {}
-
+_FACTS: Mapping[str, Mapping[str, str]] = {
+    "RECORD": {"partition": "address"},
+    "HEAD": {"partition": "address"},
+    "DIRECT-HEAD": {"partition": "address", "consumer": "topic"},
+    "FETCH": {"partition": "topic", "requestor": "address"},
+    "DIRECT-RECORD": {"partition": "address", "requestor": "topic"},
+    "ACK": {"partition": "topic"},
+    "GET-HEADS": {"consumer": "address"},
+    "CONSUMER-HELLO": {"consumer": "address"},
+    "STORE-HELLO": {"consumer": "topic"},
+}
+"""What each message is about, and which of its parts says so."""
 
 _BEGINS = {
     "RECORD": {"partition"},
@@ -97,13 +96,13 @@ _BEGINS = {
 """What a dialogue is about from this message on, whatever it was about before."""
 
 
-def _join(before: dict[str, bytes], facts: Mapping[str, bytes], name: str) -> dict[str, bytes] | None:
+def _join(before: Mapping[str, bytes], facts: Mapping[str, bytes], name: str) -> dict[str, bytes] | None:
     """What the dialogue is about with this message; None where it is about something else."""
     begins = _BEGINS.get(name, set())
     for key, value in facts.items():
         if key not in begins and before.get(key, value) != value:
             return None
-    return before | facts
+    return {**before, **facts}
 
 
 def _connect(expression: Expression, rules: Mapping[str, Expression], start: _State, end: _State) -> None:

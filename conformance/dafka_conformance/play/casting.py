@@ -7,7 +7,8 @@ answers is another one, so a store can be cast as either.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import attrs
 
@@ -16,6 +17,8 @@ from dafka_conformance.model import Role
 
 HEADS = {"DIRECT-HEAD", "RECORD", "HEAD"}
 """What tells of a partition's head: by it, whoever lacks records learns of them."""
+
+_IN_ANSWERS = {"DIRECT-RECORD", "ACK"}
 
 
 @attrs.frozen
@@ -68,76 +71,82 @@ class Cast:
 
 def cast(sentence: NamedSentence, role: Role) -> Iterator[Cast]:
     """The ways in which a target of this role can take part in a sentence."""
+    places = list(_places(sentence.terminals))
     for is_answerer in (False, True) if role is Role.STORE else (False,):
-        lines = tuple(_lines(sentence.terminals, role, is_answerer))
+        lines = tuple(_lines(places, role, is_answerer))
         if any(line.is_target for line in lines):
             yield Cast(sentence, role, is_answerer, lines)
 
 
-def _lines(terminals: Sentence, role: Role, is_answerer: bool) -> Iterator[Line]:
-    own_partition = _first_partition_of_a_producer(terminals)
+@attrs.frozen
+class _Place:
+    """A terminal, and what goes on where it stands: of which partition, and whose FETCH is being answered."""
+
+    terminal: Terminal
+    partition: int
+    missing: int
+    turn: int
+    fetcher: Role
+
+    @property
+    def is_of_other_store(self) -> bool:
+        """Is it said by a store that answers another one?"""
+        return self.terminal == Terminal(Role.STORE, "DIRECT-RECORD") and self.fetcher is Role.STORE
+
+
+def _places(terminals: Sentence) -> Iterator[_Place]:
     partition, missing, turn, fetcher = -1, 0, 0, Role.CONSUMER
-    is_for_target = False
-    for place, terminal in enumerate(terminals):
-        if terminal.message == "DIRECT-HEAD":
-            partition += 1
+    for index, terminal in enumerate(terminals):
+        partition += terminal.message == "DIRECT-HEAD"
         if terminal.message in HEADS:
-            turn, missing = 0, _answers_after(terminals, place + 1)
-        about = max(partition, 0)
-
-        def is_target(said: Terminal, about: int = about, fetcher: Role = fetcher) -> bool:
-            if role is Role.PRODUCER:
-                return said.role is role and about == own_partition
-            return said.role is role and (role is not Role.STORE or _is_other_store(said, fetcher) is is_answerer)
-
-        if terminal.message == "FETCH":
-            turn, missing, fetcher = 0, _answers_after(terminals, place), terminal.role
-            answers = [
-                each for each in terminals[place + 1 : place + 1 + 2 * missing] if each.message == "DIRECT-RECORD"
-            ]
-            is_for_target = any(is_target(each, fetcher=fetcher) for each in answers[:missing])
-        yield Line(
-            terminal.message,
-            is_target(terminal),
-            _label(terminal, fetcher, role, about),
-            about,
-            missing,
-            turn,
-            is_for_target and terminal.message == "FETCH",
-        )
+            turn, missing = 0, _answers_after(terminals, index + 1)
+        elif terminal.message == "FETCH":
+            turn, missing, fetcher = 0, _answers_after(terminals, index), terminal.role
+        yield _Place(terminal, max(partition, 0), missing, turn, fetcher)
         turn += terminal.message == "DIRECT-RECORD"
 
 
-def _is_other_store(terminal: Terminal, fetcher: Role) -> bool:
-    """Is this said by a store that answers another one?"""
-    return terminal.message == "DIRECT-RECORD" and terminal.role is Role.STORE and fetcher is Role.STORE
+def _lines(places: Sequence[_Place], role: Role, is_answerer: bool) -> Iterator[Line]:
+    own_partition = next((place.partition for place in places if place.terminal.role is Role.PRODUCER), None)
+
+    def is_target(place: _Place) -> bool:
+        if place.terminal.role is not role:
+            return False
+        if role is Role.PRODUCER:
+            return place.partition == own_partition
+        return role is not Role.STORE or place.is_of_other_store is is_answerer
+
+    for index, place in enumerate(places):
+        is_fetch = place.terminal.message == "FETCH"
+        yield Line(
+            place.terminal.message,
+            is_target(place),
+            _label(place, role),
+            place.partition,
+            place.missing,
+            place.turn,
+            is_fetch and any(map(is_target, _answers_to(places, index))),
+        )
 
 
-def _label(terminal: Terminal, fetcher: Role, role: Role, partition: int) -> str:
+def _answers_to(places: Sequence[_Place], index: int) -> Iterator[_Place]:
+    """The DIRECT-RECORDs that answer a FETCH."""
+    following = takewhile(lambda place: place.terminal.message in _IN_ANSWERS, places[index + 1 :])
+    return (place for place in following if place.terminal.message == "DIRECT-RECORD")
+
+
+def _label(place: _Place, role: Role) -> str:
     """Who says it, if the target does not."""
-    if terminal.role is Role.PRODUCER:
-        return f"P{partition + 1}"
-    if terminal.role is Role.STORE:
-        return "S3" if _is_other_store(terminal, fetcher) and role is not Role.STORE else "S2"
-    return terminal.role.value
+    if place.terminal.role is Role.PRODUCER:
+        return f"P{place.partition + 1}"
+    if place.terminal.role is Role.STORE:
+        return "S3" if place.is_of_other_store and role is not Role.STORE else "S2"
+    return str(place.terminal.role.value)
 
 
-def _first_partition_of_a_producer(terminals: Sentence) -> int | None:
-    partition = -1
-    for terminal in terminals:
-        partition += terminal.message == "DIRECT-HEAD"
-        if terminal.role is Role.PRODUCER:
-            return max(partition, 0)
-    return None
-
-
-def _answers_after(terminals: Sentence, place: int) -> int:
+def _answers_after(terminals: Sentence, index: int) -> int:
     """How many DIRECT-RECORDs answer the FETCH at a place; 0 where there is none."""
-    if place >= len(terminals) or terminals[place].message != "FETCH":
+    if index >= len(terminals) or terminals[index].message != "FETCH":
         return 0
-    count = 0
-    for terminal in terminals[place + 1 :]:
-        if terminal.message not in {"DIRECT-RECORD", "ACK"}:
-            break
-        count += terminal.message == "DIRECT-RECORD"
-    return count
+    following = takewhile(lambda terminal: terminal.message in _IN_ANSWERS, terminals[index + 1 :])
+    return sum(terminal.message == "DIRECT-RECORD" for terminal in following)

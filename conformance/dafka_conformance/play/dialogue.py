@@ -62,7 +62,7 @@ def _scenario(part: Cast) -> Scenario:
         shares=not starts,
         starts=starts,
         script=tuple(
-            f"{'then' if line.is_target else 'when'} {part.role.value if line.is_target else line.speaker}:{line.message}"
+            f"then {part.role.value}:{line.message}" if line.is_target else f"when {line.speaker}:{line.message}"
             for line in part.lines
         ),
     )
@@ -79,12 +79,11 @@ class _Playing:
         self._topic = b"%b.%d" % (stage.topic, next(_topic_numbers)) if part.role is Role.STORE else stage.topic
         self._partitions: list[Partition] = []
         self._first = 0
-        self._asked: list[int] = []
         self._fetch: Message | None = None
         self._since = 0
 
     async def play(self) -> None:
-        """Raises `Unmet` where the target does not say its part."""
+        """Raises `UnmetError` where the target does not say its part."""
         if self._stage.node is None:
             await self._stage.start()
         for index in range(self._part.partition_count):
@@ -167,7 +166,6 @@ class _Playing:
         head = self._stage.ledger.partition(partition.address, partition.topic).head
         first = head - line.missing + 1 if self._role is Role.PRODUCER else 0
         self._first = first
-        self._asked = list(range(first, first + line.missing))
         await self._stage.say(
             peer,
             "FETCH",
@@ -210,7 +208,7 @@ class _Playing:
         elif name == "DIRECT-HEAD":
             await self._hear_head(clause, partition)
         elif name == "DIRECT-RECORD":
-            sequence = self._asked.pop(0)
+            sequence = self._first + line.turn
             await stage.expect(
                 name,
                 clause,

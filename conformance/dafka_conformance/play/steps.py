@@ -101,7 +101,8 @@ class Step:
 
 def read_step(text: str) -> Step:
     """Raises `ScriptError`."""
-    line, clauses = text.strip(), ()
+    line = text.strip()
+    clauses: tuple[str, ...] = ()
     match = _CLAUSE.search(line)
     if match:
         line, clauses = line[: match.start()], tuple(part.strip() for part in match[1].split(","))

@@ -195,8 +195,8 @@ class Peer:
         elif message.name == "GET-HEADS":
             for partition in held.values():
                 if partition.topic == message.topic and partition.head >= 0:
-                    values = {"address": partition.address, "subject": partition.topic, "sequence": partition.head}
-                    self.say("DIRECT-HEAD", requestor, values)
+                    values: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
+                    self.say("DIRECT-HEAD", requestor, values | {"sequence": partition.head})
 
     def _note(self, message: Message) -> None:
         sequence = message.number("sequence")

@@ -33,7 +33,7 @@ SETTLE_S = 0.15
 """Between a ZeroMQ handshake and the moment that the other side has surely taken our subscriptions from it."""
 
 
-class Unmet(Exception):
+class UnmetError(Exception):
     """Something that the scenario cannot go on without did not happen; its check has been recorded."""
 
 
@@ -126,9 +126,9 @@ class Stage:
         return holds
 
     def require(self, clause: str, holds: bool, message: str, event: int | None = None) -> None:
-        """As `check`; raises `Unmet` where it does not hold."""
+        """As `check`; raises `UnmetError` where it does not hold."""
         if not self.check(clause, holds, message, event):
-            raise Unmet(message)
+            raise UnmetError(message)
 
     def _report(self, clause: str, message: str, event: int, field: str, reading: str) -> None:
         if not any(check.clause == clause and check.message == message for check in self.checks):
@@ -139,7 +139,7 @@ class Stage:
     # The target
 
     async def start(self, *, reset: Reset = Reset.EARLIEST, topic: bytes | None = None) -> None:
-        """Starts the target, and waits until it is known where it is. Raises `TargetError`, or `Unmet`."""
+        """Starts the target, and waits until it is known where it is. Raises `TargetError`, or `UnmetError`."""
         self.topic = topic if topic is not None else self.topic
         self.reset = reset
         request = Request(
@@ -247,7 +247,7 @@ class Stage:
     async def join(self, label: str, topic: bytes | None = None) -> Peer:
         """A node of the role that its label begins with, introduced and connected to the target.
 
-        Raises `Unmet` where the target does not connect to it.
+        Raises `UnmetError` where the target does not connect to it.
         """
         peer = Peer(
             label,
@@ -286,14 +286,14 @@ class Stage:
         self.trace.note(f"{label} is gone")
 
     async def reach(self, peer: Peer, name: str, topic: bytes, clause: str = "") -> None:
-        """Waits until the target's subscriptions let this message through. Raises `Unmet`."""
+        """Waits until the target's subscriptions let this message through. Raises `UnmetError`."""
         if not await self.wait(lambda: peer.hears(name, topic)):
             shown = self.trace.show(topic)
             text = self._died() or f"the {self.role.title} has no subscription at {peer.label} for {name} ({shown})"
             self.require(clause or _subscription_clause(self.role, name), False, text)
 
     async def say(self, peer: Peer, name: str, topic: bytes, **values: Value) -> None:
-        """Says one message, once the target's subscriptions let it through. Raises `Unmet` where they never do."""
+        """Says one message, once the target's subscriptions let it through. Raises `UnmetError` where they never do."""
         await self.reach(peer, name, topic)
         peer.say(name, topic, values)
 
@@ -326,7 +326,7 @@ class Stage:
     ) -> Heard:
         """The first message `name` of the target that matches, among those heard from place `since` on.
 
-        Raises `Unmet`, the clause being violated, where none comes in time.
+        Raises `UnmetError`, the clause being violated, where none comes in time.
         """
         found = await self.hear(name, matches, since=since, seconds=seconds)
         if found is None:
@@ -364,7 +364,7 @@ class Stage:
         return found[0] if found else None
 
     async def expect_delivered(self, contents: Sequence[bytes], *, seconds: float | None = None) -> None:
-        """The target hands on exactly these records, in this order; others may come between. Raises `Unmet`."""
+        """The target hands on exactly these records, in this order; others may come between. Raises `UnmetError`."""
         wanted = set(contents)
         found: list[bytes] = []
         place = 0

@@ -9,7 +9,7 @@ import trio
 
 from dafka.errors import TransportError
 from dafka.transport.socket import Socket
-from dafka_conformance.grammar import FrameFault, Grammar
+from dafka_conformance.grammar import FrameError, Grammar
 from dafka_conformance.model import Kind
 from dafka_conformance.stage.network import LOOPBACK, Sockets
 from dafka_conformance.stage.trace import Trace
@@ -92,6 +92,7 @@ class PlayedTower(Introductions):
         self._reopened.set()
 
     async def run(self) -> None:
+        """Works until cancelled, and again after each restart."""
         while True:
             self._closed, self._reopened = trio.Event(), trio.Event()
             with self._sockets, trio.CancelScope() as self._scope:
@@ -103,10 +104,12 @@ class PlayedTower(Introductions):
             await self._reopened.wait()
 
     def announce(self, address: bytes, endpoint: str) -> None:
+        """Tells of it at once, and each interval."""
         self._nodes[address] = endpoint
         self._tell(address, endpoint)
 
     def withdraw(self, address: bytes) -> None:
+        """Tells of it no more."""
         self._nodes.pop(address, None)
 
     def _tell(self, address: bytes, endpoint: str) -> None:
@@ -117,7 +120,7 @@ class PlayedTower(Introductions):
             frames, host = await self._sub.receive_with_peer()
             try:
                 parts = self._grammar.node_beacon.decode(frames)
-            except FrameFault as fault:
+            except FrameError as fault:
                 self._heard(frames, {}, "", str(fault))
                 continue
             host = parts["host"].decode("ascii") or host or "127.0.0.1"
@@ -177,6 +180,7 @@ class TowerLink(Introductions):
         self._sockets.__exit__()
 
     async def run(self) -> None:
+        """Works until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen)
             nursery.start_soon(self._repeat)
@@ -188,6 +192,7 @@ class TowerLink(Introductions):
         self._send(address)
 
     def withdraw(self, address: bytes) -> None:
+        """Tells of it no more."""
         self._nodes.pop(address, None)
 
     def send(self, frames: Sequence[bytes], label: str = "beacon", **fields: bytes) -> None:
@@ -209,7 +214,7 @@ class TowerLink(Introductions):
                     continue
                 try:
                     parts = self._grammar.tower_beacon.decode(frames)
-                except FrameFault as fault:
+                except FrameError as fault:
                     self._heard(frames, {}, str(fault))
                 else:
                     self._heard(frames, parts, "")

@@ -1,10 +1,10 @@
-"""What holds for every message of the target, whatever the scenario: each is held against the grammar and the ledger."""
+"""What holds for every message of the target, whatever the scenario: all are held against grammar and ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from dafka_conformance.grammar import FrameFault, Grammar, Message
+from dafka_conformance.grammar import FrameError, Grammar, Message
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.stage.ledger import Ledger, Partition
 from dafka_conformance.stage.trace import Heard, Trace
@@ -87,7 +87,7 @@ class Watch:
         """The target said this; None where it is no message at all, or is left over from an earlier scenario."""
         try:
             message, dialect = self._grammar.formats.decode(frames)
-        except FrameFault as fault:
+        except FrameError as fault:
             name = fault.message or "no message of the grammar"
             place = self._trace.frames(label, "", name, frames)
             clause = _FAULT_CLAUSES.get(fault.field, f"grammar.{fault.message}")
@@ -139,7 +139,8 @@ class Watch:
             text = f"a {self._role.title} said {message.name}, which the grammar lets {allowed} say"
             self._report("grammar.roles", text, place)
             return
-        if not any([self._recogniser.accept(role, message) for role in roles & may_be]):
+        accepted = [self._recogniser.accept(role, message) for role in roles & may_be]
+        if not any(accepted):
             about = self._trace.show(message.topic)
             text = f"{message.name} ({about}) came without what must precede it in the rule DAFKA"
             self._report("grammar.traffic", text, place)
