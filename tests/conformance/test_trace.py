@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dafka_conformance.grammar import Message, Value
+from dafka_conformance.model import Kind
+from dafka_conformance.stage.trace import EVENTS_MAX, Trace
+
+
+def make_trace() -> Trace:
+    trace = Trace(lambda: 1.0)
+    trace.name(b"ADDRESS", "P")
+    return trace
+
+
+def record(sequence: int, topic: bytes = b"hello", content: bytes = b"x") -> Message:
+    values: dict[str, Value] = {"address": b"ADDRESS", "subject": topic, "sequence": sequence, "content": content}
+    return Message("RECORD", topic, values)
+
+
+def test_addresses_are_shown_as_their_labels_and_odd_octets_as_python_would() -> None:
+    trace = make_trace()
+    shown = [trace.show(octets) for octets in (b"ADDRESS", b"text", b"", b"\0\xff", b"a" * 50)]
+    assert shown == ["P", "text", '""', "\\x00\\xff", "a" * 48 + "… (50 octets)"]
+
+
+def test_runs_of_consecutive_records_are_one_event() -> None:
+    trace = make_trace()
+    places = [trace.message("P", "S", record(sequence), [b"M"]) for sequence in (0, 1, 2, 4, 5)]
+    places.append(trace.message("P", "S", record(6, b"other"), [b"M"]))
+    places.append(trace.message("P2", "S", record(7, b"other"), [b"M"]))
+    assert places == [0, 0, 0, 1, 1, 2, 3]
+    assert [(event.count, dict(event.fields)["sequence"]) for event in trace.events] == [
+        (3, "0..2"),
+        (2, "4..5"),
+        (1, "6"),
+        (1, "7"),
+    ]
+
+
+def test_what_comes_between_ends_a_run() -> None:
+    trace = make_trace()
+    trace.message("P", "S", record(0), [b"M"])
+    trace.note("something")
+    trace.message("P", "S", record(1), [b"M"])
+    assert len(trace.events) == 3
+
+
+def test_fault_is_marked_once_with_its_field() -> None:
+    trace = make_trace()
+    place = trace.message("P", "S", record(0), [b"M"])
+    trace.mark(place, "wrong", "sequence")
+    trace.mark(place, "also wrong", "topic")
+    trace.mark(99, "nowhere")
+    assert (trace.events[0].fault, trace.events[0].fault_field) == ("wrong", "sequence")
+
+
+def test_frames_are_cut_and_their_number_is_bounded() -> None:
+    trace = make_trace()
+    trace.frames("P", "S", "rubbish", [b"\xab" * 1000] * 100)
+    assert len(trace.events[0].frames) == 6
+    assert trace.events[0].frames[0].endswith("AB…")
+    for _ in range(EVENTS_MAX + 10):
+        trace.add(Kind.SUBSCRIPTION, "S", "P", "subscribe", prefix=b"M")
+    assert len(trace.events) == EVENTS_MAX
+    trace.note("the end")
+    assert trace.events[-1].label == "the end"
+
+
+def test_restart_forgets_everything() -> None:
+    trace = make_trace()
+    trace.message("P", "S", record(0), [b"M"])
+    trace.restart()
+    assert (trace.events, trace.show(b"ADDRESS")) == ([], "ADDRESS")
+    assert trace.message("P", "S", record(1), [b"M"]) == 0
