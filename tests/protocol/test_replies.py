@@ -4,6 +4,7 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import Reply, ReplyQueue
+from dafka.protocol.replies import RANGES_MAX
 from dafka.records import Partition
 
 HELLO = Partition("hello", "PRODUCER")
@@ -50,14 +51,33 @@ def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> Non
     assert len(queue) == 1
 
 
-@pytest.mark.parametrize("sequence", [2, 50])
-def test_asking_for_what_was_sent_or_lies_elsewhere_moves_the_range(sequence: int) -> None:
+def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
     queue = ReplyQueue(10)
     queue.offer(fetch(0, 10))
     queue.sent(take(queue), 4)
-    queue.offer(fetch(sequence, 5))
-    assert take(queue) == Reply(HELLO, "A", sequence, sequence + 5)
+    queue.offer(fetch(2, 5))
+    assert take(queue) == Reply(HELLO, "A", 2, 10)
     assert len(queue) == 1
+
+
+def test_asking_for_records_elsewhere_is_a_range_of_its_own() -> None:
+    queue = ReplyQueue(10)
+    for first in (0, 50, 20):
+        queue.offer(fetch(first, 5))
+    assert len(queue) == 3
+    sent = []
+    while (reply := queue.next()) is not None:
+        sent.append((reply.next_sequence, reply.end_sequence))
+        queue.sent(reply, reply.end_sequence)
+    assert sent == [(0, 5), (50, 55), (20, 25)]
+    assert len(queue) == 0
+
+
+def test_ranges_of_one_requestor_are_bounded() -> None:
+    queue = ReplyQueue(1000)
+    for first in range(0, 10 * (RANGES_MAX + 5), 10):
+        assert queue.offer(fetch(first, 5))
+    assert len(queue) == RANGES_MAX
 
 
 def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
@@ -68,7 +88,7 @@ def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
     queue.offer(fetch(2, 5))
     queue.sent(being_sent, 8)
     queue.sent(being_sent, None)
-    assert take(queue) == Reply(HELLO, "A", 2, 7)
+    assert take(queue) == Reply(HELLO, "A", 2, 10)
 
 
 def test_four_billion_records_are_one_range() -> None:
