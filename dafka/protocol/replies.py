@@ -25,7 +25,7 @@ class Reply:
     end_sequence: int
 
 
-RANGES_MAX = 16
+RANGES_MAX = 256
 """Separate ranges that one requestor may have of one partition; a further one takes the place of the last."""
 
 
