@@ -1,4 +1,4 @@
-"""Writes the two reference pages that the code itself determines: docs/cli.md and docs/configuration.md.
+"""Writes the reference pages that the code itself determines: cli.md, configuration.md and conformance-clauses.md.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    exits with 1 where they are out of date
@@ -7,10 +7,12 @@ python docs/generate.py --check    exits with 1 where they are out of date
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from inspect import getsource
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import attrs
@@ -18,6 +20,10 @@ import click
 
 from dafka import config
 from dafka.cli import main as command_line
+from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.cli import main as conformance_command_line
+from dafka_conformance.frontend import watched_clauses
+from dafka_conformance.model import Clause, Dialect
 
 FOLDER = Path(__file__).parent
 
@@ -28,6 +34,16 @@ Written from the commands' own help by `docs/generate.py`.
 
 Exit status: 0 where the job was done, or the operator ended it; 1 where it could not be done; 2 where it was asked for
 wrongly. Errors are one sentence on standard error.
+"""
+
+CONFORMANCE_CLI_PREFACE = """\
+# The `dafka-conformance` command
+
+[conformance.md](conformance.md) says what it is for, and how to test an implementation with it.
+
+Exit status: 0 where no clause that binds is violated; 1 where one is, or a scenario could not be run, or none could; 2
+where it was asked for wrongly; 130, 143 or 129 where SIGINT, SIGTERM or SIGHUP ended it. Errors are one sentence on
+standard error.
 """
 
 CONFIGURATION_PREFACE = """\
@@ -50,14 +66,32 @@ milliseconds.
 """
 
 
+CLAUSES_PREFACE = """\
+# The clauses of the conformance suite
+
+Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](conformance.md) is about the
+suite.
+
+A clause is one demand of RFC 46. Its level is the RFC's keyword; or **grammar**: a grammar rule, its comment, or what a
+field means; or **deployed**: not written down, but every implementation relies on it. SHOULD, RECOMMENDED and MAY bind
+nobody; everything else does. Where the RFC contradicts itself, the readings are given, and the one that holds is in
+bold. `store.grammar.*` (37) are so many of the grammar's sentences. *Always* means that everything a target says, in
+whatever scenario, is held against the clause.
+"""
+
+
 def cli_page() -> str:
     """The help of every command."""
-    parts = [CLI_PREFACE]
-    for name, command in command_line.commands.items():
-        parent = click.Context(command_line, info_name="dafka", **command_line.context_settings)
-        context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
-        parts.append(f"## dafka {name}\n\n```text\n{command.get_help(context)}\n```\n")
+    parts = [CLI_PREFACE, *_commands(command_line, "dafka")]
+    parts += [CONFORMANCE_CLI_PREFACE, *_commands(conformance_command_line, "dafka-conformance")]
     return "\n".join(parts)
+
+
+def _commands(group: click.Group, program: str) -> Iterator[str]:
+    for name, command in group.commands.items():
+        parent = click.Context(group, info_name=program, **group.context_settings)
+        context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
+        yield f"## {program} {name}\n\n```text\n{command.get_help(context)}\n```\n"
 
 
 def configuration_page() -> str:
@@ -99,11 +133,49 @@ def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
             yield statement.target.id, " ".join(str(following.value.value).split())
 
 
+def clauses_page() -> str:
+    """Every clause, and the scenarios that test it."""
+    catalogue = Catalogue.load()
+    parts = [CLAUSES_PREFACE]
+    for section, clauses in groupby(catalogue.clauses, key=lambda clause: clause.section):
+        parts.append(
+            f"## {section}\n\n| clause | level | roles | demand | scenarios |\n| --- | --- | --- | --- | --- |"
+        )
+        parts[-1] += "".join(f"\n{_clause_row(clause, catalogue)}" for clause in clauses) + "\n"
+    return "\n".join(parts)
+
+
+def _clause_row(clause: Clause, catalogue: Catalogue) -> str:
+    demand = " ".join([clause.text, *_remarks(clause)]).replace("|", "\\|")
+    roles = ", ".join(role.title for role in clause.roles)
+    always = ["*always*"] if clause.id in watched_clauses(catalogue.grammar) else []
+    names = ", ".join([*always, *_scenario_names(clause, catalogue)]) or "none"
+    tested = f"not testable: {clause.untestable}" if clause.untestable else names
+    return f"| `{clause.id}` | {clause.level.value} | {roles} | {demand} | {tested} |"
+
+
+def _remarks(clause: Clause) -> Iterator[str]:
+    for reading, text in clause.readings.items():
+        yield f"**{reading}: {text}**" if reading == clause.holds else f"{reading}: {text}"
+    if clause.erratum:
+        yield f"([erratum](errata.md) {clause.erratum})"
+    if len(clause.dialects) < len(Dialect):
+        yield f"({' and '.join(dialect.value for dialect in clause.dialects)} alone)"
+
+
+def _scenario_names(clause: Clause, catalogue: Catalogue) -> Iterator[str]:
+    """Their names; the grammar's sentences of a role are one, with their number."""
+    names = [re.sub(r"\.grammar\..*", ".grammar.*", scenario.name) for scenario in catalogue.testing(clause)]
+    for name, count in sorted(Counter(names).items()):
+        yield f"`{name}` ({count})" if name.endswith("*") else f"`{name}`"
+
+
 def main(arguments: list[str]) -> int:
     """Writes the pages, or compares them."""
     stale = []
-    for name, text in (("cli.md", cli_page()), ("configuration.md", configuration_page())):
-        path = FOLDER / name
+    pages = {"cli.md": cli_page, "configuration.md": configuration_page, "conformance-clauses.md": clauses_page}
+    for name, page in pages.items():
+        path, text = FOLDER / name, page()
         if arguments == ["--check"]:
             stale += [name] if not path.exists() or path.read_text("utf-8") != text else []
         else:

@@ -1,4 +1,4 @@
-"""Imports point down only: each part of the package may know those listed here, and nothing else of it."""
+"""Imports point down only: each part of a package may know those listed here, and nothing else of it."""
 
 import ast
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dafka
+import dafka_conformance
 
 VOCABULARY = {"errors", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
@@ -31,6 +32,35 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 PURE = {"wire", "protocol"}
+CONFORMANCE = {
+    "dafka_conformance": set(),
+    "model": set(),
+    "grammar": {"model"},
+    "targets": {"model"},
+    "clauses": {"model"},
+    "verdicts": {"model"},
+    "report": {"model"},
+    "stage": {"model", "grammar", "targets"},
+    "play": {"model", "grammar", "targets", "stage"},
+    "scenarios": {"model", "grammar", "targets", "stage", "play"},
+    "catalogue": {"model", "clauses", "grammar", "play", "scenarios"},
+    "runner": {"model", "catalogue", "play", "stage", "targets", "verdicts"},
+    "frontend": {"model", "grammar", "stage", "targets"},
+    "cli": {"model", "catalogue", "clauses", "frontend", "grammar", "report", "runner", "targets"},
+    "pytest_plugin": {"model", "catalogue", "frontend", "play", "report", "runner", "targets"},
+    "__main__": {"cli"},
+}
+"""The suite's own parts."""
+
+SUITE_MAY_IMPORT = {
+    "stage": ("dafka.transport.socket", "dafka.errors"),
+    "targets.embedded": ("dafka",),
+    "targets.process": ("dafka.roles.scope",),
+    "frontend": ("dafka.roles.scope",),
+}
+"""What the suite knows of the package that it is shipped with: the moving of frames, one exception out of a group of
+one, and, as a target among others, its roles."""
+
 NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "random", "threading"}
 
 
@@ -50,13 +80,14 @@ def modules_in(root: Path) -> dict[str, Path]:
     """Every module under the package's folder, by name."""
     modules = {}
     for path in sorted(root.rglob("*.py")):
-        parts = [TOP, *path.relative_to(root).with_suffix("").parts]
+        parts = [root.name, *path.relative_to(root).with_suffix("").parts]
         modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return modules
 
 
 def part_of(module: str) -> str:
-    return module.split(".")[1] if "." in module else TOP
+    """The part of its package that a module is in; the package's own `__init__` is a part of its name."""
+    return module.split(".")[1] if "." in module else module
 
 
 def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
@@ -71,11 +102,11 @@ def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
                 yield module, target, name
 
 
-def upward_imports(root: Path) -> list[str]:
+def upward_imports(root: Path, may_import: dict[str, set[str]]) -> list[str]:
     return [
         f"{module} imports {name}"
         for module, target, name in internal_imports(root)
-        if part_of(target) not in MAY_IMPORT.get(part_of(module), set()) | {part_of(module)}
+        if part_of(target) not in may_import.get(part_of(module), set()) | {part_of(module)}
     ]
 
 
@@ -102,15 +133,36 @@ def cycles(root: Path) -> list[str]:
     return []
 
 
-def violations(root: Path) -> list[str]:
-    strangers = [f"{module} is in no layer" for module in modules_in(root) if part_of(module) not in MAY_IMPORT]
-    return strangers + upward_imports(root) + impure_imports(root) + cycles(root)
+def violations(root: Path, may_import: dict[str, set[str]] = MAY_IMPORT) -> list[str]:
+    strangers = [f"{module} is in no layer" for module in modules_in(root) if part_of(module) not in may_import]
+    return strangers + upward_imports(root, may_import) + impure_imports(root) + cycles(root)
 
 
 def test_imports_point_down() -> None:
     root = Path(dafka.__file__).parent
     assert {"dafka.wire.codec", "dafka.protocol.store", "dafka.roles", "dafka"} <= set(modules_in(root))
     assert violations(root) == []
+
+
+def test_imports_of_the_conformance_suite_point_down() -> None:
+    root = Path(dafka_conformance.__file__).parent
+    assert {"dafka_conformance.stage.watch", "dafka_conformance.cli"} <= set(modules_in(root))
+    assert violations(root, CONFORMANCE) == []
+
+
+def test_conformance_suite_knows_nothing_of_the_inside_of_what_it_tests() -> None:
+    root = Path(dafka_conformance.__file__).parent
+    known = [
+        f"{module} imports {name}"
+        for module, path in modules_in(root).items()
+        for name in imports_of(path, module)
+        if name.split(".")[0] == "dafka"
+        and not any(
+            module.startswith(f"dafka_conformance.{part}") and name.startswith(allowed)
+            for part, allowed in SUITE_MAY_IMPORT.items()
+        )
+    ]
+    assert known == []
 
 
 @pytest.mark.parametrize(
@@ -135,10 +187,10 @@ def test_imports_point_down() -> None:
     ],
 )
 def test_import_that_points_up_is_found(file: str, line: str, violation: str, tmp_path: Path) -> None:
-    make_package(tmp_path)
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(line)
-    assert violation in violations(tmp_path)
+    root = make_package(tmp_path)
+    (root / file).parent.mkdir(exist_ok=True)
+    (root / file).write_text(line)
+    assert violation in violations(root)
 
 
 @pytest.mark.parametrize(
@@ -152,18 +204,21 @@ def test_import_that_points_up_is_found(file: str, line: str, violation: str, tm
     ],
 )
 def test_cycle_is_found(files: dict[str, str], cycle: set[str], tmp_path: Path) -> None:
-    make_package(tmp_path)
-    assert violations(tmp_path) == []
+    root = make_package(tmp_path)
+    assert violations(root) == []
     for file, line in files.items():
-        (tmp_path / file).write_text(line)
-    (found,) = violations(tmp_path)
+        (root / file).write_text(line)
+    (found,) = violations(root)
     assert set(found.split()) == {"cycle:"} | cycle
 
 
-def make_package(root: Path) -> None:
+def make_package(folder: Path) -> Path:
     """A package with every part in place and nothing in it."""
+    root = folder / TOP
+    root.mkdir()
     (root / "__init__.py").touch()
     for part in set(MAY_IMPORT) - VOCABULARY - {TOP, "__main__"}:
         (root / part).mkdir()
         (root / part / "__init__.py").touch()
     (root / "protocol" / "store.py").touch()
+    return root

@@ -41,7 +41,7 @@ class UnknownClauseError(LookupError):
     def __init__(self, clause_id: str, known_ids: list[str]) -> None:
         self.id = clause_id
         close = difflib.get_close_matches(clause_id, known_ids)
-        hint = f"did you mean {_choice(close)}?" if close else "`dafka-conformance list` shows those that there are"
+        hint = f"did you mean {_choice(close)}?" if close else "`dafka-conformance list --clauses` shows them all"
         super().__init__(f"there is no clause {clause_id!r}; {hint}")
 
 

@@ -19,10 +19,10 @@ from typing import IO, Any
 import click
 from rich.console import Console
 
-from dafka_conformance.blocking import EndedBySignalError, run_blocking
 from dafka_conformance.catalogue import Catalogue, UnknownScenarioError
 from dafka_conformance.clauses import UnknownClauseError
-from dafka_conformance.grammar import GrammarError
+from dafka_conformance.frontend import EndedBySignalError, parse_settings, run_blocking, watched_clauses
+from dafka_conformance.grammar import Grammar, GrammarError
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
 from dafka_conformance.report.terminal import Progress, print_matrix
@@ -33,7 +33,7 @@ WIDTH = 100
 SIGNAL_STATUS = 128
 
 
-class Mistake(click.UsageError):  # noqa: N818 (it is the user's, and no error of this program)
+class Mistake(click.UsageError):
     """Something was asked for wrongly: one sentence, and exit status 2."""
 
     def show(self, file: IO[Any] | None = None) -> None:
@@ -42,10 +42,18 @@ class Mistake(click.UsageError):  # noqa: N818 (it is the user's, and no error o
 
 
 class _Commands(click.Group):
-    """Says click's own usage errors in a sentence too, and lists the commands in the order in which one needs them."""
+    """Says click's own usage errors in a sentence too, and lists the commands in the order in which one needs them.
+
+    Each is listed with its whole first sentence.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _mistakes():
@@ -91,14 +99,14 @@ _role_option = click.option(
     "roles",
     multiple=True,
     type=click.Choice([role.title for role in Role]),
-    help="Of this role only; repeat it for several.  [default: all that the target has]",
+    help="Of this role only; repeat it for several.  [default: all]",
 )
 _dialect_option = click.option(
     "--dialect",
     "dialects",
     multiple=True,
     type=click.Choice([dialect.value for dialect in Dialect]),
-    help="In this dialect only.  [default: all that the target can be told to send]",
+    help="In this dialect only; repeat it for several.  [default: all]",
 )
 _scenario_option = click.option(
     "--scenario",
@@ -167,8 +175,8 @@ def run_command(
 ) -> None:
     """Test TARGET: a shipped target's name, a target file, or package.module:factory.
 
-    Shipped are dafka, embedded and libdafka. Progress and result go to standard output: the clauses by verdict, and
-    each violation with the exchange in which it was found.
+    Shipped are dafka, embedded and libdafka. Every role and dialect that the target has is tested. Progress and result
+    go to standard output: the clauses by verdict, and each violation with the exchange in which it was found.
     """
     catalogue = _load(grammar_path)
     target = _open(name, settings)
@@ -294,10 +302,11 @@ def explain_command(name: str, grammar_path: Path | None) -> None:
     if clause.untestable:
         return
     scenarios = catalogue.testing(clause)
-    if scenarios:
-        click.echo("\ntested by")
-    else:
-        click.echo("\nno scenario of its own: it is held against every message that it concerns, in any scenario")
+    is_watched = clause.id in watched_clauses(catalogue.grammar)
+    if is_watched:
+        click.echo("\nevery message that it concerns is held against it, in any scenario")
+    if scenarios or not is_watched:
+        click.echo("\ntested by" if scenarios else "\nno scenario tests it")
     for scenario in scenarios:
         click.echo(f"    {scenario.name}")
 
@@ -316,25 +325,22 @@ def _remarks(clause: Clause) -> Iterator[str]:
 
 def _load(grammar_path: Path | None) -> Catalogue:
     try:
-        return Catalogue.load(grammar_path)
+        catalogue = Catalogue.load(grammar_path)
+        if grammar_path is not None:
+            _check_messages(catalogue.grammar, grammar_path)
     except GrammarError as error:
         raise Mistake(str(error)) from None
+    return catalogue
 
 
-def parse_settings(settings: Sequence[str], option: str) -> dict[str, str]:
-    """The variables of NAME=VALUE texts; `option` is what they were given with.
-
-    Raises `TargetError` for a text that is no such pair, and for a name that is given twice.
-    """
-    variables: dict[str, str] = {}
-    for setting in settings:
-        name, is_set, value = setting.partition("=")
-        if not name or not is_set:
-            raise TargetError(f"{option} takes NAME=VALUE, not {setting!r}")
-        if name in variables:
-            raise TargetError(f"{option} gives {name} twice: expected it once")
-        variables[name] = value
-    return variables
+def _check_messages(grammar: Grammar, path: Path) -> None:
+    """Raises `GrammarError` where the scenarios could not say a message, since its rule lacks or adds a field."""
+    for name, form in Grammar.load().formats.by_name.items():
+        if name not in grammar.formats.by_name:
+            raise GrammarError(f"{path} has no message rule {name}, which scenarios speak of")
+        if set(grammar.formats.by_name[name].field_names) != set(form.field_names):
+            fields = ", ".join(form.field_names) or "no fields"
+            raise GrammarError(f"{path}: scenarios give {name} other fields than its rule has: expected {fields}")
 
 
 def _open(name: str, settings: Sequence[str]) -> Target:

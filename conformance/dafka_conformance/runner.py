@@ -186,7 +186,12 @@ class _Player:
         assert not strange, f"{scenario.name} checks {strange[0].clause}, which is no clause"
         named = {check.clause for check in checks}
         silent = stage.watch.conforming() | (set(scenario.clauses) if outcome is Outcome.PASSED else set())
-        checks += [Check(clause, True) for clause in sorted(silent - named) if clause in self._catalogue.clauses]
+        known = self._catalogue.clauses
+        checks += [
+            Check(clause, True)
+            for clause in sorted(silent - named)
+            if clause in known and stage.dialect in known.get(clause).dialects
+        ]
         return [self._with_reading(check) for check in checks]
 
     def _with_reading(self, check: Check) -> Check:

@@ -1,5 +1,533 @@
+"""Consumers that are broken on purpose. Each has one small fault, of a kind that an implementation may well have."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import attrs
+import pytest
 from mutants import Mutant
 
-MUTANTS: list[Mutant] = []
+from dafka import wire
+from dafka.errors import WireError
+from dafka.protocol import consumer
+from dafka.protocol.actions import Action, Deliver, Publish
+from dafka.protocol.consumer import ConsumerMachine
+from dafka.protocol.cursor import Cursor
+from dafka.protocol.fetching import Fetching
+from dafka.records import Partition, RecordBatch
+from dafka.roles import node
+from dafka.wire import Command, codec
+from dafka.wire.primitives import Reader
+
+Apply = Callable[[pytest.MonkeyPatch], None]
+Actions = list[Action]
+
+
+def _own(*commands: Command) -> Apply:
+    """Subscribes, of what is addressed to it, to these alone."""
+    return lambda monkeypatch: monkeypatch.setattr(consumer, "_OWN_COMMANDS", commands)
+
+
+def _of_topic(*commands: Command) -> Apply:
+    """Subscribes, of what concerns its topic, to these alone."""
+    return lambda monkeypatch: monkeypatch.setattr(consumer, "_TOPIC_COMMANDS", commands)
+
+
+def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Apply:
+    """Everything that the machine wants done is changed first."""
+
+    def apply(monkeypatch: pytest.MonkeyPatch) -> None:
+        act = node.Node.act
+
+        def changed(self: node.Node, actions: Iterable[Action]) -> None:
+            machine: Any = self._machine
+            if isinstance(machine, ConsumerMachine):
+                actions = [each for action in actions for each in change(machine, action)]
+            act(self, actions)
+
+        monkeypatch.setattr(node.Node, "act", changed)
+
+    return apply
+
+
+def _publishing(kind: type[Any], **changes: Callable[[ConsumerMachine, Any], Any]) -> Apply:
+    """Every message of one kind is sent with other fields."""
+
+    def change(machine: ConsumerMachine, action: Action) -> Iterable[Action]:
+        if isinstance(action, Publish) and isinstance(action.message, kind):
+            message: Any = action.message
+            fields = {name: value(machine, message) for name, value in changes.items()}
+            return [Publish(attrs.evolve(message, **fields))]
+        return [action]
+
+    return _acting(change)
+
+
+def _silent_about(kind: type[Any]) -> Apply:
+    """A kind of message is never sent."""
+    return _acting(
+        lambda _, action: () if isinstance(action, Publish) and isinstance(action.message, kind) else (action,)
+    )
+
+
+def _deliver_twice(_: ConsumerMachine, action: Action) -> Iterable[Action]:
+    return (action, action) if isinstance(action, Deliver) else (action,)
+
+
+def _deliver_backwards(_: ConsumerMachine, action: Action) -> Iterable[Action]:
+    """What comes as one run is handed on from its end."""
+    if not isinstance(action, Deliver):
+        return [action]
+    run = action.batch
+    return [Deliver(run.between(at, at + 1)) for at in reversed(range(run.first_sequence, run.end_sequence))]
+
+
+def _drop_empty(_: ConsumerMachine, action: Action) -> Iterable[Action]:
+    if not isinstance(action, Deliver):
+        return [action]
+    run = action.batch
+    kept = [at for at in range(run.first_sequence, run.end_sequence) if run.contents[at - run.first_sequence]]
+    return [Deliver(run.between(at, at + 1)) for at in kept]
+
+
+def _skip_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever comes is handed on if it is newer."""
+
+    def take(self: Cursor, run: RecordBatch, _: int) -> list[RecordBatch]:
+        ready = [run.between(max(self.next_sequence, run.first_sequence), run.end_sequence)]
+        is_new = run.end_sequence > self.next_sequence
+        self.next_sequence = self.known_end = max(self.next_sequence, run.end_sequence)
+        return ready if is_new else []
+
+    monkeypatch.setattr(Cursor, "take", take)
+
+
+def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is not ahead of what comes next is handed on, whether it was before or not."""
+    take = Cursor.take
+
+    def taken(self: Cursor, run: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
+        return [run] if run.end_sequence <= self.next_sequence else take(self, run, ahead_bytes_left)
+
+    monkeypatch.setattr(Cursor, "take", taken)
+
+
+def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its subscriptions bring, it takes."""
+
+    def follow(self: ConsumerMachine, partition: Partition, _: int) -> bool:
+        if not any(partition.topic.startswith(topic) for topic in self.topics):
+            return False
+        if partition not in self.assembly.cursors:
+            self.assembly.follow(partition, 0)
+        return True
+
+    monkeypatch.setattr(ConsumerMachine, "_follow", follow)
+
+
+def _believe_topic_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic frame decides of which topic a record is, not the subject."""
+    decode = codec.decode
+
+    def decoded(frames: Sequence[bytes]) -> tuple[Any, wire.Dialect]:
+        try:
+            return decode(frames)
+        except WireError as error:
+            if error.field != "subject":
+                raise
+            message, dialect = decode([frames[0] + b"2", *frames[1:]])
+            changed: Any = message
+            return attrs.evolve(changed, subject=frames[0][1:].decode("ascii")), dialect
+
+    monkeypatch.setattr(codec, "decode", decoded)
+
+
+def _take_others_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = ConsumerMachine._receive_run
+
+    def received(self: ConsumerMachine, run: wire.RecordRun, now: float) -> Actions:
+        return receive(self, run if run.requestor is None else attrs.evolve(run, requestor=self.address), now)
+
+    monkeypatch.setattr(ConsumerMachine, "_receive_run", received)
+
+
+def _take_others_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = ConsumerMachine._receive_head
+
+    def received(self: ConsumerMachine, head: wire.Head | wire.DirectHead, now: float) -> Actions:
+        mine = attrs.evolve(head, requestor=self.address) if isinstance(head, wire.DirectHead) else head
+        return receive(self, mine, now)
+
+    monkeypatch.setattr(ConsumerMachine, "_receive_head", received)
+
+
+def _never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FETCH is sent once."""
+    monkeypatch.setattr(Fetching, "expire", lambda _self, _now: [])
+    monkeypatch.setattr(Fetching, "deadline", lambda _self: float("inf"))
+
+
+def _stop_paging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As libdafka does: it asks up to the next multiple of 100,000, and that is all."""
+    plan = Fetching.plan
+
+    def planned(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        asked = plan(self, partition, cursor, now)
+        if asked is None or asked[0] >= 100_000:
+            return None
+        return asked[0], min(asked[1], 100_000 - asked[0])
+
+    monkeypatch.setattr(Fetching, "plan", planned)
+
+
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks a hundred times a second."""
+    monkeypatch.setattr(Fetching, "_wait", lambda _self, _attempts: 0.01)
+
+
+def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only records tell it of a gap."""
+    monkeypatch.setattr(ConsumerMachine, "_receive_head", lambda _self, _head, _now: [])
+
+
+def _accepting(field: str) -> Apply:
+    """A field that has one value by the grammar is read, and not looked at."""
+
+    def apply(monkeypatch: pytest.MonkeyPatch) -> None:
+        literal = Reader.literal
+
+        def read(self: Reader, expected: bytes, name: str) -> None:
+            if name == field:
+                self.octets(len(expected), name)
+            else:
+                literal(self, expected, name)
+
+        monkeypatch.setattr(Reader, "literal", read)
+
+    return apply
+
+
+def _accept_trailing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reader, "end", lambda _self: None)
+
+
+def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing at the end of a number counts as zeros."""
+    octets = Reader.octets
+
+    def read(self: Reader, count: int, field: str) -> bytes:
+        try:
+            return octets(self, count, field)
+        except WireError:
+            if field != "sequence":
+                raise
+            return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
+
+    monkeypatch.setattr(Reader, "octets", read)
+
+
+def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a content of several frames it takes the first."""
+    decode = wire.BatchDecoder.decode
+
+    def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[Any]:
+        return decode(self, [frames[:3] for frames in messages])
+
+    monkeypatch.setattr(wire.BatchDecoder, "decode", decoded)
+
+
+def _crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be read ends it."""
+
+    def decode_other(self: wire.BatchDecoder, frames: Sequence[bytes], inbound: list[Any]) -> None:
+        inbound.append(codec.decode(frames)[0])
+
+    monkeypatch.setattr(wire.BatchDecoder, "_decode_other", decode_other)
+
+
+def _begin_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`latest` makes no difference."""
+
+    def joined(self: ConsumerMachine, address: str, _: float) -> Actions:
+        self._newer_peers[address] = None
+        return []
+
+    monkeypatch.setattr(ConsumerMachine, "peer_joined", joined)
+
+
+def _ask_heads_at_earliest_alone(machine: ConsumerMachine, action: Action) -> Iterable[Action]:
+    is_question = isinstance(action, Publish) and isinstance(action.message, wire.GetHeads)
+    return () if is_question and machine._config.consumer.offset_reset == "latest" else (action,)
+
+
+def _own_address(machine: ConsumerMachine, _: Any) -> str:
+    return machine.address
+
+
+ALL_OWN = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
+MUTANTS: list[Mutant] = [
+    *(
+        Mutant(
+            f"consumer-lacks-subscription-{command.name.lower()}",
+            "consumer.subscriptions",
+            f"subscription.consumer.{name.lower()}",
+            f"no subscription for {name}",
+            _own(*(each for each in ALL_OWN if each is not command)),
+        )
+        for command, name in zip(ALL_OWN, ("DIRECT-RECORD", "DIRECT-HEAD", "STORE-HELLO"), strict=True)
+    ),
+    Mutant(
+        "consumer-lacks-subscription-record",
+        "consumer.subscriptions",
+        "subscription.consumer.record",
+        "no subscription for RECORD",
+        _of_topic(Command.HEAD),
+    ),
+    Mutant(
+        "consumer-lacks-subscription-head",
+        "consumer.subscriptions",
+        "subscription.consumer.head",
+        "no subscription for HEAD",
+        _of_topic(Command.RECORD),
+    ),
+    Mutant(
+        "consumer-asks-for-no-heads",
+        "consumer.get-heads",
+        "get-heads.sent",
+        "no GET-HEADS came",
+        _silent_about(wire.GetHeads),
+    ),
+    Mutant(
+        "consumer-asks-for-no-heads-at-latest",
+        "consumer.get-heads-latest",
+        "get-heads.sent",
+        "no GET-HEADS came",
+        _acting(_ask_heads_at_earliest_alone),
+    ),
+    Mutant(
+        "consumer-asks-for-heads-of-itself",
+        "consumer.get-heads",
+        "topic.GET-HEADS",
+        "the topic frame of GET-HEADS is C, not the topic",
+        _publishing(wire.GetHeads, subject=_own_address),
+    ),
+    Mutant(
+        "consumer-sends-no-hello",
+        "consumer.grammar.join-consumer.39",
+        "consumer-hello.sent",
+        "no CONSUMER-HELLO came",
+        _silent_about(wire.ConsumerHello),
+    ),
+    Mutant(
+        "consumer-hello-without-topics",
+        "consumer.hello",
+        "consumer-hello.not-empty",
+        "CONSUMER-HELLO names no topic",
+        _publishing(wire.ConsumerHello, subjects=lambda _machine, _message: ()),
+    ),
+    Mutant(
+        "consumer-hello-with-another-topic",
+        "consumer.hello",
+        "consumer-hello.subjects",
+        "CONSUMER-HELLO names elsewhere, where",
+        _publishing(wire.ConsumerHello, subjects=lambda _machine, _message: ("elsewhere",)),
+    ),
+    Mutant(
+        "consumer-fetches-under-its-own-address",
+        "consumer.gap",
+        "topic.FETCH",
+        "the topic frame of FETCH is C, which is no partition's address",
+        _publishing(wire.Fetch, partition=_own_address),
+    ),
+    Mutant(
+        "consumer-fetches-in-the-partition's-name",
+        "consumer.gap",
+        "fetch.address",
+        "the address of FETCH is P, not the sender's own",
+        _publishing(wire.Fetch, address=lambda _, message: message.partition),
+    ),
+    Mutant(
+        "consumer-fetches-one-too-far",
+        "consumer.gap",
+        "fetch.sequence",
+        "the FETCH that did come says",
+        _publishing(wire.Fetch, sequence=lambda _, message: message.sequence + 1),
+    ),
+    Mutant(
+        "consumer-fetches-from-the-beginning",
+        "consumer.head",
+        "fetch.sequence",
+        "the FETCH that did come says",
+        _publishing(wire.Fetch, sequence=lambda _machine, _message: 0),
+    ),
+    Mutant(
+        "consumer-fetches-nothing",
+        "consumer.fetch-repeated",
+        "fetch.sent",
+        "a FETCH asks for no record at all",
+        _publishing(wire.Fetch, count=lambda _machine, _message: 0),
+    ),
+    Mutant(
+        "consumer-ignores-direct-heads",
+        "consumer.direct-head",
+        "fetch.sent",
+        "no C:FETCH topic=P came",
+        _hear_heads_not,
+    ),
+    Mutant(
+        "consumer-ignores-heads",
+        "consumer.head",
+        "fetch.sent",
+        "no C:FETCH topic=P came",
+        _hear_heads_not,
+    ),
+    Mutant(
+        "consumer-fetches-once",
+        "consumer.fetch-repeated",
+        "fetch.repeated",
+        "no FETCH (the first one went unanswered",
+        _never_again,
+    ),
+    Mutant(
+        "consumer-fetches-in-a-storm",
+        "consumer.fetch-repeated",
+        "fetch.repeated",
+        "FETCHes were sent within 3 s, while nobody answered",
+        _impatient,
+    ),
+    Mutant(
+        "consumer-stops-paging",
+        "consumer.catch-up",
+        "fetch.pages",
+        "100,000 of 250,000 records were handed on, then nothing",
+        _stop_paging,
+    ),
+    Mutant(
+        "consumer-hands-on-twice",
+        "consumer.live",
+        "delivery.once",
+        "were handed on more than once",
+        _acting(_deliver_twice),
+    ),
+    Mutant(
+        "consumer-hands-on-duplicates",
+        "consumer.duplicate-records",
+        "delivery.once",
+        "were handed on more than once",
+        _take_duplicates,
+    ),
+    Mutant(
+        "consumer-hands-on-backwards",
+        "consumer.live",
+        "delivery.in-order",
+        "was handed on where",
+        _acting(_deliver_backwards),
+    ),
+    Mutant(
+        "consumer-skips-gaps",
+        "consumer.gap-filled-by-store",
+        "fetch.sent",
+        "no C:FETCH topic=P came",
+        _skip_gaps,
+    ),
+    Mutant(
+        "consumer-drops-what-came-out-of-order",
+        "consumer.out-of-order",
+        "delivery.complete",
+        "2 of 3 records were not handed on",
+        _skip_gaps,
+    ),
+    Mutant(
+        "consumer-matches-prefixes",
+        "consumer.prefix-topic",
+        "subject.exact",
+        "was handed on to a consumer of",
+        _match_prefixes,
+    ),
+    Mutant(
+        "consumer-believes-topic-frames",
+        "consumer.foreign-subject",
+        "subject.exact",
+        "was handed on to a consumer of",
+        _believe_topic_frame,
+    ),
+    Mutant(
+        "consumer-takes-records-for-others",
+        "consumer.longer-address",
+        "direct-record.requestor",
+        "a DIRECT-RECORD that is addressed to another node was handed on",
+        _take_others_records,
+    ),
+    Mutant(
+        "consumer-takes-heads-for-others",
+        "consumer.longer-address",
+        "direct-record.requestor",
+        "a DIRECT-HEAD that is addressed to another node caused a FETCH",
+        _take_others_heads,
+    ),
+    Mutant(
+        "consumer-accepts-signatures",
+        "consumer.signature",
+        "signature.discarded",
+        "a RECORD with the signature AAA0 was not discarded",
+        _accepting("signature"),
+    ),
+    Mutant(
+        "consumer-accepts-versions",
+        "consumer.version",
+        "version.discarded",
+        "a RECORD with the version 00 was not discarded",
+        _accepting("version"),
+    ),
+    Mutant(
+        "consumer-accepts-unknown-commands",
+        "consumer.unknown-command",
+        "robust.unknown-command",
+        "a STORE-HELLO with the id b'Z' was not discarded: it caused a CONSUMER-HELLO",
+        _accepting("command"),
+    ),
+    Mutant(
+        "consumer-accepts-trailing-octets",
+        "consumer.trailing-octets",
+        "robust.malformed",
+        "a HEAD with 1 octets behind its last field was not discarded: it caused a FETCH",
+        _accept_trailing,
+    ),
+    Mutant(
+        "consumer-accepts-truncated-fields",
+        "consumer.truncated",
+        "robust.malformed",
+        "octets missing at the end of its fields was not discarded",
+        _accept_truncated,
+    ),
+    Mutant(
+        "consumer-takes-first-frame",
+        "consumer.additional-frames",
+        "robust.multi-frame",
+        "a RECORD with 2 frames of content was not discarded: its content was handed on",
+        _take_first_frame,
+    ),
+    Mutant(
+        "consumer-ends-at-garbage",
+        "consumer.garbage",
+        "robust.malformed",
+        "the consumer ended by itself",
+        _crash,
+    ),
+    Mutant(
+        "consumer-begins-at-zero-at-latest",
+        "consumer.latest",
+        "latest.new-only",
+        "10 records that were published before the consumer began at the latest one were handed on",
+        _begin_at_zero,
+    ),
+    Mutant(
+        "consumer-drops-empty-contents",
+        "consumer.contents",
+        "record.any-size",
+        'was handed on where "" was due',
+        _acting(_drop_empty),
+    ),
+]

@@ -8,6 +8,7 @@ import attrs
 import pytest
 
 from dafka_conformance.model import Dialect
+from dafka_conformance.targets.base import Target
 
 
 @attrs.frozen
@@ -21,6 +22,7 @@ class Mutant:
         message: a part of the finding's text, by which a reader knows what is wrong.
         apply: breaks the role, for as long as the monkeypatch lasts.
         dialect: the dialect that is spoken.
+        target: makes the target that is broken, for a fault that takes processes; else `embedded` is, by `apply`.
     """
 
     name: str
@@ -29,3 +31,4 @@ class Mutant:
     message: str
     apply: Callable[[pytest.MonkeyPatch], None]
     dialect: Dialect = Dialect.RFC46
+    target: Callable[[], Target] | None = None

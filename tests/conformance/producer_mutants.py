@@ -1,5 +1,416 @@
+"""Broken producers."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
 from mutants import Mutant
 
-MUTANTS: list[Mutant] = []
+from dafka import wire
+from dafka.config import ProducerConfig
+from dafka.errors import WireError
+from dafka.protocol import ProducerMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.replies import ReplyQueue
+from dafka.protocol.window import Window
+from dafka.records import Partition, RecordBatch
+from dafka.roles import producer as producer_role
+from dafka.wire import Command, batch, codec
+from dafka.wire.primitives import Reader
+from dafka_conformance.model import Dialect
+
+Patch = pytest.MonkeyPatch
+Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]
+
+KEPT = 10
+AHEAD_MAX = 2**32 - 1
+
+
+# HEAD
+
+
+def head_with(sequence: Callable[[ProducerMachine], int], patch: Patch) -> None:
+    """Every HEAD tells another sequence."""
+
+    def head(self: ProducerMachine, now: float) -> list[Action]:
+        self._head_due = now + self._config.head_interval_ms / 1000
+        partition = self.partition
+        return [Publish(wire.Head(partition.address, partition.topic, max(sequence(self), 0)))]
+
+    patch.setattr(ProducerMachine, "_head", head)
+
+
+def head_before_first_record(patch: Patch) -> None:
+    start = ProducerMachine.start
+
+    def start_with_head(self: ProducerMachine, now: float) -> list[Action]:
+        self._head_due = now
+        return start(self, now)
+
+    patch.setattr(ProducerMachine, "start", start_with_head)
+    head_with(lambda self: self._published_end - 1, patch)
+
+
+def stale_head(patch: Patch) -> None:
+    head = ProducerMachine._head
+
+    def first_head(self: ProducerMachine, now: float) -> list[Action]:
+        actions = head(self, now)
+        return [
+            Publish(attrs.evolve(each.message, sequence=0))
+            for each in actions
+            if isinstance(each, Publish) and isinstance(each.message, wire.Head)
+        ]
+
+    patch.setattr(ProducerMachine, "_head", first_head)
+
+
+def no_head(patch: Patch) -> None:
+    def head(self: ProducerMachine, now: float) -> list[Action]:
+        self._head_due = float("inf")
+        return []
+
+    patch.setattr(ProducerMachine, "_head", head)
+
+
+def one_head(patch: Patch) -> None:
+    head = ProducerMachine._head
+
+    def head_once(self: ProducerMachine, now: float) -> list[Action]:
+        actions = head(self, now)
+        self._head_due = float("inf")
+        return actions
+
+    patch.setattr(ProducerMachine, "_head", head_once)
+
+
+# RECORD
+
+
+def first_offset_one(patch: Patch) -> None:
+    def make(partition: Partition, config: ProducerConfig, replies_max: int, **_: Any) -> ProducerMachine:
+        return ProducerMachine(partition, config, replies_max, next_sequence=1, acknowledged_end=1)
+
+    patch.setattr(producer_role, "ProducerMachine", make)
+
+
+def skip_offsets(patch: Patch) -> None:
+    send = ProducerMachine._send
+
+    def send_skipping(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
+        send(self, run, now)
+        return [Publish(wire.RecordRun(RecordBatch(run.partition, 2 * run.first_sequence, run.contents)))]
+
+    patch.setattr(ProducerMachine, "_send", send_skipping)
+
+
+def encode_with(change: Runs, patch: Patch) -> None:
+    """What is sent of a run of RECORDs or DIRECT-RECORDs is changed once more."""
+    encode = batch._encode_run
+
+    def encode_changed(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
+        return list(change(run, encode(run, dialect)))
+
+    patch.setattr(batch, "_encode_run", encode_changed)
+
+
+def address_in_topic_frame(run: wire.RecordRun, messages: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
+    if run.requestor is not None:
+        return messages
+    topic_frame = b"M" + run.batch.partition.address.encode("ascii")
+    return [(topic_frame, *frames[1:]) for frames in messages]
+
+
+def descending(run: wire.RecordRun, messages: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
+    return messages if run.requestor is None else messages[::-1]
+
+
+def cut_at_nul(run: wire.RecordRun, messages: Sequence[Sequence[bytes]]) -> Sequence[Sequence[bytes]]:
+    return [(*frames[:-1], frames[-1].partition(b"\0")[0]) for frames in messages]
+
+
+def answer_to_partition(patch: Patch) -> None:
+    encode = batch._encode_run
+
+    def encode_to_partition(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
+        if run.requestor is not None:
+            run = attrs.evolve(run, requestor=run.batch.partition.address)
+        return encode(run, dialect)
+
+    patch.setattr(batch, "_encode_run", encode_to_partition)
+
+
+def same_address(patch: Patch) -> None:
+    patch.setattr(producer_role, "new_address", lambda: "0123456789ABCDEF" * 2)
+
+
+# What is kept, and what is answered
+
+
+def forget_subscription(command: Command, patch: Patch) -> None:
+    start = ProducerMachine.start
+
+    def start_without(self: ProducerMachine, now: float) -> list[Action]:
+        return [
+            each
+            for each in start(self, now)
+            if not (isinstance(each, Subscribe) and each.prefix.startswith(command.value))
+        ]
+
+    patch.setattr(ProducerMachine, "start", start_without)
+
+
+def keep_last_ten(patch: Patch) -> None:
+    push = Window.push
+
+    def push_and_release(self: Window, contents: Sequence[bytes]) -> None:
+        push(self, contents)
+        self.release(self.end_sequence - KEPT)
+
+    patch.setattr(Window, "push", push_and_release)
+
+
+def shift_contents(patch: Patch) -> None:
+    read = Window.read
+
+    def read_shifted(self: Window, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
+        run = read(self, first_sequence, count, bytes_max)
+        if run is None or not self.first_sequence:
+            return run
+        return RecordBatch(run.partition, run.first_sequence, [*run.contents[1:], run.contents[0]])
+
+    patch.setattr(Window, "read", read_shifted)
+
+
+def receive_with(change: Callable[[ProducerMachine, wire.Inbound], wire.Inbound | None], patch: Patch) -> None:
+    """Each message is changed before it is looked at, or left out."""
+    receive = ProducerMachine.receive
+
+    def receive_changed(self: ProducerMachine, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+        changed = [change(self, message) for message in messages]
+        return receive(self, [message for message in changed if message is not None], now)
+
+    patch.setattr(ProducerMachine, "receive", receive_changed)
+
+
+def take_every_ack(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    if isinstance(message, wire.Ack):
+        return attrs.evolve(message, partition=self.partition.address, subject=self.partition.topic)
+    return message
+
+
+def take_acks_beyond_head(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    if isinstance(message, wire.Ack):
+        return attrs.evolve(message, sequence=min(message.sequence, self._published_end - 1))
+    return message
+
+
+def take_every_fetch(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    if isinstance(message, wire.Fetch):
+        return attrs.evolve(message, subject=self.partition.topic)
+    return message
+
+
+def take_every_get_heads(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    if isinstance(message, wire.GetHeads):
+        return attrs.evolve(message, subject=self.partition.topic)
+    return message
+
+
+def drop_get_heads(_: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    return None if isinstance(message, wire.GetHeads) else message
+
+
+def ignore_count(patch: Patch) -> None:
+    offer = ReplyQueue.offer
+    patch.setattr(ReplyQueue, "offer", lambda self, fetch: offer(self, attrs.evolve(fetch, count=AHEAD_MAX)))
+
+
+def leave_unacknowledged(patch: Patch) -> None:
+    async def finish(_: producer_role.Producer) -> None:
+        return
+
+    patch.setattr(producer_role.Producer, "finish", finish)
+
+
+# What is discarded
+
+
+def take_any(field: str, patch: Patch) -> None:
+    """A literal of messages is not compared."""
+    literal = Reader.literal
+
+    def skip(self: Reader, expected: bytes, name: str) -> None:
+        if name == field:
+            self.octets(len(expected), name)
+        else:
+            literal(self, expected, name)
+
+    patch.setattr(Reader, "literal", skip)
+
+
+def take_trailing_octets(patch: Patch) -> None:
+    patch.setattr(Reader, "end", lambda _: None)
+
+
+def crash_on_malformed(patch: Patch) -> None:
+    decode = codec.decode
+
+    def decode_or_crash(frames: Sequence[bytes]) -> Any:
+        try:
+            return decode(frames)
+        except WireError as error:
+            raise RuntimeError(f"malformed: {error}") from error
+
+    patch.setattr(codec, "decode", decode_or_crash)
+
+
+def mutant(
+    name: str, scenario: str, clause: str, message: str, apply: Callable[[Patch], None], dialect: Dialect | None = None
+) -> Mutant:
+    """A broken producer."""
+    return Mutant(f"producer-{name}", f"producer.{scenario}", clause, message, apply, dialect or Dialect.RFC46)
+
+
+MUTANTS: list[Mutant] = [
+    mutant(
+        "head-first",
+        "heads-at-intervals",
+        "head.after-first-record",
+        "before the first RECORD",
+        head_before_first_record,
+    ),
+    mutant("stale-head", "head-of-last-record", "head.last-offset", "HEAD has the offset 0, the last", stale_head),
+    mutant("no-head", "heads-at-intervals", "head.interval", "no first HEAD came", no_head),
+    mutant("one-head", "heads-at-intervals", "head.interval", "HEAD came within", one_head),
+    mutant("first-offset-1", "records", "sequence.first", "the offset 1, expected 0", first_offset_one),
+    mutant("skips-offsets", "records", "sequence.increment", "the offset 6, expected 3", skip_offsets),
+    mutant(
+        "record-to-address",
+        "records",
+        "topic.RECORD",
+        "the topic frame of RECORD is P",
+        partial(encode_with, address_in_topic_frame),
+    ),
+    mutant("cuts-contents", "contents", "record.command", "has the content", partial(encode_with, cut_at_nul)),
+    mutant("same-partition", "two", "partition.single-writer", "has the same address", same_address),
+    mutant(
+        "no-ack-subscription",
+        "subscriptions",
+        "subscription.producer.ack",
+        "no subscription for ACK",
+        partial(forget_subscription, Command.ACK),
+    ),
+    mutant(
+        "no-fetch-subscription",
+        "subscriptions",
+        "subscription.producer.fetch",
+        "no subscription for FETCH",
+        partial(forget_subscription, Command.FETCH),
+    ),
+    mutant(
+        "no-get-heads-subscription",
+        "heads",
+        "direct-head.producer",
+        "no subscription at C for GET-HEADS",
+        partial(forget_subscription, Command.GET_HEADS),
+    ),
+    mutant(
+        "keeps-last-ten", "kept-until-ack", "record.kept-until-ack", "record 0, fetched, was not sent", keep_last_ten
+    ),
+    mutant(
+        "keeps-last-ten-libdafka",
+        "late-store",
+        "record.kept-until-ack",
+        "no DIRECT-RECORD 0 came",
+        keep_last_ten,
+        Dialect.LIBDAFKA,
+    ),
+    mutant(
+        "takes-foreign-acks",
+        "foreign-acks",
+        "record.kept-until-ack",
+        "after an ACK of another partition",
+        partial(receive_with, take_every_ack),
+    ),
+    mutant(
+        "takes-acks-beyond-head",
+        "foreign-acks",
+        "record.kept-until-ack",
+        "after an ACK of a record that was never published",
+        partial(receive_with, take_acks_beyond_head),
+    ),
+    mutant(
+        "leaves-unacknowledged", "input-ended", "record.kept-until-ack", "the producer ended, too", leave_unacknowledged
+    ),
+    mutant(
+        "answers-descending",
+        "part-fetched",
+        "direct-record.ascending",
+        "answers are sent in ascending order",
+        partial(encode_with, descending),
+    ),
+    mutant("ignores-count", "part-fetched", "fetch.count", "DIRECT-RECORD 10 was not asked for", ignore_count),
+    mutant(
+        "answers-to-partition",
+        "late-store",
+        "topic.DIRECT-RECORD",
+        "the topic frame of DIRECT-RECORD is P, not the requestor's",
+        answer_to_partition,
+    ),
+    mutant(
+        "shifts-contents",
+        "resends-after-ack",
+        "direct-record.content",
+        "DIRECT-RECORD 7 has the content",
+        shift_contents,
+    ),
+    mutant(
+        "takes-foreign-fetches",
+        "foreign-fetches",
+        "direct-record.checked",
+        "a FETCH of another topic was answered",
+        partial(receive_with, take_every_fetch),
+    ),
+    mutant(
+        "ignores-get-heads",
+        "heads",
+        "direct-head.producer",
+        "no P:DIRECT-HEAD",
+        partial(receive_with, drop_get_heads),
+    ),
+    mutant(
+        "answers-every-get-heads",
+        "heads-of-other-topics",
+        "subject.exact",
+        "was answered with a DIRECT-HEAD",
+        partial(receive_with, take_every_get_heads),
+    ),
+    mutant(
+        "any-signature",
+        "malformed-fetch",
+        "signature.discarded",
+        "a FETCH with the signature AA A0 was answered",
+        partial(take_any, "signature"),
+    ),
+    mutant(
+        "any-version",
+        "malformed-ack",
+        "version.discarded",
+        "of the version 00 was taken for an acknowledgement",
+        partial(take_any, "version"),
+        Dialect.LIBDAFKA,
+    ),
+    mutant(
+        "trailing-octets",
+        "malformed-fetch",
+        "robust.malformed",
+        "a FETCH with 1 octet behind it was answered",
+        take_trailing_octets,
+    ),
+    mutant("crashes", "malformed-fetch", "robust.malformed", "the producer ended by itself", crash_on_malformed),
+]

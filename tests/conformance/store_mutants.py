@@ -1,5 +1,451 @@
+"""Broken stores."""
+
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import pytest
+from mutant_process import process_target
 from mutants import Mutant
 
-MUTANTS: list[Mutant] = []
+from dafka import wire
+from dafka.protocol import StoreMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.cursor import Cursor
+from dafka.protocol.fetching import Fetching
+from dafka.protocol.replies import ReplyQueue
+from dafka.records import Partition, RecordBatch
+from dafka.storage.sqlite import SqliteStorage
+from dafka.wire import Command, batch, codec
+from dafka.wire.primitives import Reader
+from dafka_conformance.model import Dialect
+
+STALLS_AT = 100_000
+
+Patch = pytest.MonkeyPatch
+
+
+def acknowledge_with(make: Callable[[StoreMachine, Partition, int], wire.Ack], patch: Patch) -> None:
+    """Every ACK is made otherwise: from the partition and the sequence that is to be acknowledged."""
+
+    def ack(self: StoreMachine, partition: Partition) -> list[Action]:
+        end = self.durable_end(partition)
+        return [Publish(make(self, partition, end - 1))] if end else []
+
+    patch.setattr(StoreMachine, "_ack", ack)
+
+
+def acknowledge_beyond_gap(patch: Patch) -> None:
+    receive = StoreMachine._receive_run
+
+    def receive_and_ack(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
+        found = run.batch.partition
+        ack = wire.Ack(found.address, found.topic, run.batch.end_sequence - 1, self.address)
+        return [*receive(self, run, now), Publish(ack)]
+
+    patch.setattr(StoreMachine, "_receive_run", receive_and_ack)
+
+
+def forget_subscription(command: Command, patch: Patch) -> None:
+    start = StoreMachine.start
+
+    def start_without(self: StoreMachine, now: float) -> list[Action]:
+        actions = start(self, now)
+        return [
+            each
+            for each in actions
+            if not (isinstance(each, Subscribe) and each.prefix.startswith(wire.subscription_prefix(command)))
+        ]
+
+    patch.setattr(StoreMachine, "start", start_without)
+
+
+def encode_answers(change: Callable[[list[Any]], list[Any]], patch: Patch) -> None:
+    """The messages of every run of DIRECT-RECORDs are changed before they are sent."""
+    encode = batch._encode_run
+
+    def encode_changed(run: wire.RecordRun, dialect: Any) -> list[Any]:
+        messages = list(encode(run, dialect))
+        return messages if run.requestor is None else change(messages)
+
+    patch.setattr(batch, "_encode_run", encode_changed)
+
+
+def swap_contents(messages: list[Any]) -> list[Any]:
+    contents = [message[-1] for message in messages]
+    return [(*message[:-1], content) for message, content in zip(messages, reversed(contents), strict=True)]
+
+
+def answer_one_more(patch: Patch) -> None:
+    offer = ReplyQueue.offer
+    patch.setattr(ReplyQueue, "offer", lambda self, fetch: offer(self, attrs.evolve(fetch, count=fetch.count + 1)))
+
+
+def accept_any(field: str, patch: Patch) -> None:
+    """A field of fixed octets may have any."""
+    literal = Reader.literal
+
+    def read(self: Reader, expected: bytes, name: str) -> None:
+        if name == field:
+            self.octets(len(expected), name)
+        else:
+            literal(self, expected, name)
+
+    patch.setattr(Reader, "literal", read)
+
+
+def match_prefixes(patch: Patch) -> None:
+    def direct_heads(self: StoreMachine, topic: str, requestor: str) -> list[Action]:
+        return [
+            Publish(wire.DirectHead(requestor, address, known, end - 1))
+            for known, ends in self.durable.items()
+            if known.startswith(topic)
+            for address, end in ends.items()
+        ]
+
+    patch.setattr(StoreMachine, "_direct_heads", direct_heads)
+
+
+def tell_one_head(patch: Patch) -> None:
+    direct_heads = StoreMachine._direct_heads
+    patch.setattr(
+        StoreMachine, "_direct_heads", lambda self, topic, requestor: direct_heads(self, topic, requestor)[:1]
+    )
+
+
+def tell_head_beyond_gap(patch: Patch) -> None:
+    def direct_heads(self: StoreMachine, topic: str, requestor: str) -> list[Action]:
+        return [
+            Publish(wire.DirectHead(requestor, partition.address, topic, cursor.known_end - 1))
+            for partition, cursor in self.assembly.cursors.items()
+            if partition.topic == topic and cursor.known_end
+        ]
+
+    patch.setattr(StoreMachine, "_direct_heads", direct_heads)
+
+
+def overwrite(patch: Patch) -> None:
+    last: dict[tuple[Partition, int], bytes] = {}
+    receive, read = StoreMachine._receive_run, SqliteStorage.read
+
+    def receive_last(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
+        last.update({(record.partition, record.sequence): record.content for record in run.batch})
+        return receive(self, run, now)
+
+    async def read_last(self: SqliteStorage, *arguments: Any) -> RecordBatch | None:
+        found = await read(self, *arguments)
+        return found and attrs.evolve(found, contents=[last[each.partition, each.sequence] for each in found])
+
+    patch.setattr(StoreMachine, "_receive_run", receive_last)
+    patch.setattr(SqliteStorage, "read", read_last)
+
+
+def ask_once(patch: Patch) -> None:
+    patch.setattr(Fetching, "expire", lambda self, now: [])
+    patch.setattr(Fetching, "deadline", lambda self: float("inf"))
+    patch.setattr(Fetching, "renew", lambda self, partition, cursor: None)
+
+
+def stall(patch: Patch) -> None:
+    plan = Fetching.plan
+
+    def plan_some(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        planned = plan(self, partition, cursor, now)
+        return None if planned is None or planned[0] >= STALLS_AT else planned
+
+    patch.setattr(Fetching, "plan", plan_some)
+
+
+def ask_for_next(patch: Patch) -> None:
+    plan = Fetching.plan
+
+    def plan_next(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        planned = plan(self, partition, cursor, now)
+        return planned and (planned[0] + 1, planned[1])
+
+    patch.setattr(Fetching, "plan", plan_next)
+
+
+def take_others_answers(patch: Patch) -> None:
+    start, receive = StoreMachine.start, StoreMachine._receive_run
+
+    def start_with_all(self: StoreMachine, now: float) -> list[Action]:
+        return [*start(self, now), Subscribe(wire.subscription_prefix(Command.DIRECT_RECORD))]
+
+    def receive_all(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
+        return receive(self, attrs.evolve(run, requestor=run.requestor and self.address), now)
+
+    patch.setattr(StoreMachine, "start", start_with_all)
+    patch.setattr(StoreMachine, "_receive_run", receive_all)
+
+
+def greet_nobody(patch: Patch) -> None:
+    subscribed = StoreMachine.subscribed
+
+    def subscribed_silently(self: StoreMachine, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        return subscribed(self, [each for each in subscriptions if each.command is not Command.STORE_HELLO], now)
+
+    patch.setattr(StoreMachine, "subscribed", subscribed_silently)
+
+
+def ignore_hellos(patch: Patch) -> None:
+    receive = StoreMachine.receive
+
+    def receive_others(self: StoreMachine, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+        return receive(self, [each for each in messages if not isinstance(each, wire.ConsumerHello)], now)
+
+    patch.setattr(StoreMachine, "receive", receive_others)
+
+
+def crash(patch: Patch) -> None:
+    def decode(self: batch.BatchDecoder, frames: Sequence[bytes], inbound: list[Any]) -> None:
+        inbound.append(codec.decode(frames)[0])
+
+    patch.setattr(batch.BatchDecoder, "_decode_other", decode)
+
+
+def decode_with(change: Callable[[Sequence[bytes]], Sequence[bytes]], patch: Patch) -> None:
+    """Every message is changed before it is understood; without any frames it is dropped."""
+    decode = batch.BatchDecoder.decode
+
+    def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.Inbound]:
+        return decode(self, [changed for changed in map(change, messages) if changed])
+
+    patch.setattr(batch.BatchDecoder, "decode", decode_changed)
+
+
+def drop_empty(frames: Sequence[bytes]) -> Sequence[bytes]:
+    return [] if frames[0][:1] == b"M" and not frames[-1] else frames
+
+
+def drop_further_frames(frames: Sequence[bytes]) -> Sequence[bytes]:
+    return frames[:3] if frames[0][:1] == b"M" else frames
+
+
+def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
+    """A FETCH is read as far as its fields go."""
+    if frames[0][:1] != b"F" or len(frames) < 2:
+        return frames
+    fields = frames[1]
+    subject = 5 + fields[4] if len(fields) > 4 else 0
+    end = subject + 1 + fields[subject] + 12 if 0 < subject < len(fields) else len(fields)
+    return [frames[0], fields[:end]]
+
+
+def limit_partitions(patch: Patch) -> None:
+    follow = StoreMachine._follow
+
+    def follow_some(self: StoreMachine, partition: Partition) -> bool:
+        return (partition in self.assembly.cursors or len(self.assembly.cursors) < 256) and follow(self, partition)
+
+    patch.setattr(StoreMachine, "_follow", follow_some)
+
+
+def answer_any_subject(patch: Patch) -> None:
+    receive = StoreMachine._receive_fetch
+
+    def receive_corrected(self: StoreMachine, fetch: wire.Fetch) -> None:
+        topics = [topic for topic, ends in self.durable.items() if fetch.partition in ends]
+        receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch)
+
+    patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
+
+
+def nothing(patch: Patch) -> None:
+    """The target is broken already."""
+
+
+def _ack_own_topic(store: StoreMachine, found: Partition, last: int) -> wire.Ack:
+    return wire.Ack(store.address, found.topic, last, store.address)
+
+
+def _ack_other_subject(store: StoreMachine, found: Partition, last: int) -> wire.Ack:
+    return wire.Ack(found.address, f"{found.topic}!", last, store.address)
+
+
+def _ack_too_high(store: StoreMachine, found: Partition, last: int) -> wire.Ack:
+    return wire.Ack(found.address, found.topic, last + 1, store.address)
+
+
+def _ack_partition(store: StoreMachine, found: Partition, last: int) -> wire.Ack:
+    return wire.Ack(found.address, found.topic, last, found.address)
+
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        "store-acks-before-durable",
+        "store.durable",
+        "ack.durable",
+        "were acknowledged; the store was killed, and started again it has",
+        nothing,
+        target=partial(process_target, "acks-before-durable"),
+    ),
+    Mutant(
+        "store-acks-to-itself",
+        "store.acknowledges",
+        "topic.ACK",
+        "the topic frame of ACK is S",
+        partial(acknowledge_with, _ack_own_topic),
+    ),
+    Mutant(
+        "store-acks-other-subject",
+        "store.acknowledges",
+        "subject.sent",
+        "the subject of ACK is",
+        partial(acknowledge_with, _ack_other_subject),
+        Dialect.LIBDAFKA,
+    ),
+    Mutant(
+        "store-acks-one-too-high",
+        "store.acknowledges",
+        "ack.no-gap",
+        "ACK of 10, of which only 0..9 were sent",
+        partial(acknowledge_with, _ack_too_high),
+    ),
+    Mutant(
+        "store-acks-as-producer",
+        "store.acknowledges",
+        "ack.address",
+        "not that of the store that acknowledges",
+        partial(acknowledge_with, _ack_partition),
+    ),
+    Mutant("store-acks-beyond-gap", "store.gap", "ack.no-gap", "of which only 0..2 were sent", acknowledge_beyond_gap),
+    *[
+        Mutant(
+            f"store-forgets-{command.name.lower().replace('_', '-')}-subscription",
+            "store.subscriptions",
+            f"subscription.store.{command.name.lower().replace('_', '-')}",
+            f"the store has no subscription for {command.name.replace('_', '-')}",
+            partial(forget_subscription, command),
+        )
+        for command in (Command.HEAD, Command.GET_HEADS, Command.FETCH, Command.CONSUMER_HELLO)
+    ],
+    Mutant(
+        "store-answers-descending",
+        "store.answers",
+        "direct-record.ascending",
+        "DIRECT-RECORD 4 came after 5: answers are sent in ascending order",
+        partial(encode_answers, lambda messages: messages[::-1]),
+    ),
+    Mutant(
+        "store-answers-swapped-contents",
+        "store.answers",
+        "direct-record.content",
+        "DIRECT-RECORD 2 has the content",
+        partial(encode_answers, swap_contents),
+    ),
+    Mutant(
+        "store-answers-without-last",
+        "store.answers",
+        "direct-record.sent",
+        "no DIRECT-RECORD 5 came",
+        partial(encode_answers, lambda messages: messages[:-1]),
+    ),
+    Mutant(
+        "store-answers-one-more",
+        "store.answers",
+        "fetch.count",
+        "DIRECT-RECORD 6 was not asked for: the FETCHes were for 2..5",
+        answer_one_more,
+    ),
+    Mutant(
+        "store-answers-any-subject",
+        "store.other-subject",
+        "subject.exact",
+        "DIRECT-RECORD should not have been said: topic=C address=P",
+        answer_any_subject,
+    ),
+    Mutant(
+        "store-accepts-bad-signature",
+        "store.wrong-signature",
+        "signature.discarded",
+        "RECORD with the signature AA A0 was stored",
+        partial(accept_any, "signature"),
+    ),
+    Mutant(
+        "store-accepts-other-version",
+        "store.wrong-version",
+        "version.discarded",
+        "RECORD with the version 00 was stored",
+        partial(accept_any, "version"),
+    ),
+    Mutant(
+        "store-matches-prefixes",
+        "store.prefix-topic",
+        "subject.exact",
+        "DIRECT-HEAD should not have been said: topic=C address=P2 subject=hello2",
+        match_prefixes,
+    ),
+    Mutant("store-tells-one-head", "store.heads", "direct-head.store", "no S:DIRECT-HEAD 1 topic=C", tell_one_head),
+    Mutant(
+        "store-tells-head-beyond-gap",
+        "store.gap",
+        "direct-head.last-offset",
+        "DIRECT-HEAD has the offset 9, the partition's head is 2",
+        tell_head_beyond_gap,
+    ),
+    Mutant(
+        "store-overwrites",
+        "store.duplicates",
+        "nodes.duplicate-record",
+        "record 0 was overwritten by a second one",
+        overwrite,
+    ),
+    Mutant("store-asks-once", "store.fetch-repeated", "fetch.repeated", "was sent 1 times, then no more", ask_once),
+    Mutant("store-stalls", "store.catch-up", "fetch.pages", "were fetched and acknowledged, then no more", stall),
+    Mutant(
+        "store-asks-for-next",
+        "store.gap",
+        "fetch.sequence",
+        "FETCH begins with 4, the first record that is missing is 3",
+        ask_for_next,
+    ),
+    Mutant(
+        "store-takes-others-answers",
+        "store.others-answers",
+        "direct-record.requestor",
+        "DIRECT-RECORD 1, which was for another store, was stored",
+        take_others_answers,
+    ),
+    Mutant("store-greets-nobody", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 came", greet_nobody),
+    Mutant("store-ignores-hellos", "store.hello", "direct-head.store", "no DIRECT-HEAD of 0 came", ignore_hellos),
+    Mutant(
+        "store-crashes",
+        "store.malformed-requests",
+        "robust.malformed",
+        "the store ended by itself after FETCH without its last 1 octet",
+        crash,
+        Dialect.LIBDAFKA,
+    ),
+    Mutant(
+        "store-reads-on",
+        "store.malformed-requests",
+        "robust.malformed",
+        "FETCH with 1 octet behind its fields was answered",
+        partial(decode_with, drop_further_octets),
+    ),
+    Mutant(
+        "store-takes-first-of-frames",
+        "store.record-frames",
+        "robust.multi-frame",
+        "RECORD with an additional frame was stored",
+        partial(decode_with, drop_further_frames),
+    ),
+    Mutant(
+        "store-loses-empty",
+        "store.any-content",
+        "record.any-size",
+        "no ACK of 9 came",
+        partial(decode_with, drop_empty),
+    ),
+    Mutant(
+        "store-limits-topics",
+        "store.many-topics",
+        "topics.unlimited",
+        "no ACK of the record of the topic",
+        limit_partitions,
+    ),
+]

@@ -118,7 +118,7 @@ def test_an_unknown_clause_is_answered_with_those_spelt_alike(table: Clauses) ->
     with pytest.raises(UnknownClauseError, match=r"no clause 'ack.snet'; did you mean .*ack\.sent") as caught:
         table.get("ack.snet")
     assert caught.value.id == "ack.snet"
-    with pytest.raises(UnknownClauseError, match="no clause 'zzzzz'; `dafka-conformance list`"):
+    with pytest.raises(UnknownClauseError, match="no clause 'zzzzz'; `dafka-conformance list --clauses`"):
         table.get("zzzzz")
 
 

@@ -93,7 +93,7 @@ def test_scenarios_know_what_they_need(tmp_path: Path) -> None:
     )
     assert one.needs == {Ability.KILL, Ability.CHOOSE_TOPIC}
     assert (two.reset, two.topic) == (Reset.LATEST, None)
-    assert two.needs == {Ability.START, Ability.COLLECT, Ability.LATEST}
+    assert two.needs == {Ability.COLLECT, Ability.LATEST}
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,12 @@ class Bench:
         for sequence in sequences:
             content = content_of(partition, sequence)
             self.ledger.partition(partition, topic).add(sequence, content)
-            values: dict[str, Value] = {"address": partition, "subject": topic, "sequence": sequence, "content": content}
+            values: dict[str, Value] = {
+                "address": partition,
+                "subject": topic,
+                "sequence": sequence,
+                "content": content,
+            }
             self.watch.said(Role.PRODUCER, Message("RECORD", topic, values))
 
     def fetch(self, sequence: int, count: int, partition: bytes = P, role: Role = Role.CONSUMER) -> None:
@@ -48,7 +53,14 @@ class Bench:
         self.watch.said(role, Message("FETCH", partition, values))
 
     def hear(self, name: str, topic: bytes, **values: Value) -> None:
-        fields: dict[str, Value] = {"address": ME, "subject": TOPIC, "sequence": 0, "count": 1, "content": b"", "subjects": (TOPIC,)}
+        fields: dict[str, Value] = {
+            "address": ME,
+            "subject": TOPIC,
+            "sequence": 0,
+            "count": 1,
+            "content": b"",
+            "subjects": (TOPIC,),
+        }
         wanted = GRAMMAR.formats.by_name[name].field_names
         message = Message(name, topic, {field: (fields | values)[field] for field in wanted})
         self.watch.heard(GRAMMAR.formats.encode(message, self.dialect), self.role.value)

@@ -1,5 +1,259 @@
+"""Broken towers, and nodes that do not do what every node must do towards towers and peers."""
+
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import trio
 from mutants import Mutant
 
-MUTANTS: list[Mutant] = []
+from dafka.discovery import Advertisement
+from dafka.discovery import tower as discovery
+from dafka.errors import WireError
+from dafka.protocol import Peers
+from dafka.protocol.peers import Change
+from dafka.roles import consumer as consumer_role
+from dafka.roles import producer as producer_role
+from dafka.roles import tower as tower_role
+from dafka.roles.node import Node
+from dafka.roles.tower import Tower
+from dafka.wire import WELCOME, TowerBeacon
+from dafka.wire import beacon as wire_beacon
+
+Patch = pytest.MonkeyPatch
+Forward = Callable[[Tower, list[bytes], str, str], list[bytes] | None]
+
+_forward = Tower.forward
+
+
+# Towers
+
+
+def no_welcome(patch: Patch) -> None:
+    patch.setattr(tower_role, "WELCOME", b"")
+
+
+def wrong_welcome(patch: Patch) -> None:
+    patch.setattr(tower_role, "WELCOME", b"WELCOME")
+
+
+def forward_with(forward: Forward) -> Callable[[Patch], None]:
+    """A node's beacon is made into another tower beacon."""
+    return lambda patch: patch.setattr(Tower, "forward", forward)
+
+
+def as_it_came(_: Tower, frames: list[bytes], __: str, ___: str) -> list[bytes] | None:
+    return frames
+
+
+def without_host(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+    return _forward(self, [*frames[:2], b"", *frames[3:]], peer, own_address)
+
+
+def once(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+    is_known = frames[1].decode("ascii") in self._nodes
+    return None if is_known else _forward(self, frames, peer, own_address)
+
+
+def a_hundred_frames(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+    return None if len(self._nodes) >= 80 else _forward(self, frames, peer, own_address)
+
+
+def unchecked(_: Tower, frames: list[bytes], peer: str, __: str) -> list[bytes] | None:
+    if len(frames) < 4:
+        return None
+    return [frames[0], frames[1], b"tcp://%b:%b" % (frames[2] or peer.encode("ascii"), frames[3])]
+
+
+def fatal(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+    forwarded = _forward(self, frames, peer, own_address)
+    if forwarded is None:
+        raise RuntimeError("malformed beacon")
+    return forwarded
+
+
+def no_address(patch: Patch) -> None:
+    patch.setattr(tower_role, "_reachable", lambda _, __: "somewhere")
+
+
+def unreachable(patch: Patch) -> None:
+    patch.setattr(tower_role, "_reachable", lambda _, __: "192.0.2.99")
+
+
+# Nodes
+
+
+def one_beacon(patch: Patch) -> None:
+    async def beacon_once(self: Any) -> None:
+        self.beacon()
+        await trio.sleep_forever()
+
+    patch.setattr(discovery._BeaconClient, "beacon_each_interval", beacon_once)
+
+
+def no_beacon_for_newcomers(patch: Patch) -> None:
+    hear = discovery._BeaconClient._hear
+
+    def hear_quietly(self: Any, frames: list[bytes]) -> bool:
+        return hear(self, frames) and frames == [WELCOME]
+
+    patch.setattr(discovery._BeaconClient, "_hear", hear_quietly)
+
+
+def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patch], None]:
+    """A node's address is written otherwise."""
+    new_address = role.new_address
+    return lambda patch: patch.setattr(role, "new_address", lambda: change(new_address()))
+
+
+def deaf_after_tower_restart(patch: Patch) -> None:
+    hear = discovery._BeaconClient._hear
+    welcomes: dict[int, int] = {}
+
+    def hear_first_tower(self: Any, frames: list[bytes]) -> bool:
+        welcomes[id(self)] = welcomes.get(id(self), 0) + (frames == [WELCOME])
+        return hear(self, frames) if welcomes[id(self)] <= 1 else False
+
+    patch.setattr(discovery._BeaconClient, "_hear", hear_first_tower)
+
+
+def connect_to_nobody(patch: Patch) -> None:
+    patch.setattr(Node, "_connect", lambda _, __: False)
+
+
+def never_connect_again(patch: Patch) -> None:
+    heard, seen = Peers.heard, set[tuple[int, str]]()
+
+    def heard_once(self: Peers, beacon: TowerBeacon, now: float) -> list[Change]:
+        changes = heard(self, beacon, now)
+        is_known = (id(self), beacon.address) in seen
+        seen.add((id(self), beacon.address))
+        return [] if is_known else changes
+
+    patch.setattr(Peers, "heard", heard_once)
+
+
+def wrong_port(patch: Patch) -> None:
+    advertisement = Node._advertisement
+
+    def with_wrong_port(self: Node) -> Advertisement:
+        return attrs.evolve(advertisement(self), port=9)
+
+    patch.setattr(Node, "_advertisement", with_wrong_port)
+
+
+def three_frames(patch: Patch) -> None:
+    encode = wire_beacon.NodeBeacon.encode
+    patch.setattr(wire_beacon.NodeBeacon, "encode", lambda self: encode(self)[:2] + encode(self)[3:])
+
+
+def fatal_beacon(patch: Patch) -> None:
+    decode = TowerBeacon.decode
+
+    def decode_or_crash(frames: list[bytes]) -> TowerBeacon:
+        try:
+            return decode(frames)
+        except WireError as error:
+            raise RuntimeError(f"malformed beacon: {error}") from error
+
+    patch.setattr(TowerBeacon, "decode", decode_or_crash)
+
+
+def blocked_by_malformed_beacon(patch: Patch) -> None:
+    hear = discovery._BeaconClient._hear
+    stuck: set[int] = set()
+
+    def hear_until_malformed(self: Any, frames: list[bytes]) -> bool:
+        if len(frames) == 2:
+            stuck.add(id(self))
+        return hear(self, frames) if id(self) not in stuck else False
+
+    patch.setattr(discovery._BeaconClient, "_hear", hear_until_malformed)
+
+
+MUTANTS: list[Mutant] = [
+    Mutant("tower-no-welcome", "tower.welcome", "tower.welcome", "was not greeted", no_welcome),
+    Mutant("tower-wrong-welcome", "tower.welcome", "tower.welcome", "was not greeted", wrong_welcome),
+    Mutant(
+        "tower-four-frames",
+        "tower.forwards",
+        "grammar.tower-beacon",
+        "has 3 frames (beacon, uuid, endpoint), this one has 4",
+        forward_with(as_it_came),
+    ),
+    Mutant(
+        "tower-ignores-host",
+        "tower.given-host",
+        "tower.given-host",
+        "that gave the host node-7.example.org tells the endpoint tcp://127.0.0.1",
+        forward_with(without_host),
+    ),
+    Mutant("tower-forwards-once", "tower.later-nodes", "tower.forwards", "N2 was told nothing", forward_with(once)),
+    Mutant(
+        "tower-80-nodes",
+        "tower.many-nodes",
+        "tower.forwards",
+        "20 of 100 nodes were not made known",
+        forward_with(a_hundred_frames),
+    ),
+    Mutant(
+        "tower-forwards-malformed",
+        "tower.malformed-beacons",
+        "grammar.tower-beacon",
+        "published what is no tower beacon",
+        forward_with(unchecked),
+    ),
+    Mutant("tower-dies", "tower.malformed-beacons", "robust.malformed", "ended by itself", forward_with(fatal)),
+    Mutant("tower-no-address", "tower.peer-address", "tower.peer-address", "no IP address", no_address),
+    Mutant("tower-unreachable", "tower.peer-address", "tower.peer-address", "cannot be connected to", unreachable),
+    Mutant("node-one-beacon", "producer.beacons", "beacon.interval", "no further beacon came", one_beacon),
+    Mutant(
+        "node-ignores-newcomers",
+        "consumer.beacons",
+        "beacon.on-new-peer",
+        "6 new peers were made known",
+        no_beacon_for_newcomers,
+    ),
+    Mutant(
+        "node-lower-case-address",
+        "producer.beacons",
+        "address.uuid",
+        "32 upper-case hexadecimal digits",
+        address_made_with(str.lower, producer_role),
+    ),
+    Mutant(
+        "node-short-address",
+        "consumer.beacons",
+        "grammar.node-beacon",
+        "is no uuid",
+        address_made_with(lambda address: address[:16], consumer_role),
+    ),
+    Mutant("node-three-frames", "store.beacons", "grammar.node-beacon", "this one has 3", three_frames),
+    Mutant("node-wrong-port", "store.discovers", "publisher.bound", "nobody answers at the endpoint", wrong_port),
+    Mutant(
+        "node-deaf-after-restart",
+        "store.tower-restart",
+        "tower.restart",
+        "once it was back was not connected to",
+        deaf_after_tower_restart,
+    ),
+    Mutant("node-connects-to-nobody", "consumer.discovers", "subscriber.connects", "was told of C1", connect_to_nobody),
+    Mutant(
+        "node-never-connects-again",
+        "producer.silent-peer",
+        "subscriber.connects",
+        "was dropped, and not made again",
+        never_connect_again,
+    ),
+    Mutant("node-dies-of-beacon", "producer.malformed-beacons", "robust.malformed", "ended by itself", fatal_beacon),
+    Mutant(
+        "node-stuck-after-beacon",
+        "store.malformed-beacons",
+        "robust.malformed",
+        "after malformed beacons",
+        blocked_by_malformed_beacon,
+    ),
+]

@@ -328,7 +328,7 @@ class BeaconFormat:
             raise FrameError(self.name, "frames", text)
         for (name, pattern), frame in zip(self.parts, frames, strict=True):
             if not pattern.fullmatch(frame):
-                raise FrameError(self.name, name, f"{frame!r} is no {name} as the grammar has it")
+                raise FrameError(self.name, name, f"{frame[:64]!r} is no {name} as the grammar has it")
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
 
 

@@ -25,8 +25,8 @@ _CLAUSES = {
 }
 
 _NEEDS = {
-    Role.PRODUCER: frozenset({Ability.START, Ability.FEED}),
-    Role.CONSUMER: frozenset({Ability.START, Ability.COLLECT}),
+    Role.PRODUCER: frozenset({Ability.FEED}),
+    Role.CONSUMER: frozenset({Ability.COLLECT}),
     Role.STORE: frozenset[Ability](),
 }
 
@@ -58,7 +58,7 @@ def _scenario(part: Cast) -> Scenario:
         part.role,
         ("grammar.traffic", *sorted(clause_of(name, part.role) for name in spoken)),
         lambda stage: _Playing(stage, part).play(),
-        needs=_NEEDS[part.role],
+        needs=_NEEDS[part.role] | ({Ability.START} if starts else set()),
         shares=not starts,
         starts=starts,
         script=tuple(
@@ -157,8 +157,10 @@ class _Playing:
         elif name == "GET-HEADS":
             await stage.say(peer, name, self._topic, address=peer.address)
         elif name == "CONSUMER-HELLO" and self._role is Role.STORE:
-            await stage.expect("STORE-HELLO", "store-hello.sent", lambda message: message.topic == peer.address)
-            await stage.say(peer, name, stage.address, address=peer.address, subjects=(self._topic,))
+            # A store that is several nodes greets from the one that answers.
+            hello = await stage.expect("STORE-HELLO", "store-hello.sent", lambda message: message.topic == peer.address)
+            store = hello.message.octets("address")
+            await stage.say(peer, name, store, address=peer.address, subjects=(self._topic,))
         elif name == "STORE-HELLO" and self._role is Role.CONSUMER:
             await stage.say(peer, name, stage.address, address=peer.address)
 

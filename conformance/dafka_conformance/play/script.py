@@ -25,14 +25,8 @@ from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability, Reset
 
-_KEYS = {"name", "title", "clauses", "steps", "dialects", "reset", "topic", "starts", "needs"}
+_KEYS = {"name", "title", "clauses", "steps", "dialects", "reset", "topic", "starts", "shares", "needs"}
 _TAMPER = {"signature", "version", "id", "cut", "append", "frames"}
-_BASIC_NEEDS = {
-    Role.PRODUCER: {Ability.START, Ability.FEED},
-    Role.CONSUMER: {Ability.START},
-    Role.STORE: set[Ability](),
-    Role.TOWER: set[Ability](),
-}
 _STEP_NEEDS = {
     "killed": {Ability.KILL},
     "restarts": {Ability.KILL},
@@ -62,7 +56,7 @@ def _read_scenario(entry: Mapping[str, Any], file: str) -> Scenario:
     if role is None:
         raise ScriptError(f"{file}: {name}: a scenario's name begins with its role, as in store.acknowledges")
     steps = [read_step(text) for text in entry["steps"]]
-    needs = set(_BASIC_NEEDS[role]).union(*(_STEP_NEEDS.get(step.action, set()) for step in steps))
+    needs = set[Ability]().union(*(_STEP_NEEDS.get(step.action, set()) for step in steps))
     reset = Reset(entry.get("reset", "earliest"))
     if reset is Reset.LATEST:
         needs.add(Ability.LATEST)
@@ -77,6 +71,7 @@ def _read_scenario(entry: Mapping[str, Any], file: str) -> Scenario:
         lambda stage: _Playing(stage, role, steps, entry["clauses"][0]).play(),
         needs=frozenset(needs),
         dialects=tuple(Dialect(value) for value in entry.get("dialects", [dialect.value for dialect in Dialect])),
+        shares=entry.get("shares", False),
         starts=entry.get("starts", False),
         reset=reset,
         topic=entry["topic"].encode("utf-8") if "topic" in entry else None,

@@ -32,11 +32,11 @@ with the clauses that it is about, in brackets; where it does not, it is about t
 from __future__ import annotations
 
 import re
-import shlex
 
 import attrs
 
 _CLAUSE = re.compile(r"\s*\[([a-zA-Z0-9.\- ,]+)\]\s*$")
+_WORD = re.compile(r'(?:[^\s"]|"[^"]*")+')
 _RANGE = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _SPEECH = re.compile(r"([PCST]\d?):([A-Z][A-Z-]*[A-Z])(?:\s+(.*))?", re.DOTALL)
 _ACTIONS = (
@@ -122,7 +122,7 @@ def _read_speech(text: str, keyword: str, rest: str) -> Step | None:
     node, message, arguments = match.groups()
     first = last = -1
     values: dict[str, str] = {}
-    for word in shlex.split(arguments or "", posix=False):
+    for word in _WORD.findall(arguments or ""):
         name, is_named, value = word.partition("=")
         if is_named:
             values[name] = value

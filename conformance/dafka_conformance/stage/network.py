@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import zmq
@@ -69,12 +68,14 @@ async def handshakes(monitor: Socket, connected: set[str], changed: Callable[[],
         changed()
 
 
-@asynccontextmanager
-async def free_endpoint() -> AsyncIterator[str]:
+@contextlib.contextmanager
+def free_endpoint() -> Iterator[str]:
     """A loopback endpoint that nobody listens at, for a node that must be told where to listen.
 
-    It stays reserved until the block is left, so that nobody else is given it meanwhile.
+    It stays reserved until the block is left: nobody is given it unasked, while whoever sets SO_REUSEADDR, as ZeroMQ
+    does, can listen there.
     """
     with contextlib.closing(socket.socket()) as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
         yield f"tcp://127.0.0.1:{reserved.getsockname()[1]}"

@@ -16,6 +16,7 @@ from dafka_conformance.stage.trace import Trace
 from dafka_conformance.stage.watch import Watch
 
 BATCH_COUNT = 2000
+HEAD_INTERVAL_S = 1.0
 
 
 class Peer:
@@ -31,6 +32,7 @@ class Peer:
         partition: the records of a producer.
         holds: other partitions that it can answer for, as a store does.
         answers: does it answer FETCHes and GET-HEADS by itself?
+        beats: does it send HEADs at an interval, as a producer that has published something does?
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Peer:
         self.partition = Partition(self.address, topic)
         self.holds: dict[bytes, Partition] = {}
         self.answers = False
+        self.beats = False
         self.connected: set[str] = set()
         self._grammar = grammar
         self._dialect = dialect
@@ -68,6 +71,7 @@ class Peer:
         self._sub = self._sockets.subscriber()
         self._monitor = self._sockets.monitor(self._sub)
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self.endpoint = self._pub.bind(LOOPBACK)
         for prefix in self.own_subscriptions():
             self._sub.subscribe(prefix)
@@ -99,10 +103,12 @@ class Peer:
     async def run(self) -> None:
         """Works until it leaves, or is cancelled; then its sockets are closed."""
         with self._sockets, self._scope:
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as self._nursery:
+                nursery = self._nursery
                 nursery.start_soon(self._take_subscriptions)
                 nursery.start_soon(self._drain)
                 nursery.start_soon(self._take_handshakes)
+                nursery.start_soon(self._beat)
 
     def connect(self, endpoint: str) -> None:
         """Connects to one of the target's nodes."""
@@ -180,6 +186,11 @@ class Peer:
             self._pub.send_many(batch)
         await trio.lowlevel.checkpoint()
 
+    def start_answer(self, message: Message) -> None:
+        """As `answer`, beside whatever else happens, for as long as it has not left."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self.answer, message)
+
     async def answer(self, message: Message) -> None:
         """Answers a FETCH or a GET-HEADS of the target with what it has, where it has anything."""
         held = {self.address: self.partition, **self.holds} if self.role is Role.PRODUCER else self.holds
@@ -230,6 +241,13 @@ class Peer:
         """What is said to it, the suite hears elsewhere: it only must not pile up."""
         while True:
             await self._sub.receive_many()
+
+    async def _beat(self) -> None:
+        while True:
+            await trio.sleep(HEAD_INTERVAL_S)
+            if self.beats and self.partition.contents:
+                about: dict[str, Value] = {"address": self.address, "subject": self.topic}
+                self.say("HEAD", self.topic, about | {"sequence": max(self.partition.contents)})
 
     async def _take_handshakes(self) -> None:
         await handshakes(self._monitor, self.connected, self._changed)

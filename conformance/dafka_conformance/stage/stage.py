@@ -19,18 +19,22 @@ from dafka.transport.socket import Socket
 from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Check, Dialect, Kind, Role
 from dafka_conformance.stage.ledger import Ledger
-from dafka_conformance.stage.network import Sockets, handshakes
+from dafka_conformance.stage.network import Sockets, free_endpoint, handshakes
 from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.towers import Introductions, PlayedTower, TowerLink
+from dafka_conformance.stage.towers import INTERVAL_S, Introductions, PlayedTower, TowerLink
 from dafka_conformance.stage.trace import Heard, Trace
 from dafka_conformance.stage.watch import Watch
-from dafka_conformance.targets.base import Delivery, Node, Request, Reset, Target
+from dafka_conformance.targets.base import Delivery, Node, Request, Reset, Target, TargetError
 
 PATIENCE_S = 8.0
 """How long the target may take for what it must do at once: far longer than it needs on a busy machine."""
 
 SETTLE_S = 0.15
 """Between a ZeroMQ handshake and the moment that the other side has surely taken our subscriptions from it."""
+
+
+FINDINGS_MAX = 10
+"""Findings of one scenario about one clause: further ones would tell nothing new."""
 
 
 class UnmetError(Exception):
@@ -95,8 +99,10 @@ class Stage:
         self._stack = stack
         self._stop, self._stopped = trio.Event(), trio.Event()
         self._stopped.set()
+        self._played: set[bytes] = set()
+        self._strangers: set[bytes] = set()
         self._changed = trio.Event()
-        self._sockets = Sockets()
+        self._sockets = stack.enter_context(Sockets())  # closed once nobody listens any more
         self._ear: Socket = self._sockets.subscriber()
         self._ear_monitor = self._sockets.monitor(self._ear)
         self._ear.subscribe(b"")
@@ -130,8 +136,9 @@ class Stage:
         if not self.check(clause, holds, message, event):
             raise UnmetError(message)
 
-    def _report(self, clause: str, message: str, event: int, field: str, reading: str) -> None:
-        if not any(check.clause == clause and check.message == message for check in self.checks):
+    def _report(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
+        alike = [check for check in self.checks if check.clause == clause and not check.holds]
+        if len(alike) < FINDINGS_MAX and all(check.message != message for check in alike):
             self.checks.append(Check(clause, False, message, event, reading))
         self.trace.mark(event, message, field)
         self._tell()
@@ -157,6 +164,15 @@ class Stage:
         self._nursery.start_soon(self._collect, self.node)
         if self.role is not Role.TOWER:
             await self._find_nodes()
+            if isinstance(self.introductions, TowerLink):
+                await self._check_alone(self.introductions.pub_endpoint)
+
+    async def _check_alone(self, pub_endpoint: str) -> None:
+        """Where the suite joins a cluster, only one node can be the target. Raises `TargetError`."""
+        await trio.sleep(INTERVAL_S)
+        if self._strangers:
+            which = f"say which one is the {self.role.title}, by the key address in its attach table"
+            raise TargetError(f"several nodes beacon at {pub_endpoint}: {which}")
 
     async def _hold(self, request: Request, *, task_status: trio.TaskStatus[Node]) -> None:
         """Keeps the target running, in a task of its own, until it is to stop."""
@@ -262,6 +278,7 @@ class Stage:
             target_label=self.label,
         )
         self.peers[label] = peer
+        self._played.add(peer.address)
         self.trace.name(peer.address, label)
         self.watch.peers[peer.address] = peer.role
         for node in self.nodes.values():
@@ -366,14 +383,16 @@ class Stage:
     async def expect_delivered(self, contents: Sequence[bytes], *, seconds: float | None = None) -> None:
         """The target hands on exactly these records, in this order; others may come between. Raises `UnmetError`."""
         wanted = set(contents)
+        remaining = set(contents)
         found: list[bytes] = []
         place = 0
 
         def look() -> bool:
             nonlocal place
             found.extend(each.content for each in self.delivered[place:] if each.content in wanted)
+            remaining.difference_update(each.content for each in self.delivered[place:])
             place = len(self.delivered)
-            return len(found) >= len(contents)
+            return not remaining
 
         await self.wait(look, seconds)
         missing = wanted - set(found)
@@ -415,7 +434,7 @@ class Stage:
                 self.heard.append(heard)
                 if heard.message.name in {"FETCH", "GET-HEADS"}:
                     for peer in [peer for peer in self.peers.values() if peer.answers]:
-                        self._nursery.start_soon(peer.answer, heard.message)
+                        peer.start_answer(heard.message)
             self._tell()
 
     # Introductions
@@ -423,6 +442,7 @@ class Stage:
     def _open_introductions(self) -> Introductions:
         attachment = self.target.attachment(self.role)
         if attachment is not None:
+            self.watch.is_alone = False
             if attachment.topic is not None:
                 self.topic = attachment.topic
             link = TowerLink(
@@ -430,9 +450,31 @@ class Stage:
             )
             self._stack.callback(link.close)
             return link
+        if self.role is Role.TOWER:
+            sub, pub = (self._stack.enter_context(free_endpoint()) for _ in range(2))
+            return self._open_link(sub, pub, "N")
         tower = PlayedTower(self.grammar, self.trace, self._node_said)
         self._stack.callback(tower.close)
         return tower
+
+    def tower_link(self, label: str) -> TowerLink:
+        """A further node's connections to the target, which is a tower; more than one node may use them."""
+        link = self._open_link(self.introductions.sub_endpoint, self.introductions.pub_endpoint, label)
+        self._nursery.start_soon(link.run)
+        return link
+
+    def _open_link(self, sub_endpoint: str, pub_endpoint: str, label: str) -> TowerLink:
+        def heard(frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
+            if fault:
+                place = self.trace.frames(self.label, label, "beacon", frames)
+                self._report("grammar.tower-beacon", f"the tower published what is no tower beacon: {fault}", place)
+            elif parts:
+                self.trace.add(Kind.BEACON, self.label, label, "beacon", uuid=parts["uuid"], endpoint=parts["endpoint"])
+            self._tell()
+
+        link = TowerLink(self.grammar, self.trace, sub_endpoint, pub_endpoint, heard, label)
+        self._stack.callback(link.close)
+        return link
 
     def _node_said(self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str) -> None:
         """A beacon reached the suite's tower; only the target sends any."""
@@ -440,14 +482,22 @@ class Stage:
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )
         if fault:
-            self._report("grammar.node-beacon", fault, place, "", "")
+            self._report("grammar.node-beacon", fault, place)
+            if len(frames) == 4 and len(frames[1]) == 16:
+                text = "the beacon's address is of 16 octets, not of 32 hexadecimal digits"
+                self._report("address.uuid", text, place, "uuid", "octets")
             return
         self._add_node(parts["uuid"], endpoint)
 
     def _tower_said(self, frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
         """A tower that is not the suite's told of a node."""
-        known = {peer.address for peer in self.peers.values()}
-        if parts and parts["uuid"] not in known:
+        if not parts or parts["uuid"] in self._played:
+            return
+        attachment = self.target.attachment(self.role)
+        wanted = attachment.address if attachment is not None else None
+        if wanted is None and self.nodes and parts["uuid"] not in self.nodes:
+            self._strangers.add(parts["uuid"])
+        elif wanted in {None, parts["uuid"]}:
             self._add_node(parts["uuid"], parts["endpoint"].decode("ascii"))
 
     def _add_node(self, address: bytes, endpoint: str) -> None:
@@ -475,11 +525,10 @@ class Stage:
             nursery.start_soon(handshakes, self._ear_monitor, self._ear_connected, self._tell)
 
     async def aclose(self) -> None:
-        """Stops the target and closes everything."""
+        """Stops the target; its own nodes leave."""
         for label in list(self.peers):
             self.leave(label)
         await self._end()
-        self._sockets.__exit__()
 
 
 def _subscription_clause(role: Role, name: str) -> str:

@@ -112,6 +112,11 @@ class PlayedTower(Introductions):
         """Tells of it no more."""
         self._nodes.pop(address, None)
 
+    def send(self, frames: Sequence[bytes], label: str = "beacon") -> None:
+        """Sends these frames to every node; what is no tower beacon must be discarded."""
+        self._trace.add(Kind.BEACON, TOWER, "", label)
+        self._pub.send_many([frames])
+
     def _tell(self, address: bytes, endpoint: str) -> None:
         self._pub.send_many([[b"B", address, endpoint.encode("ascii")]])
 
@@ -148,7 +153,7 @@ class TowerLink(Introductions):
 
     Attributes:
         welcomes: how often the tower greeted.
-        beacons: the tower's beacons: what each said, in order, and what was wrong with it.
+        endpoints: the endpoints that it was told for each node, in order.
     """
 
     def __init__(
@@ -163,10 +168,12 @@ class TowerLink(Introductions):
         self.sub_endpoint, self.pub_endpoint = sub_endpoint, pub_endpoint
         self.label = label
         self.welcomes = 0
+        self.endpoints: dict[bytes, list[str]] = {}
         self._grammar = grammar
         self._trace = trace
         self._heard = heard
         self._nodes: dict[bytes, tuple[bytes, bytes]] = {}
+        self._scope = trio.CancelScope()
         self._sockets = Sockets()
         self._pub: Socket = self._sockets.beacon_publisher()
         self._sub: Socket = self._sockets.subscriber()
@@ -176,14 +183,19 @@ class TowerLink(Introductions):
         self._sub.connect(pub_endpoint)
 
     def close(self) -> None:
-        """Closes its sockets."""
+        """Closes its sockets, where `run` has not done so."""
         self._sockets.__exit__()
 
+    def vanish(self) -> None:
+        """Is gone, without a word."""
+        self._scope.cancel()
+
     async def run(self) -> None:
-        """Works until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._listen)
-            nursery.start_soon(self._repeat)
+        """Works until it vanishes, or is cancelled; then its sockets are closed."""
+        with self._sockets, self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen)
+                nursery.start_soon(self._repeat)
 
     def announce(self, address: bytes, endpoint: str, host: bytes = b"") -> None:
         """`host` empty: the tower is to find it out for itself."""
@@ -217,6 +229,7 @@ class TowerLink(Introductions):
                 except FrameError as fault:
                     self._heard(frames, {}, str(fault))
                 else:
+                    self.endpoints.setdefault(parts["uuid"], []).append(parts["endpoint"].decode("ascii"))
                     self._heard(frames, parts, "")
 
     async def _repeat(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from dafka_conformance.grammar import FrameError, Grammar, Message
@@ -18,7 +19,7 @@ _TOPIC_IS = {
     "CONSUMER-HELLO": "the store's address",
     "STORE-HELLO": "the consumer's address",
 }
-_ALWAYS = ("grammar.roles", "grammar.dialect", "grammar.traffic", "topic-frame.first", "version.sent")
+_ALWAYS = ("grammar.roles", "grammar.dialect", "grammar.traffic", "topic-frame.first", "version.sent", "version.value")
 _CONFORMS = {
     "RECORD": ("sequence.increment",),
     "HEAD": ("head.after-first-record", "head.last-offset"),
@@ -37,6 +38,7 @@ class Watch:
     Attributes:
         addresses: the target's own addresses, as its beacons tell them.
         peers: the addresses of the nodes that the suite plays, with their roles.
+        is_alone: are the target and the suite's nodes all that there is? If not, what concerns others is not judged.
         names: the messages that were heard and in which nothing was wrong, for the clauses that they conform to.
     """
 
@@ -50,6 +52,7 @@ class Watch:
         report: Callable[[str, str, int, str, str], None],
     ) -> None:
         self.addresses: set[bytes] = set()
+        self.is_alone = True
         self.peers: dict[bytes, Role] = {}
         self.names: set[str] = set()
         self._grammar = grammar
@@ -61,6 +64,7 @@ class Watch:
         self._recogniser = grammar.recogniser()
         self._next_sequence: dict[bytes, int] = {}
         self._past: set[bytes] = set()
+        self._last_accepted: tuple[str, bytes, bytes] | None = None
         self._checks: Mapping[str, Callable[[Message, int], None]] = {
             "RECORD": self._check_record,
             "HEAD": self._check_head,
@@ -95,6 +99,8 @@ class Watch:
             return None
         if self._past and not self._past.isdisjoint((message.topic, message.octets("address"))):
             return None
+        if not self.is_alone and self._concerns_others(message):
+            return None
         place = self._trace.message(label, self._receiver(message), message, frames)
         if dialect is not self._dialect:
             text = f"{message.name} is written in the dialect {dialect.value}, told to speak {self._dialect.value}"
@@ -112,7 +118,7 @@ class Watch:
         """The clauses that were held against what was heard; which of them failed was reported."""
         clauses = set(_ALWAYS if self.names else ())
         if self.names and self._dialect is Dialect.RFC46:
-            clauses |= {"signature.sent", "signature.value", "version.value"}
+            clauses |= {"signature.sent", "signature.value"}
         for name in self.names:
             clauses |= {f"grammar.{name}", f"topic.{name}", *_CONFORMS.get(name, ())}
             fields = self._grammar.formats.by_name[name].field_names
@@ -127,10 +133,20 @@ class Watch:
     def _report(self, clause: str, text: str, place: int, field: str = "", reading: str = "") -> None:
         self._tell(clause, text, place, field, reading)
 
+    def _concerns_others(self, message: Message) -> bool:
+        """Is it about, or to, a node that is neither the target's nor the suite's?"""
+        named = message.octets("address") if message.name in _PARTITION_IN_ADDRESS else message.topic
+        is_address = message.name in _PARTITION_IN_TOPIC | _PARTITION_IN_ADDRESS | _TOPIC_IS.keys()
+        known = self.addresses | self.peers.keys() | self._ledger.partitions.keys()
+        return is_address and re.fullmatch(rb"[0-9A-F]{32}", named) is not None and named not in known
+
     def _receiver(self, message: Message) -> str:
         return self._trace.show(message.topic) if message.topic in self.peers else ""
 
     def _check_speaker(self, message: Message, place: int) -> None:
+        key = (message.name, message.topic, message.octets("address"))
+        if key == self._last_accepted and message.name == "DIRECT-RECORD":
+            return  # another one of the same answer, of which there may be many
         roles = self._recogniser.roles_of(message.name)
         # A store that asks other stores for their heads takes a consumer's part.
         may_be = {self._role} | ({Role.CONSUMER} if self._role is Role.STORE else set())
@@ -144,6 +160,8 @@ class Watch:
             about = self._trace.show(message.topic)
             text = f"{message.name} ({about}) came without what must precede it in the rule DAFKA"
             self._report("grammar.traffic", text, place)
+            return
+        self._last_accepted = key
 
     def _check_address(self, message: Message, place: int) -> None:
         """The sender's own address where the message is about itself, the producer's where it is about a partition."""

@@ -79,11 +79,13 @@ class Attachment:
         sub_endpoint: where its tower takes beacons.
         pub_endpoint: where its tower publishes them.
         topic: a producer's or a consumer's topic; None for the other roles.
+        address: which node it is, as its beacons say; None where no other node beacons there.
     """
 
     sub_endpoint: str
     pub_endpoint: str
     topic: bytes | None = None
+    address: bytes | None = None
 
 
 class Node(abc.ABC):

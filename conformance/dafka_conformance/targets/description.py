@@ -162,7 +162,8 @@ def _read_role(table: Table, role: Role, values: Mapping[str, bytes]) -> RoleCom
     if table.has("attach"):
         attach = table.table("attach")
         topic = os.fsencode(attach.text("topic")) if has_topic else None
-        attachment = Attachment(_endpoint(attach, "sub"), _endpoint(attach, "pub"), topic)
+        address = os.fsencode(attach.text("address", "")) or None
+        attachment = Attachment(_endpoint(attach, "sub"), _endpoint(attach, "pub"), topic, address)
         attach.finish()
         table.finish("a node that is attached to has nothing else")
         return attachment

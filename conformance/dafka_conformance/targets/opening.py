@@ -67,7 +67,12 @@ def _call(name: str, factory: object, variables: Mapping[str, str]) -> Target:
     except TypeError as error:
         takes = ", ".join(inspect.signature(factory).parameters) or "nothing"
         raise TargetError(f"{name} was given the wrong variables ({error}): it takes {takes}") from None
-    target = factory(**variables)
+    try:
+        target = factory(**variables)
+    except TargetError:
+        raise
+    except Exception as error:  # as with the import
+        raise TargetError(f"{name} gave no target: {type(error).__name__}: {error}") from None
     if not isinstance(target, Target):
         raise TargetError(f"{name} is no target: it gave {target!r}, expected a Target")
     return target

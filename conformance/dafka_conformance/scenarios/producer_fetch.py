@@ -1,0 +1,131 @@
+"""What a producer must keep, and how it must answer FETCHes, as far as scripts cannot say it."""
+
+from __future__ import annotations
+
+import trio
+
+from dafka_conformance.grammar import Value
+from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenarios._producer import FED, expect_answer, expect_no_answer, fetch, publish_numbered
+from dafka_conformance.stage.stage import Stage, UnmetError
+
+SCENARIOS = Registry()
+
+
+@SCENARIOS.add("producer.kept-until-ack", "record.kept-until-ack", "direct-record.ascending", needs=FED)
+async def kept_until_ack(stage: Stage) -> None:
+    """A producer keeps every record until it is acknowledged, however many more it publishes."""
+    await publish_numbered(stage, 20)
+    store = await stage.join("S")
+    place = await fetch(stage, store, 0, 20)
+    await expect_answer(stage, store, "record.kept-until-ack", 0, 20, place)
+    await publish_numbered(stage, 200)
+    place = await fetch(stage, store, 0, 220)
+    await expect_answer(stage, store, "record.kept-until-ack", 0, 220, place)
+
+
+@SCENARIOS.add("producer.many-unacknowledged", "record.kept-until-ack", "direct-record.content", needs=FED)
+async def many_unacknowledged(stage: Stage) -> None:
+    """Thousands of records that nobody acknowledged are sent as they were published, as is the rest after an ACK."""
+    count = 3000
+    await publish_numbered(stage, count)
+    store = await stage.join("S")
+    place = await fetch(stage, store, 0, count)
+    await expect_answer(stage, store, "record.kept-until-ack", 0, count, place)
+    await stage.say(store, "ACK", stage.address, address=store.address, subject=stage.topic, sequence=999)
+    place = await fetch(stage, store, 1000, count - 1000)
+    await expect_answer(stage, store, "record.kept-until-ack", 1000, count - 1000, place)
+
+
+@SCENARIOS.add("producer.input-ended", "record.kept-until-ack", "ack.cumulative", needs=FED)
+async def input_ended(stage: Stage) -> None:
+    """When no more records will come, it stays until those that were published are acknowledged, by a single ACK."""
+    assert stage.node is not None
+    await publish_numbered(stage, 10)
+    await stage.node.end_input()
+    try:
+        store = await stage.join("S")
+        place = await fetch(stage, store, 0, 10)
+        await expect_answer(stage, store, "record.kept-until-ack", 0, 10, place)
+    except UnmetError:
+        text = "when its input ended, the producer ended, too, though nobody had acknowledged what it had published"
+        stage.check("record.kept-until-ack", not stage.node.ended.is_set(), text)
+        raise
+    about: dict[str, Value] = {"address": store.address, "subject": stage.topic}
+    await stage.say(store, "ACK", stage.address, **about, sequence=9)
+    if await _ends(stage):
+        stage.check("ack.cumulative", True)
+        return
+    for sequence in range(9):
+        store.say("ACK", stage.address, {**about, "sequence": sequence})
+    # A producer that does not end at all, which it is free to do, shows nothing here.
+    text = "the ACK of record 9 did not acknowledge those before it: each had to be acknowledged by itself"
+    if await _ends(stage):
+        stage.check("ack.cumulative", False, text, reading="each")
+
+
+async def _ends(stage: Stage) -> bool:
+    assert stage.node is not None
+    with trio.move_on_after(4 * stage.patience):
+        await stage.node.ended.wait()
+    return stage.node.ended.is_set()
+
+
+@SCENARIOS.add("producer.foreign-acks", "record.kept-until-ack", "subject.exact", needs=FED, shares=True)
+async def foreign_acks(stage: Stage) -> None:
+    """An ACK of another partition or topic, or of what was never published, does not make a producer forget records."""
+    first = await publish_numbered(stage, 10)
+    last = first + 9
+    store = await stage.join("S")
+    about: dict[str, Value] = {"address": store.address, "subject": stage.topic, "sequence": last}
+    foreign: list[tuple[str, bytes, dict[str, Value]]] = [
+        ("an ACK of another partition", stage.address + b"0", about),
+        ("an ACK of the topic that its own begins with", stage.address, about | {"subject": stage.topic[:-1]}),
+        ("an ACK of a topic that begins with its own", stage.address, about | {"subject": stage.topic + b"2"}),
+        ("an ACK of a record that was never published", stage.address, about | {"sequence": last + 1000}),
+        ("an ACK of the highest sequence there can be", stage.address, about | {"sequence": 2**64 - 1}),
+    ]
+    for what, partition, values in foreign:
+        store.say("ACK", partition, values)
+        place = await fetch(stage, store, first, 10)
+        await expect_answer(stage, store, "record.kept-until-ack", first, 10, place, what)
+
+
+@SCENARIOS.add("producer.foreign-fetches", "direct-record.checked", "subject.exact", needs=FED, shares=True)
+async def foreign_fetches(stage: Stage) -> None:
+    """A FETCH of another partition or topic is not answered, though it comes through the same subscription."""
+    first = await publish_numbered(stage, 10)
+    consumer = await stage.join("C")
+    for sequence in (first, first + 9):
+        place = await fetch(stage, consumer, sequence, 1)
+        await expect_answer(stage, consumer, "direct-record.sent", sequence, 1, place)
+    about: dict[str, Value] = {"address": consumer.address, "subject": stage.topic, "sequence": first, "count": 5}
+    foreign: list[tuple[str, str, bytes, dict[str, Value]]] = [
+        ("direct-record.checked", "another partition", stage.address + b"0", about),
+        ("direct-record.checked", "another topic", stage.address, about | {"subject": b"another"}),
+        ("subject.exact", "a topic that begins with its own", stage.address, about | {"subject": stage.topic + b"2"}),
+        ("subject.exact", "a topic that its own begins with", stage.address, about | {"subject": stage.topic[:-1]}),
+    ]
+    for clause, what, partition, values in foreign:
+        stage.ledger.asked(consumer.address, stage.address, first, 5)
+        consumer.say("FETCH", partition, values)
+        await expect_no_answer(stage, consumer, clause, first, f"a FETCH of {what}")
+
+
+@SCENARIOS.add("producer.fetched-by-two", "direct-record.sent", "topic.DIRECT-RECORD", needs=FED, shares=True)
+async def fetched_by_two(stage: Stage) -> None:
+    """A consumer and a store that fetch at the same time get their answers, each its own."""
+    first = await publish_numbered(stage, 150)
+    consumer, store = await stage.join("C"), await stage.join("S")
+    place = len(stage.heard)
+    await fetch(stage, consumer, first, 150)
+    await fetch(stage, store, first + 10, 100)
+    await expect_answer(stage, consumer, "direct-record.sent", first, 150, place)
+    await expect_answer(stage, store, "direct-record.sent", first + 10, 100, place)
+    counts = {peer.label: 0 for peer in (consumer, store)}
+    for message in stage.all_heard("DIRECT-RECORD", place):
+        peer = next((peer for peer in (consumer, store) if peer.address == message.topic), None)
+        if peer is not None:
+            counts[peer.label] += 1
+    text = f"C fetched 150 records and was sent {counts['C']}, S fetched 100 and was sent {counts['S']}"
+    stage.require("fetch.count", counts == {"C": 150, "S": 100}, text)

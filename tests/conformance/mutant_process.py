@@ -1,0 +1,43 @@
+"""This project's command with one thing broken: `python mutant_process.py MUTATION ARGUMENT...`.
+
+For faults that show only when a whole process is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import trio
+
+from dafka.cli import main
+from dafka.records import RecordBatch
+from dafka.roles.store import Store
+from dafka_conformance.targets import open_target
+from dafka_conformance.targets.base import Target
+
+
+def acknowledge_before_durable() -> None:
+    """A store acknowledges what it has received, and then writes it."""
+    take = Store._take
+
+    def take_and_acknowledge(self: Store, batch: RecordBatch) -> None:
+        take(self, batch)
+        self._node.act(self._machine.committed({batch.partition: batch.end_sequence}, trio.current_time()))
+
+    Store._take = take_and_acknowledge  # type: ignore[method-assign]
+
+
+MUTATIONS: Mapping[str, Callable[[], None]] = {"acks-before-durable": acknowledge_before_durable}
+
+
+def process_target(mutation: str) -> Target:
+    """A target whose processes have this mutation."""
+    variables = {"script": __file__, "mutation": mutation}
+    return open_target(str(Path(__file__).with_suffix(".toml")), variables)
+
+
+if __name__ == "__main__":
+    MUTATIONS[sys.argv.pop(1)]()
+    main()

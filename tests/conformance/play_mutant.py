@@ -1,0 +1,48 @@
+"""Plays the scenario that is meant for a mutant: `python play_mutant.py NAME` prints what came of it, as JSON.
+
+Each mutant has a process of its own, since it breaks the roles of all: so many can be played at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from functools import partial
+
+import consumer_mutants
+import producer_mutants
+import pytest
+import store_mutants
+import tower_mutants
+import trio
+from mutants import Mutant
+
+from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.runner import run
+from dafka_conformance.targets import open_target
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for module in (store_mutants, consumer_mutants, producer_mutants, tower_mutants)
+    for mutant in module.MUTANTS
+}
+
+PATIENCE = 0.5
+
+
+def main(name: str) -> None:
+    """Prints the outcome, and every check that does not hold."""
+    mutant = MUTANTS[name]
+    logging.getLogger("dafka").addHandler(logging.NullHandler())
+    target = mutant.target() if mutant.target else open_target("embedded", {})
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.apply(patch)
+        play = partial(run, dialects=[mutant.dialect], patterns=[mutant.scenario], patience=PATIENCE)
+        (result,) = trio.run(play, Catalogue.load(), target).results
+    findings = [[check.clause, check.message] for check in result.checks if not check.holds]
+    print(json.dumps({"outcome": result.outcome.value, "findings": findings}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,335 @@
+"""The command `dafka-conformance`: what it prints, writes and returns, and that it leaves nothing running."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dafka_conformance.cli import main
+from dafka_conformance.grammar import GRAMMAR_PATH
+
+DEADLINE_S = 60.0
+DEAF = """
+name = "deaf"
+dialects = ["rfc46"]
+
+[store]
+command = ["{python}", "-c", "import time; time.sleep(100)", "{sub}", "{pub}"]
+"""
+ENDED = DEAF.replace("import time; time.sleep(100)", "raise SystemExit('no licence')")
+ATTACHED = """
+name = "remote"
+dialects = ["rfc46"]
+
+[producer.attach]
+sub = "tcp://127.0.0.1:1"
+pub = "tcp://127.0.0.1:2"
+topic = "orders"
+"""
+FACTORY = """
+from dafka_conformance.targets.embedded import EmbeddedTarget
+
+class Named(EmbeddedTarget):
+    def __init__(self, name):
+        self.name = name
+
+def nothing():
+    return 3
+
+def unlicensed():
+    raise RuntimeError("no licence")
+"""
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def mistake(*arguments: str) -> str:
+    """The one sentence on standard error; fails where there is anything else."""
+    result = command(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("dafka-conformance: "), line
+    return line.removeprefix("dafka-conformance: ")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with targets in it."""
+    texts = {"deaf.toml": DEAF, "ended.toml": ENDED, "attached.toml": ATTACHED, "factories.py": FACTORY}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+# run
+
+
+def test_target_that_conforms() -> None:
+    result = command("run", "embedded", "--scenario", "store.acknowledges")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"ack\.sent +SHALL +✓ conforms +✓ conforms", result.stdout)
+    assert re.search(r"0 violated, \d+ not tested", result.stdout.splitlines()[-1])
+    assert result.stdout.splitlines()[-1].split("; ")[1].startswith("2 scenarios in ")
+
+
+def test_target_that_violates_a_clause(folder: Path) -> None:
+    result = command("run", "deaf.toml", "--scenario", "store.acknowledges", "--patience", "0.1")
+    assert result.exit_code == 1
+    assert "no beacon of the store came within 0.8 s" in result.stdout
+    assert re.search(r"beacon\.interval +SHALL +✗ violates", result.stdout)
+
+
+def test_target_that_cannot_be_run(folder: Path) -> None:
+    result = command("run", "ended.toml", "--scenario", "store.acknowledges", "--patience", "0.5")
+    assert result.exit_code == 1
+    assert "exit status 1: no licence" in result.stdout
+
+
+def test_only_the_role_and_the_dialect_that_are_asked_for() -> None:
+    options = ("--role", "store", "--dialect", "libdafka", "--dialect", "libdafka")
+    result = command("run", "embedded", "--scenario", "*.grammar.publish.01", "--scenario", "store.ack*ges", *options)
+    assert result.exit_code == 0, result.output
+    assert "role producer: it was not asked for" in result.stdout
+    assert "rfc46" not in result.stdout.splitlines()[1]
+    assert result.stdout.splitlines()[-1].split("; ")[1].startswith("1 scenario in ")
+
+
+def test_nothing_but_skipped_scenarios_is_no_success(folder: Path) -> None:
+    result = command("run", "attached.toml", "--scenario", "producer.grammar.publish.01")
+    assert result.exit_code == 1
+    assert result.stderr == "dafka-conformance: nothing was tested: every scenario was skipped\n"
+    assert "remote gives no way to give it records to publish" in result.stdout
+
+
+def test_factory_with_its_arguments(folder: Path) -> None:
+    options = ("--set", "name=custom", "--scenario", "store.acknowledges", "--dialect", "rfc46")
+    result = command("run", "factories:Named", *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("custom: clauses by verdict")
+
+
+def test_report_of_each_kind(folder: Path) -> None:
+    names = ("out.html", "out.json", "out.xml")
+    options = [part for name in names for part in ("--report", name)]
+    result = command("run", "deaf.toml", "--scenario", "store.acknowledges", "--patience", "0.1", *options)
+    assert result.exit_code == 1
+    assert [line for line in result.stdout.splitlines() if line.startswith("report: ")] == [
+        f"report: {name}" for name in names
+    ]
+    assert "no beacon of the store came" in (folder / "out.html").read_text("utf-8")
+    assert json.loads((folder / "out.json").read_text("utf-8"))["target"] == "deaf"
+    assert ElementTree.parse(folder / "out.xml").getroot().get("failures") == "1"
+
+
+# list, show, explain
+
+
+def test_list_shows_each_scenario_in_a_line() -> None:
+    lines = command("list", "--scenario", "store.ack*ges", "--scenario", "*.grammar.publish.01").stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "store.acknowledges",
+        "producer.grammar.publish.01",
+    ]
+    assert lines[0].endswith("  A store acknowledges what it saved, to the producer, by its offset.")
+    roles = {line.partition(".")[0] for line in command("list", "--role", "consumer").stdout.splitlines()}
+    assert roles == {"consumer"}
+
+
+def test_list_of_clauses() -> None:
+    lines = command("list", "--clauses", "--role", "store", "--dialect", "libdafka").stdout.splitlines()
+    names = [line.split("  ")[0] for line in lines]
+    assert "ack.sent" in names
+    assert "ack.address" not in names  # of rfc46 alone
+    assert "head.interval" not in names  # a producer's
+
+
+def test_show_says_how_a_scenario_is_played_and_what_it_tests() -> None:
+    text = command("show", "store.acknowledges").stdout
+    assert "    when P:RECORD 0..9\n    then S:ACK 9\n" in text
+    assert "    ack.sent: A store that has saved a producer's record" in text
+    text = command("show", "producer.grammar.publish.01").stdout
+    assert "    then P:RECORD\n" in text
+    assert "needs a producer of which one can\n    give it records to publish\n" in text
+
+
+def test_explain_tells_everything_about_a_clause() -> None:
+    text = command("explain", "ack.sent").stdout
+    assert text.startswith("ack.sent (SHALL; RFC 46, The ACK Command; store)\n")
+    assert "\ntested by\n" in text
+    assert "    store.acknowledges\n" in text
+    text = command("explain", "ack.address").stdout
+    assert "reading store (this reading holds): The address of the store that acknowledges." in text
+    assert "reading partition: The address of the producer." in text
+    assert "see docs/errata.md, number 7" in text
+    assert "applies to rfc46 alone" in text
+    assert "every message that it concerns is held against it, in any scenario" in text
+    text = command("explain", "topic.ascii").stdout
+    assert "not tested: It binds the users who choose the names, not the nodes." in text
+    assert "tested by" not in text
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("frob", "No such command 'frob'."),
+        ("run", "Missing argument 'TARGET'."),
+        (
+            "run nosuch",
+            "there is no target 'nosuch': expected dafka, embedded, libdafka, the path of a .toml file, or a",
+        ),
+        ("run nosuch.toml", "cannot read the target file nosuch.toml: No such file or directory"),
+        ("run factories:missing", "cannot import the target factories:missing: AttributeError"),
+        ("run factories:nothing", "factories:nothing is no target: it gave 3, expected a Target"),
+        ("run factories:unlicensed", "factories:unlicensed gave no target: RuntimeError: no licence"),
+        ("run factories:Named", "factories:Named was given the wrong variables (missing a required argument: 'name')"),
+        ("run libdafka", "libdafka needs the folder of dafka_towerd"),
+        ("run libdafka --set bin", "--set takes NAME=VALUE, not 'bin'"),
+        ("run libdafka --set =x", "--set takes NAME=VALUE, not '=x'"),
+        ("run libdafka --set bin=a --set bin=b", "--set gives bin twice: expected it once"),
+        ("run libdafka --set bin=a --set bon=b", "libdafka has no variable 'bon' to --set: it has bin, libraries"),
+        ("run embedded --scenario nosuch.*", "no scenario matches 'nosuch.*'; dafka-conformance list shows them all"),
+        ("run embedded --scenario store.ack* --scenario x", "no scenario matches 'x'"),
+        (
+            "run embedded --role consumer --scenario store.ack*",
+            "no scenario of a consumer in rfc46 or libdafka matches",
+        ),
+        ("run embedded --role king", "Invalid value for '--role': 'king' is not one of 'tower', 'producer', "),
+        ("run embedded --dialect welsh", "Invalid value for '--dialect': 'welsh' is not one of 'rfc46', 'libdafka'"),
+        ("run deaf.toml --dialect libdafka", "deaf cannot be told to send libdafka, only rfc46"),
+        ("run deaf.toml --role tower --role consumer", "deaf has no tower and no consumer: it has a store"),
+        (
+            "run embedded --report out.pdf",
+            "cannot write a report to out.pdf: its name must end in .html, .json or .xml",
+        ),
+        ("run embedded --report no/out.xml", "cannot write a report to no/out.xml: there is no folder no"),
+        ("run embedded --patience 0", "Invalid value for '--patience': 0.0 is not in the range"),
+        ("run embedded --patience nan", "Invalid value for '--patience': it is no number"),
+        ("run embedded --jobs 0", "Invalid value for '--jobs': 0 is not in the range"),
+        ("run embedded --grammar nosuch.abnf", "cannot read the grammar nosuch.abnf"),
+        ("list --scenario nosuch", "no scenario matches 'nosuch'"),
+        (
+            "list --role consumer --scenario store.ack*",
+            "no scenario of a consumer in rfc46 or libdafka matches 'store.a",
+        ),
+        ("list --clauses --scenario store.*", "--scenario chooses scenarios: expected it without --clauses"),
+        ("show store.nosuch", "there is no scenario store.nosuch; dafka-conformance list shows them all"),
+        ("explain ack.snt", "there is no clause 'ack.snt'; did you mean ack.sent"),
+        ("explain zzz", "there is no clause 'zzz'; "),
+    ],
+)
+def test_mistake_is_one_sentence(folder: Path, arguments: str, sentence: str) -> None:
+    assert mistake(*arguments.split()).startswith(sentence)
+
+
+# The grammar
+
+
+def changed_grammar(path: Path, old: str, new: str) -> Path:
+    """The grammar with a line replaced."""
+    text = GRAMMAR_PATH.read_text("utf-8")
+    assert len(re.findall(old, text, re.MULTILINE)) == 1
+    path.write_text(re.sub(old, new, text, flags=re.MULTILINE), "utf-8")
+    return path
+
+
+def test_another_alternative_makes_other_scenarios(tmp_path: Path) -> None:
+    rule = "DAFKA = join-consumer / publish / offsets / twice\ntwice = P:RECORD P:RECORD"
+    path = changed_grammar(tmp_path / "more.abnf", r"^DAFKA .*", rule)
+    text = command("list", "--grammar", str(path), "--scenario", "*.twice.*").stdout
+    assert "producer.grammar.twice.01  A producer takes its part in: P:RECORD P:RECORD" in text
+    result = command("run", "embedded", "--grammar", str(path), "--scenario", "producer.grammar.twice.01")
+    assert result.exit_code == 0, result.output
+
+
+def test_narrower_number_finds_the_wider_one_wrong(tmp_path: Path) -> None:
+    path = changed_grammar(tmp_path / "narrow.abnf", r"^sequence .*", "sequence = number-4")
+    options = ("--dialect", "rfc46", "--scenario", "producer.grammar.publish.01", "--patience", "0.2")
+    result = command("run", "embedded", "--grammar", str(path), *options)
+    assert result.exit_code == 1
+    assert "RECORD: 4 octets are left over after sequence: 00 00 00 00" in result.stdout
+    assert re.search(r"grammar\.RECORD +grammar +✗ violates", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        (r"^DAFKA .*", "DAFKA = = publish", "bad.abnf is not ABNF"),
+        (r"^DAFKA .*", "DAFKA = P:FROB", "bad.abnf: the rule DAFKA refers to FROB, which is not defined"),
+        (r"^DAFKA .*", "", "the grammar has no rule DAFKA"),
+        (r"^RECORD .*", "RECORD = frame", "bad.abnf has no message rule RECORD, which scenarios speak of"),
+        (r"^GET-HEADS .*", "GET-HEADS = signature %d'G' version", "bad.abnf: scenarios give GET-HEADS other fields"),
+    ],
+)
+def test_bad_grammar_is_a_mistake(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+    path = changed_grammar(tmp_path / "bad.abnf", old, new)
+    assert mistake("list", "--grammar", str(path)).replace(f"{tmp_path}/", "").startswith(sentence)
+
+
+# Signals
+
+
+def marked(mark: str) -> set[int]:
+    """The processes that have this in their environment."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (path / "environ").read_bytes() and "Z" not in (path / "stat").read_text().split()[2]:
+                found.add(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_for(mark: str, count: int) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while len(marked(mark)) < count:
+        assert time.monotonic() < deadline, f"there are {len(marked(mark))} processes, expected {count}"
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
+    mark = f"DAFKA_CONFORMANCE_TEST={uuid.uuid4()}"
+    name, value = mark.split("=")
+    # Whoever runs the tests may ignore interrupts, which processes inherit.
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from dafka_conformance.cli import main; main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "run", "dafka", "--scenario", "*.grammar.*", "--jobs", "2"],
+        env={**os.environ, name: value},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_for(mark, 3)  # the command, and a target for each job
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, errors) == (128 + number, f"dafka-conformance: ended by {number.name}\n")
+        assert marked(mark) == set()
+    finally:
+        process.kill()
+        process.wait()
+        for pid in marked(mark):
+            os.kill(pid, signal.SIGKILL)
