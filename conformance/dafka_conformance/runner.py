@@ -17,7 +17,8 @@ import trio
 from dafka_conformance.catalogue import Catalogue
 from dafka_conformance.model import Check, Dialect, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.play.scenario import Scenario
-from dafka_conformance.stage.stage import Stage, UnmetError, open_stage
+from dafka_conformance.stage.findings import UnmetError
+from dafka_conformance.stage.stage import Stage, open_stage
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.verdicts import judge
 

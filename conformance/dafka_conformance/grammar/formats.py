@@ -321,14 +321,20 @@ class BeaconFormat:
         return cls(name, tuple((part, re.compile(_pattern(rules[part], rules), re.DOTALL)) for part in names))
 
     def decode(self, frames: Sequence[bytes]) -> dict[str, bytes]:
-        """The beacon's parts by name. Raises `FrameError`."""
+        """The beacon's parts by name. Raises `FrameError`: of several faults, for one that is not the address's."""
+        values = self.split(frames)
+        faulty = [name for name, pattern in self.parts if not pattern.fullmatch(values[name])]
+        if faulty:
+            name = next((each for each in faulty if each != "uuid"), faulty[0])
+            raise FrameError(self.name, name, f"{values[name][:64]!r} is no {name} as the grammar has it")
+        return values
+
+    def split(self, frames: Sequence[bytes]) -> dict[str, bytes]:
+        """The parts by name, whatever they are. Raises `FrameError` where there are too few or too many."""
         if len(frames) != len(self.parts):
             names = ", ".join(name for name, _ in self.parts)
             text = f"a {self.name} has {len(self.parts)} frames ({names}), this one has {len(frames)}"
             raise FrameError(self.name, "frames", text)
-        for (name, pattern), frame in zip(self.parts, frames, strict=True):
-            if not pattern.fullmatch(frame):
-                raise FrameError(self.name, name, f"{frame[:64]!r} is no {name} as the grammar has it")
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
 
 

@@ -20,9 +20,10 @@ from dafka_conformance.scenarios._consumer import (
     subscribed,
     tell_heads,
 )
+from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage, UnmetError
+from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability, Reset
 
 SCENARIOS = Registry()

@@ -19,8 +19,9 @@ from dafka_conformance.scenarios._consumer import (
     subscribed,
     tell_heads,
 )
+from dafka_conformance.stage.hearing import PATIENCE_S
 from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import PATIENCE_S, Stage
+from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability
 
 SCENARIOS = Registry()

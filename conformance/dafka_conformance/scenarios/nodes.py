@@ -11,10 +11,12 @@ import trio
 
 from dafka_conformance.model import Role
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of
+from dafka_conformance.stage.meeting import TargetNode
 from dafka_conformance.stage.network import LOOPBACK, Sockets
 from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage, TargetNode, UnmetError
+from dafka_conformance.stage.stage import Stage
 from dafka_conformance.stage.towers import PlayedTower
 from dafka_conformance.targets.base import Ability
 

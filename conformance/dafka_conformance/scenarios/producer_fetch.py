@@ -7,7 +7,8 @@ import trio
 from dafka_conformance.grammar import Value
 from dafka_conformance.play.scenario import Registry
 from dafka_conformance.scenarios._producer import FED, expect_answer, expect_no_answer, fetch, publish_numbered
-from dafka_conformance.stage.stage import Stage, UnmetError
+from dafka_conformance.stage.findings import UnmetError
+from dafka_conformance.stage.stage import Stage
 
 SCENARIOS = Registry()
 

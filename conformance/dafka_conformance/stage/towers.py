@@ -18,6 +18,7 @@ INTERVAL_S = 1.0
 WELCOME = b"W"
 TOWER = "tower"
 
+_ADDRESS = "uuid"
 _REBIND_S = 0.05
 
 
@@ -123,15 +124,20 @@ class PlayedTower(Introductions):
     async def _take_beacons(self) -> None:
         while True:
             frames, host = await self._sub.receive_with_peer()
+            fault = ""
             try:
                 parts = self._grammar.node_beacon.decode(frames)
-            except FrameError as fault:
-                self._heard(frames, {}, "", str(fault))
-                continue
+            except FrameError as error:
+                fault = str(error)
+                if error.field != _ADDRESS:
+                    self._heard(frames, {}, "", fault)
+                    continue
+                # A node of another kind of address is found all the same: there is more to be said of it.
+                parts = self._grammar.node_beacon.split(frames)
             host = parts["host"].decode("ascii") or host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
-            self._heard(frames, parts, endpoint, "")
-            self._tell(parts["uuid"], endpoint)
+            self._heard(frames, parts, endpoint, fault)
+            self._tell(parts[_ADDRESS], endpoint)
 
     async def _take_subscriptions(self) -> None:
         while True:
