@@ -30,6 +30,7 @@ _TAMPER = {"signature", "version", "id", "cut", "append", "frames"}
 _STEP_NEEDS = {
     "killed": {Ability.KILL},
     "restarts": {Ability.KILL},
+    "tower": {Ability.START},
     "published": {Ability.FEED},
     "publishes": {Ability.FEED},
     "delivers": {Ability.COLLECT},

@@ -7,10 +7,10 @@ the same connection has had its effect.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 
 from dafka_conformance.grammar import Message, Value
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.ledger import Partition, content_of
 from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
@@ -20,11 +20,6 @@ COLLECT = (Ability.COLLECT,)
 LATEST = (Ability.COLLECT, Ability.LATEST)
 ORDERLY = ("delivery.complete", "delivery.in-order", "delivery.once")
 MIB = 1024 * 1024
-
-
-def new_address() -> bytes:
-    """An address that nobody has."""
-    return uuid.uuid4().hex.upper().encode("ascii")
 
 
 async def subscribed(stage: Stage) -> None:

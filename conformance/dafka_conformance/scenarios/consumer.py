@@ -14,12 +14,12 @@ from dafka_conformance.scenarios._consumer import (
     end_with_gap,
     fetches,
     gone_partition,
-    new_address,
     require,
     serving,
     subscribed,
     tell_heads,
 )
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.peer import Peer

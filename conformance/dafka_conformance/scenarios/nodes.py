@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ import trio
 
 from dafka_conformance.model import Role
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.meeting import TargetNode
@@ -44,7 +44,8 @@ def every_role(
 
     def add(play: Callable[[Stage], Awaitable[None]]) -> Callable[[Stage], Awaitable[None]]:
         for role in ROLES:
-            needs = {Ability.FEED} if feeds and role is Role.PRODUCER else set[Ability]()
+            # The suite's own tower is needed, which only nodes that it starts are told of.
+            needs = {Ability.START, Ability.FEED} if feeds and role is Role.PRODUCER else {Ability.START}
             SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares=shares)(play)
         return play
 
@@ -159,7 +160,7 @@ def newcomers(stage: Stage, count: int) -> Iterator[Callable[[], None]]:
     """Gives a function that makes one more node known, of up to `count`: one that says nothing."""
     tower = played_tower(stage)
     with Sockets() as sockets:
-        unknown = [(_new_address(), sockets.publisher().bind(LOOPBACK)) for _ in range(count)]
+        unknown = [(new_address(), sockets.publisher().bind(LOOPBACK)) for _ in range(count)]
         known: list[bytes] = []
 
         def announce() -> None:
@@ -171,10 +172,6 @@ def newcomers(stage: Stage, count: int) -> Iterator[Callable[[], None]]:
         yield announce
         for address in known:
             tower.withdraw(address)
-
-
-def _new_address() -> bytes:
-    return uuid.uuid4().hex.upper().encode("ascii")
 
 
 @every_role(
@@ -215,7 +212,7 @@ async def _expect_subscribed(stage: Stage, peer: Peer) -> None:
 async def malformed_beacons(stage: Stage) -> None:
     """A node pays no heed to malformed beacons of a tower, and still discovers peers."""
     tower = played_tower(stage)
-    address = _new_address()
+    address = new_address()
     for what, frames in [
         ("the frame B alone", [b"B"]),
         ("two frames", [b"B", address]),
@@ -223,17 +220,17 @@ async def malformed_beacons(stage: Stage) -> None:
         ("ten frames", [b"B", address, b"tcp://127.0.0.1:4711", *[b"more"] * 7]),
         ("a welcome of two frames", [b"W", b"more"]),
         ("a type that only begins with B", [b"Beacon", address, b"tcp://127.0.0.1:4711"]),
-        ("an empty endpoint", [b"B", _new_address(), b""]),
-        ("an endpoint without port", [b"B", _new_address(), b"tcp://127.0.0.1"]),
-        ("the port 0", [b"B", _new_address(), b"tcp://127.0.0.1:0"]),
-        ("the port 70000", [b"B", _new_address(), b"tcp://127.0.0.1:70000"]),
-        ("a port that is no number", [b"B", _new_address(), b"tcp://127.0.0.1:port"]),
-        ("an unknown scheme", [b"B", _new_address(), b"gopher://127.0.0.1:4711"]),
-        ("an endpoint of %-signs", [b"B", _new_address(), b"%s%n%s%n%s%n"]),
-        ("an endpoint with a NUL", [b"B", _new_address(), b"tcp://127.0.0.1\0:4711"]),
+        ("an empty endpoint", [b"B", new_address(), b""]),
+        ("an endpoint without port", [b"B", new_address(), b"tcp://127.0.0.1"]),
+        ("the port 0", [b"B", new_address(), b"tcp://127.0.0.1:0"]),
+        ("the port 70000", [b"B", new_address(), b"tcp://127.0.0.1:70000"]),
+        ("a port that is no number", [b"B", new_address(), b"tcp://127.0.0.1:port"]),
+        ("an unknown scheme", [b"B", new_address(), b"gopher://127.0.0.1:4711"]),
+        ("an endpoint of %-signs", [b"B", new_address(), b"%s%n%s%n%s%n"]),
+        ("an endpoint with a NUL", [b"B", new_address(), b"tcp://127.0.0.1\0:4711"]),
         ("rubbish", [b"B", bytes(range(256)), bytes(range(256))]),
         ("an empty UUID", [b"B", b"", b"tcp://127.0.0.1:0"]),
-        ("1 MiB of endpoint", [b"B", _new_address(), b"tcp://" + b"a" * MIB + b":4711"]),
+        ("1 MiB of endpoint", [b"B", new_address(), b"tcp://" + b"a" * MIB + b":4711"]),
         ("1 MiB of UUID", [b"B", b"A" * MIB, b"tcp://127.0.0.1:0"]),
     ]:
         tower.send(frames, what)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 
 import trio
@@ -20,6 +19,7 @@ from dafka_conformance.scenarios._store import (
     save,
     say_head,
 )
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.ledger import Partition
 from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
@@ -149,7 +149,7 @@ async def answers_many(stage: Stage) -> None:
 async def _keep_topics(stage: Stage, topics: Sequence[bytes], clause: str) -> None:
     """One producer publishes a record to each topic, in a partition of its own; heads and records are asked for."""
     producer, consumer = await stage.join("P"), await stage.join("C")
-    partitions = [Partition(uuid.uuid4().hex.upper().encode("ascii"), topic) for topic in topics]
+    partitions = [Partition(new_address(), topic) for topic in topics]
     for partition in partitions:
         await stage.reach(producer, "RECORD", partition.topic)
         await producer.say_records([0], partition=partition)

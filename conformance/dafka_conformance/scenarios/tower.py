@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import uuid
 from collections.abc import Sequence
 
 import trio
 
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.network import Sockets
 from dafka_conformance.stage.stage import Stage
 from dafka_conformance.stage.towers import TowerLink
@@ -21,11 +21,6 @@ BEACONS_COUNT = 20
 LINKS_COUNT = 20
 NODES_OF_LINK = 5
 MIB = 1024 * 1024
-
-
-def new_address() -> bytes:
-    """An address that no node has."""
-    return uuid.uuid4().hex.upper().encode("ascii")
 
 
 async def open_link(stage: Stage, label: str) -> TowerLink:

@@ -9,7 +9,7 @@ import attrs
 
 def content_of(partition: bytes, sequence: int) -> bytes:
     """A record's content that tells which record it is, so that a wrong one cannot look right."""
-    return b"%b/%d" % (partition[:8], sequence)
+    return b"%b/%d" % (partition[-8:], sequence)
 
 
 @attrs.define

@@ -11,6 +11,7 @@ import trio
 
 from dafka_conformance.grammar import Grammar
 from dafka_conformance.model import Dialect, Kind, Role
+from dafka_conformance.stage.addresses import is_played
 from dafka_conformance.stage.ear import Ear
 from dafka_conformance.stage.hearing import Hearing
 from dafka_conformance.stage.ledger import Ledger
@@ -65,7 +66,6 @@ class Meeting(Hearing):
         self.nodes: dict[bytes, TargetNode] = {}
         self._nursery = nursery
         self._stack = stack
-        self._played: set[bytes] = set()
         self._strangers: set[bytes] = set()
         # Its sockets are closed once nobody listens any more.
         self._ear = Ear(stack.enter_context(Sockets()), self.tell)
@@ -90,6 +90,8 @@ class Meeting(Hearing):
 
     def _open_introductions(self) -> Introductions:
         attachment = self.target.attachment(self.role)
+        if self.role is Role.TOWER and attachment is not None:
+            return self._open_link(attachment.sub_endpoint, attachment.pub_endpoint, "N")
         if attachment is not None:
             self.watch.is_alone = False
             if attachment.topic is not None:
@@ -140,7 +142,7 @@ class Meeting(Hearing):
 
     def _tower_said(self, frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
         """A tower that is not the suite's told of a node."""
-        if not parts or parts["uuid"] in self._played:
+        if not parts or is_played(parts["uuid"]):
             return
         attachment = self.target.attachment(self.role)
         wanted = attachment.address if attachment is not None else None

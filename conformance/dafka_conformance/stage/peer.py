@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -10,6 +9,7 @@ import trio
 
 from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Dialect, Kind, Role
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.ledger import Ledger, Partition, content_of
 from dafka_conformance.stage.network import LOOPBACK, Sockets, handshakes
 from dafka_conformance.stage.trace import Trace
@@ -52,7 +52,7 @@ class Peer:
         self.label = label
         self.role = role
         self.topic = topic
-        self.address = uuid.uuid4().hex.upper().encode("ascii")
+        self.address = new_address()
         self.subscriptions: Counter[bytes] = Counter()
         self.partition = Partition(self.address, topic)
         self.holds: dict[bytes, Partition] = {}

@@ -144,7 +144,6 @@ class Stage(Meeting):
             target_label=self.label,
         )
         self.peers[label] = peer
-        self._played.add(peer.address)
         self.trace.name(peer.address, label)
         self.watch.peers[peer.address] = peer.role
         for node in self.nodes.values():
