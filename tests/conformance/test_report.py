@@ -24,11 +24,11 @@ from sample_runs import (
     run_of,
 )
 
-from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run
+from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
 from dafka_conformance.report.chart import Omitted, chart, select
 from dafka_conformance.report.diagram import FIELDS_LETTERS_MAX, LANES_MAX, draw
-from dafka_conformance.report.findings import faults
+from dafka_conformance.report.findings import condensed, faults
 from dafka_conformance.report.terminal import Progress, print_matrix, summary
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\x00\"'&\udc80"
@@ -423,3 +423,24 @@ def test_an_impossible_report_is_refused_with_what_would_be_right(tmp_path: Path
     for refuse in (check_report_path, lambda path: write_report(mixed_run(), path)):
         with pytest.raises(ReportError, match=re.escape(sentence)):
             refuse(tmp_path / name)
+
+
+def sentence(number: int, *failing: str) -> ScenarioResult:
+    checks = tuple(Check(clause, False, f"wrong in {number}") for clause in failing)
+    return ScenarioResult(
+        f"store.grammar.publish.{number:02}", "A sentence.", Role.STORE, Dialect.RFC46, failing, Outcome.FAILED, checks
+    )
+
+
+def test_sentences_that_violate_the_same_clauses_are_told_as_one() -> None:
+    results = (sentence(1, "ack.sent"), sentence(2, "ack.sent"), sentence(3, "fetch.topic"), sentence(4, "ack.sent"))
+    run = Run("target", 0.0, 1.0, results, ())
+    told = [(failure.scenario, failure.alike) for failure in condensed(run)]
+    assert told == [
+        ("store.grammar.publish.01", ("store.grammar.publish.02", "store.grammar.publish.04")),
+        ("store.grammar.publish.03", ()),
+    ]
+    assert "the same in 2 more: store.grammar.publish.02, store.grammar.publish.04" in printed(run)
+    page = to_html(run)
+    assert "The same in 2 more scenarios" in page
+    assert page.count("wrong in") == 2

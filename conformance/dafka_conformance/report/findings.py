@@ -15,6 +15,9 @@ RANKS = (Verdict.VIOLATES, Verdict.DOES_NOT, Verdict.CONFORMS, Verdict.DOES, Ver
 """Which verdict of several dialects counts for a clause: the first of these that is among them."""
 
 
+_SENTENCE = ".grammar."
+
+
 @attrs.frozen
 class Finding:
     """A clause that a target was found not to follow, or that a scenario could not be played.
@@ -47,6 +50,7 @@ class Failure:
         role: the target's role.
         results: what came of it in each dialect in which it went wrong.
         findings: what was found, each once.
+        alike: further scenarios in which the same was found, that need no chart of their own.
     """
 
     scenario: str
@@ -54,6 +58,7 @@ class Failure:
     role: Role
     results: tuple[ScenarioResult, ...]
     findings: tuple[Finding, ...]
+    alike: tuple[str, ...] = ()
 
     @property
     def is_broken(self) -> bool:
@@ -92,6 +97,22 @@ def failures(run: Run) -> tuple[Failure, ...]:
         Failure(scenario, results[0].title, role, tuple(results), _findings(results, clauses))
         for (scenario, role), results in grouped.items()
     )
+
+
+def condensed(run: Run) -> tuple[Failure, ...]:
+    """The failures, with those of the grammar's sentences that violate the same clauses told as one.
+
+    A fault shows in every sentence in which it can: hundreds of charts would tell no more than the first.
+    """
+    first: dict[object, Failure] = {}
+    for failure in failures(run):
+        violated = frozenset(finding.clause_id for finding in failure.findings if finding.is_violation)
+        is_sentence = _SENTENCE in failure.scenario and not failure.is_broken
+        key = (failure.role, violated) if is_sentence else failure.scenario
+        told = first.setdefault(key, failure)
+        if told is not failure:
+            first[key] = attrs.evolve(told, alike=(*told.alike, failure.scenario))
+    return tuple(first.values())
 
 
 def went_wrong(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:

@@ -26,9 +26,9 @@ from dafka_conformance.model import (
 from dafka_conformance.report.diagram import Diagram, cut, draw
 from dafka_conformance.report.findings import (
     Failure,
+    condensed,
     dialects_of,
     duration,
-    failures,
     faults,
     figures,
     printable,
@@ -87,7 +87,7 @@ def to_html(run: Run) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters |= {"cut": cut, "duration": duration}
-    blocks = _blocks(failures(run))
+    blocks = _blocks(condensed(run))
     scenarios = _scenarios(run.results)
     return environment.get_template("report.html.jinja").render(
         run=run,
@@ -100,7 +100,11 @@ def to_html(run: Run) -> str:
         scenarios=scenarios,
         links_max=LINKS_MAX,
         places={row.scenario: place for place, row in enumerate(scenarios)},
-        failed={block.failure.scenario: place for place, block in reversed(list(enumerate(blocks)))},
+        failed={
+            scenario: place
+            for place, block in reversed(list(enumerate(blocks)))
+            for scenario in (block.failure.scenario, *block.failure.alike)
+        },
         outcomes=Outcome,
         verdicts=Verdict,
     )

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, chart
-from dafka_conformance.report.findings import Failure, dialects_of, duration, failures, faults, figures, printable
+from dafka_conformance.report.findings import Failure, condensed, dialects_of, duration, faults, figures, printable
 
 WIDTH_PLAIN = 120
 """How wide a chart is where the output has no width of its own."""
@@ -47,7 +47,7 @@ def print_matrix(run: Run, console: Console) -> None:
     """Prints what came of a run: the matrix of clauses, each violation with its exchange, and one line of figures."""
     out = _Printer(console)
     _print_table(run, out)
-    for failure in failures(run):
+    for failure in condensed(run):
         if failure.is_broken or any(finding.is_violation for finding in failure.findings):
             _print_failure(failure, out)
     _print_untested(run, out)
@@ -242,6 +242,8 @@ def _print_failure(failure: Failure, out: _Printer) -> None:
     for result in failure.charted:
         out.line(f"  the exchange in {result.dialect.value}:", "dim")
         _print_chart(chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
+    if failure.alike:
+        out.paragraph(f"  the same in {len(failure.alike)} more: ", ", ".join(failure.alike), "dim")
 
 
 def _print_chart(lines: Iterable[str], out: _Printer) -> None:

@@ -129,6 +129,8 @@ class Meeting(Hearing):
 
     def _node_said(self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str) -> None:
         """A beacon reached the suite's tower; only the target sends any."""
+        if parts:
+            self._know(parts["uuid"])
         place = self.trace.add(
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )

@@ -11,12 +11,16 @@ from dafka.errors import TransportError
 from dafka.transport.socket import Socket
 from dafka_conformance.grammar import FrameError, Grammar
 from dafka_conformance.model import Kind
+from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.network import LOOPBACK, Sockets
 from dafka_conformance.stage.trace import Trace
 
 INTERVAL_S = 1.0
 WELCOME = b"W"
 TOWER = "tower"
+
+PROMPTS_MAX = 10
+PROMPT_INTERVAL_S = 0.05
 
 _ADDRESS = "uuid"
 _REBIND_S = 0.05
@@ -49,6 +53,10 @@ class Introductions(abc.ABC):
 class PlayedTower(Introductions):
     """A tower of the suite's own. It reports every beacon that it takes, with what is wrong with it.
 
+    A node's first beacon may be lost, while ZeroMQ connects, and the next one is due only after the interval: by then a
+    consumer may have said its GET-HEADS to nobody. So whoever listens and has not been heard yet is told of newcomers,
+    which have nothing to say: nodes answer those with a beacon at once.
+
     Attributes:
         listeners: how many subscriptions to beacons there are.
     """
@@ -69,6 +77,7 @@ class PlayedTower(Introductions):
 
     def _bind(self, sub_endpoint: str, pub_endpoint: str) -> None:
         self.listeners = 0
+        self._is_heard = False
         self._sockets = Sockets()
         self._sub, self._pub = self._sockets.subscriber(), self._sockets.publisher(xpub_welcome_msg=WELCOME)
         self._sub.subscribe(b"")
@@ -99,7 +108,7 @@ class PlayedTower(Introductions):
             with self._sockets, trio.CancelScope() as self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._take_beacons)
-                    nursery.start_soon(self._take_subscriptions)
+                    nursery.start_soon(self._take_subscriptions, nursery)
                     nursery.start_soon(self._repeat)
             self._closed.set()
             await self._reopened.wait()
@@ -124,6 +133,7 @@ class PlayedTower(Introductions):
     async def _take_beacons(self) -> None:
         while True:
             frames, host = await self._sub.receive_with_peer()
+            self._is_heard = True
             fault = ""
             try:
                 parts = self._grammar.node_beacon.decode(frames)
@@ -139,13 +149,21 @@ class PlayedTower(Introductions):
             self._heard(frames, parts, endpoint, fault)
             self._tell(parts[_ADDRESS], endpoint)
 
-    async def _take_subscriptions(self) -> None:
+    async def _take_subscriptions(self, nursery: trio.Nursery) -> None:
         while True:
             for frames in await self._pub.receive_many():
                 if frames[0][:1] == b"\1" and b"B".startswith(frames[0][1:]):
                     self.listeners += 1
                     for address, endpoint in self._nodes.items():
                         self._tell(address, endpoint)
+                    nursery.start_soon(self._prompt)
+
+    async def _prompt(self) -> None:
+        for _ in range(PROMPTS_MAX):
+            await trio.sleep(PROMPT_INTERVAL_S)
+            if self._is_heard:
+                return
+            self._tell(new_address(), self._sockets.publisher().bind(LOOPBACK))
 
     async def _repeat(self) -> None:
         while True:
