@@ -1,11 +1,19 @@
-"""The `dafka` command's first step: an interrupt while its modules are loading ends it without a traceback."""
+"""The commands' first step: an interrupt while their modules are loading ends them without a traceback."""
 
 import signal
 
 
 def main() -> None:
-    """Runs the command line."""
+    """Runs `dafka`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from dafka.cli import main as run  # noqa: PLC0415 (loaded only once an interrupt is harmless)
+
+    run()
+
+
+def conformance() -> None:
+    """Runs `dafka-conformance`."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from dafka_conformance.cli import main as run  # noqa: PLC0415
 
     run()
