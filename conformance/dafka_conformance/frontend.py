@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -13,6 +14,9 @@ from dafka_conformance.stage.ledger import Ledger
 from dafka_conformance.stage.trace import Trace
 from dafka_conformance.stage.watch import Watch
 from dafka_conformance.targets import TargetError
+
+OPEN_FILES = 4096
+"""More than a run with any number of targets at once needs."""
 
 
 class EndedBySignalError(Exception):
@@ -33,6 +37,7 @@ def run_blocking(play: Callable[[], Awaitable[Run]]) -> Run:
     Raises `EndedBySignalError` where SIGINT, SIGTERM or SIGHUP came meanwhile. One that whoever started this program
     ignores, as nohup does, is ignored here too.
     """
+    _allow_open_files()
     finished: list[Run] = []
     caught: list[int] = []
     heeded = [each for each in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(each) is not signal.SIG_IGN]
@@ -56,6 +61,14 @@ def run_blocking(play: Callable[[], Awaitable[Run]]) -> Run:
     if not finished:
         raise EndedBySignalError(caught[0])
     return finished[0]
+
+
+def _allow_open_files() -> None:
+    """Every socket is a file or two, and some systems begin with as few as 256."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def parse_settings(settings: Sequence[str], option: str) -> dict[str, str]:
