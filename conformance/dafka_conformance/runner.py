@@ -18,6 +18,7 @@ from dafka_conformance.catalogue import Catalogue
 from dafka_conformance.model import Check, Dialect, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.play.scenario import Scenario
 from dafka_conformance.stage.findings import UnmetError
+from dafka_conformance.stage.meeting import Setting
 from dafka_conformance.stage.stage import Stage, open_stage
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.verdicts import judge
@@ -140,9 +141,8 @@ class _Player:
         waiting = deque(each.scenarios)
         while waiting:
             topic = waiting[0].topic or b"topic-%b" % uuid.uuid4().hex[:8].encode("ascii")
-            async with open_stage(
-                self._target, each.role, each.dialect, self._catalogue.grammar, topic=topic, patience=self._patience
-            ) as stage:
+            setting = Setting(self._target, each.role, each.dialect, self._catalogue.grammar, topic, self._patience)
+            async with open_stage(setting) as stage:
                 while waiting:
                     result = await self._play(waiting.popleft(), stage)
                     self._finish(result)

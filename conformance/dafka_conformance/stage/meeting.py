@@ -25,6 +25,27 @@ SETTLE_S = 0.15
 """Between a ZeroMQ handshake and the moment that the other side has surely taken our subscriptions from it."""
 
 
+@attrs.frozen
+class Setting:
+    """What a stage is for.
+
+    Attributes:
+        target: what is tested.
+        role: in which role.
+        dialect: the dialect that all speak.
+        grammar: what is said is held against it.
+        topic: the topic that the target, or who talks to it, publishes or consumes.
+        patience: a factor for every time that the target is given.
+    """
+
+    target: Target
+    role: Role
+    dialect: Dialect
+    grammar: Grammar
+    topic: bytes
+    patience: float = 1.0
+
+
 @attrs.define
 class TargetNode:
     """A node of the target, as its beacons tell of it."""
@@ -36,33 +57,21 @@ class TargetNode:
 
 class Meeting(Hearing):
     """Attributes:
-    target, role, dialect, grammar: what is tested.
+    target, role, dialect, grammar, topic: the setting's.
     label: the target's name in the scenario, its role's letter.
-    topic: the topic that the target, or who talks to it, publishes or consumes.
     ledger: what was published to the target.
     watch: what holds for every message.
     nodes: the target's nodes, by address.
     introductions: the tower, or the connection to one.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        role: Role,
-        dialect: Dialect,
-        grammar: Grammar,
-        *,
-        topic: bytes,
-        nursery: trio.Nursery,
-        stack: AsyncExitStack,
-        patience: float,
-    ) -> None:
-        super().__init__(Trace(trio.current_time), patience)
-        self.target, self.role, self.dialect, self.grammar = target, role, dialect, grammar
-        self.label = role.value
-        self.topic = topic
+    def __init__(self, setting: Setting, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
+        super().__init__(Trace(trio.current_time), setting.patience)
+        self.target, self.role, self.dialect = setting.target, setting.role, setting.dialect
+        self.grammar, self.topic = setting.grammar, setting.topic
+        self.label = self.role.value
         self.ledger = Ledger()
-        self.watch = Watch(grammar, role, dialect, self.ledger, self.trace, self._find_fault)
+        self.watch = Watch(self.grammar, self.role, self.dialect, self.ledger, self.trace, self._find_fault)
         self.nodes: dict[bytes, TargetNode] = {}
         self._nursery = nursery
         self._stack = stack

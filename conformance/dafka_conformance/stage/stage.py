@@ -14,12 +14,12 @@ from pathlib import Path
 
 import trio
 
-from dafka_conformance.grammar import Grammar, Value
-from dafka_conformance.model import Dialect, Kind, Role
+from dafka_conformance.grammar import Value
+from dafka_conformance.model import Kind, Role
 from dafka_conformance.stage.keeper import Keeper
-from dafka_conformance.stage.meeting import Meeting
+from dafka_conformance.stage.meeting import Meeting, Setting
 from dafka_conformance.stage.peer import Peer
-from dafka_conformance.targets.base import Node, Request, Reset, Target
+from dafka_conformance.targets.base import Node, Request, Reset
 
 
 class Stage(Meeting):
@@ -31,24 +31,12 @@ class Stage(Meeting):
         peers: the suite's nodes, by label.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        role: Role,
-        dialect: Dialect,
-        grammar: Grammar,
-        *,
-        topic: bytes,
-        folder: Path,
-        nursery: trio.Nursery,
-        stack: AsyncExitStack,
-        patience: float = 1.0,
-    ) -> None:
-        super().__init__(target, role, dialect, grammar, topic=topic, nursery=nursery, stack=stack, patience=patience)
+    def __init__(self, setting: Setting, folder: Path, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
+        super().__init__(setting, nursery, stack)
         self.folder = folder
         self.reset = Reset.EARLIEST
         self.peers: dict[str, Peer] = {}
-        self._keeper = Keeper(target, nursery)
+        self._keeper = Keeper(setting.target, nursery)
 
     @property
     def node(self) -> Node | None:
@@ -222,23 +210,11 @@ def _subscription_clause(role: Role, name: str) -> str:
 
 
 @asynccontextmanager
-async def open_stage(
-    target: Target, role: Role, dialect: Dialect, grammar: Grammar, *, topic: bytes, patience: float = 1.0
-) -> AsyncIterator[Stage]:
+async def open_stage(setting: Setting) -> AsyncIterator[Stage]:
     """A stage on which nothing has begun; all that happens on it has ended when the block is left."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-conformance-")))
-        stage = Stage(
-            target,
-            role,
-            dialect,
-            grammar,
-            topic=topic,
-            folder=folder,
-            nursery=nursery,
-            stack=stack,
-            patience=patience,
-        )
+        stage = Stage(setting, folder, nursery, stack)
         try:
             nursery.start_soon(stage.run)
             yield stage
