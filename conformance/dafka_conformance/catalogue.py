@@ -48,7 +48,9 @@ class Catalogue:
         twice = [name for name, count in Counter(scenario.name for scenario in found).items() if count > 1]
         if twice:
             raise ValueError(f"two scenarios are called {twice[0]}")
-        return cls(grammar, Clauses.load(), {scenario.name: scenario for scenario in found})
+        speakers = {name: grammar.roles_of(name) for name in grammar.formats.by_name}
+        clauses = Clauses.load().with_messages(speakers)
+        return cls(grammar, clauses, {scenario.name: scenario for scenario in found})
 
     def get(self, name: str) -> Scenario:
         """Raises `UnknownScenarioError`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Any
 import attrs
 
 from dafka_conformance.model import Clause, Dialect, Level, Role
+
+GRAMMAR_SECTION = "Protocol Grammar"
 
 _REQUIRED: dict[str, type] = {"id": str, "section": str, "level": str, "text": str, "roles": list}
 _OPTIONAL: dict[str, type] = {"untestable": str, "readings": dict, "holds": str, "erratum": int, "dialects": list}
@@ -87,6 +89,21 @@ class Clauses:
             return self._by_id[clause_id]
         except KeyError:
             raise UnknownClauseError(clause_id, list(self._by_id)) from None
+
+    def with_messages(self, roles: Mapping[str, Iterable[Role]]) -> Clauses:
+        """These, and a clause for each message that another grammar adds: `roles` says who says it."""
+        new = [
+            Clause(
+                id=f"grammar.{name}",
+                section=GRAMMAR_SECTION,
+                level=Level.GRAMMAR,
+                text=f"A node says {name} where the traffic rules have it, and its frames are as its rule says.",
+                roles=tuple(speakers),
+            )
+            for name, speakers in roles.items()
+            if f"grammar.{name}" not in self
+        ]
+        return Clauses((*self._clauses, *new)) if new else self
 
     def testable(self) -> tuple[Clause, ...]:
         """Those that can be tested from outside, in the order of the file."""

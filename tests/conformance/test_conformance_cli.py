@@ -333,3 +333,17 @@ def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
         process.wait()
         for pid in marked(mark):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_message_that_another_grammar_adds_is_demanded(tmp_path: Path) -> None:
+    grammar = tmp_path / "more.abnf"
+    text = GRAMMAR_PATH.read_text("utf-8").replace(
+        "offsets         = P:HEAD [ consumer-fetch / store-fetch ]",
+        "offsets         = P:HEAD [ consumer-fetch / store-fetch ] / P:PING",
+    )
+    grammar.write_text(f"{text}PING = signature %d'Z' version address\n", "utf-8")
+    arguments = ("--grammar", str(grammar), "--scenario", "producer.grammar.offsets.26", "--patience", "0.1")
+    finished = CliRunner().invoke(main, ["run", "embedded", "--dialect", "rfc46", *arguments])
+    assert finished.exit_code == 1
+    assert "A producer takes its part in: P:PING" in finished.output
+    assert "no PING came" in finished.output

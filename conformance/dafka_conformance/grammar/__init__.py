@@ -10,6 +10,7 @@ from dafka_conformance.grammar.formats import BeaconFormat, Formats, FrameError,
 from dafka_conformance.grammar.notation import Expression, GrammarError, read_rules
 from dafka_conformance.grammar.recogniser import Recogniser
 from dafka_conformance.grammar.sentences import NamedSentence, Sentence, Terminal, all_sentences
+from dafka_conformance.model import Role
 
 __all__ = [
     "BeaconFormat",
@@ -57,6 +58,16 @@ class Grammar:
             BeaconFormat.compile("TOWER-BEACON", rules),
             all_sentences(rules),
         )
+
+    def roles_of(self, message: str) -> list[Role]:
+        """Who says a message, by its prefixes in the traffic rules."""
+        said = {
+            terminal.role
+            for sentence in self.sentences
+            for terminal in sentence.terminals
+            if terminal.message == message
+        }
+        return [role for role in Role if role in said]
 
     def recogniser(self) -> Recogniser:
         """A recogniser that has heard nothing yet."""
