@@ -11,72 +11,32 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
 
 import click
 from rich.console import Console
 
-from dafka_conformance.catalogue import Catalogue, UnknownScenarioError
+from dafka_conformance.catalogue import UnknownScenarioError
+from dafka_conformance.choices import (
+    check_patterns,
+    check_selection,
+    chosen_dialects,
+    chosen_roles,
+    load,
+    no_scenario,
+    open_chosen,
+)
 from dafka_conformance.clauses import UnknownClauseError
-from dafka_conformance.frontend import EndedBySignalError, parse_settings, run_blocking, watched_clauses
-from dafka_conformance.grammar import Grammar, GrammarError
+from dafka_conformance.frontend import EndedBySignalError, run_blocking, watched_clauses
+from dafka_conformance.mistakes import Commands, Mistake, complain
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
 from dafka_conformance.report.terminal import Progress, print_matrix
 from dafka_conformance.runner import STAGES_MAX, Watcher, run
-from dafka_conformance.targets import Target, TargetError, open_target
 
 WIDTH = 100
 SIGNAL_STATUS = 128
-
-
-class Mistake(click.UsageError):
-    """Something was asked for wrongly: one sentence, and exit status 2."""
-
-    def show(self, file: IO[Any] | None = None) -> None:
-        """Says so on standard error."""
-        _complain(self.message)
-
-
-class _Commands(click.Group):
-    """Says click's own usage errors in a sentence too, and lists the commands in the order in which one needs them.
-
-    Each is listed with its whole first sentence.
-    """
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _mistakes():
-            return super().make_context(*args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _mistakes():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _mistakes() -> Iterator[None]:
-    try:
-        yield
-    except click.UsageError as error:
-        is_help = type(error).__name__ == "NoArgsIsHelpError"  # click 8.2 has it, and prints the help
-        if isinstance(error, Mistake) or is_help:
-            raise
-        raise Mistake(" ".join(error.format_message().split())) from None
-
-
-def _complain(sentence: str) -> None:
-    click.echo(f"dafka-conformance: {sentence}", err=True)
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
@@ -85,7 +45,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     return value
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
 @click.version_option(package_name="dafka")
 def main() -> None:
     """Hold any implementation of Dafka against the protocol (ZeroMQ RFC 46).
@@ -178,11 +138,11 @@ def run_command(
     Shipped are dafka, embedded and libdafka. Every role and dialect that the target has is tested. Progress and result
     go to standard output: the clauses by verdict, and each violation with the exchange in which it was found.
     """
-    catalogue = _load(grammar_path)
-    target = _open(name, settings)
-    wanted = _dialects(dialects, target)
-    chosen = _roles(roles)
-    total = _check_selection(catalogue, target, chosen, wanted, patterns)
+    catalogue = load(grammar_path)
+    target = open_chosen(name, settings)
+    wanted = chosen_dialects(dialects, target)
+    chosen = chosen_roles(roles)
+    total = check_selection(catalogue, target, chosen, wanted, patterns)
     try:
         for path in reports:
             check_report_path(path)
@@ -205,12 +165,12 @@ def run_command(
         try:
             finished = run_blocking(play)
         except EndedBySignalError as error:
-            _complain(str(error))
+            complain(str(error))
             sys.exit(SIGNAL_STATUS + error.number)
     print_matrix(finished, console)
     is_written = _write_reports(finished, reports, console)
     if all(result.outcome is Outcome.SKIPPED for result in finished.results):
-        _complain("nothing was tested: every scenario was skipped")
+        complain("nothing was tested: every scenario was skipped")
         sys.exit(1)
     sys.exit(0 if finished.conforms and is_written else 1)
 
@@ -221,7 +181,7 @@ def _write_reports(finished: Run, paths: Sequence[Path], console: Console) -> bo
         try:
             write_report(finished, path)
         except ReportError as error:
-            _complain(str(error))
+            complain(str(error))
             is_written = False
         else:
             console.print(f"report: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -242,8 +202,8 @@ def list_command(
     grammar_path: Path | None,
 ) -> None:
     """List the scenarios, each with what it shows."""
-    catalogue = _load(grammar_path)
-    chosen = _roles(roles)
+    catalogue = load(grammar_path)
+    chosen = chosen_roles(roles)
     spoken = {Dialect(dialect) for dialect in dialects} or set(Dialect)
     if is_of_clauses:
         if patterns:
@@ -252,10 +212,10 @@ def list_command(
             if set(clause.roles) & set(chosen) and set(clause.dialects) & spoken:
                 click.echo(f"{clause.id}  {clause.level.value}  {clause.text}")
         return
-    _check_patterns(catalogue, patterns)
+    check_patterns(catalogue, patterns)
     found = [each for each in catalogue.select(chosen, None, patterns) if spoken & set(each.dialects)]
     if not found:
-        raise Mistake(_no_scenario(chosen, sorted(spoken, key=list(Dialect).index), patterns))
+        raise Mistake(no_scenario(chosen, sorted(spoken, key=list(Dialect).index), patterns))
     for scenario in found:
         click.echo(f"{scenario.name}  {scenario.title}")
 
@@ -265,7 +225,7 @@ def list_command(
 @_grammar_option
 def show_command(name: str, grammar_path: Path | None) -> None:
     """Show how SCENARIO is played, what it needs, and the clauses that it tests."""
-    catalogue = _load(grammar_path)
+    catalogue = load(grammar_path)
     try:
         scenario = catalogue.get(name)
     except UnknownScenarioError as error:
@@ -289,7 +249,7 @@ def show_command(name: str, grammar_path: Path | None) -> None:
 @_grammar_option
 def explain_command(name: str, grammar_path: Path | None) -> None:
     """Explain CLAUSE: what it demands, of whom, where it is from, and which scenarios test it."""
-    catalogue = _load(grammar_path)
+    catalogue = load(grammar_path)
     try:
         clause = catalogue.clauses.get(name)
     except UnknownClauseError as error:
@@ -321,72 +281,3 @@ def _remarks(clause: Clause) -> Iterator[str]:
         yield f"applies to {' and '.join(dialect.value for dialect in clause.dialects)} alone"
     if clause.untestable:
         yield f"not tested: {clause.untestable}"
-
-
-def _load(grammar_path: Path | None) -> Catalogue:
-    try:
-        catalogue = Catalogue.load(grammar_path)
-        if grammar_path is not None:
-            _check_messages(catalogue.grammar, grammar_path)
-    except GrammarError as error:
-        raise Mistake(str(error)) from None
-    return catalogue
-
-
-def _check_messages(grammar: Grammar, path: Path) -> None:
-    """Raises `GrammarError` where the scenarios could not say a message, since its rule lacks or adds a field."""
-    for name, form in Grammar.load().formats.by_name.items():
-        if name not in grammar.formats.by_name:
-            raise GrammarError(f"{path} has no message rule {name}, which scenarios speak of")
-        if set(grammar.formats.by_name[name].field_names) != set(form.field_names):
-            fields = ", ".join(form.field_names) or "no fields"
-            raise GrammarError(f"{path}: scenarios give {name} other fields than its rule has: expected {fields}")
-
-
-def _open(name: str, settings: Sequence[str]) -> Target:
-    try:
-        return open_target(name, parse_settings(settings, "--set"))
-    except TargetError as error:
-        raise Mistake(str(error)) from None
-
-
-def _roles(titles: Sequence[str]) -> list[Role]:
-    return [role for role in Role if not titles or role.title in titles]
-
-
-def _dialects(names: Sequence[str], target: Target) -> list[Dialect]:
-    wanted = [Dialect(name) for name in dict.fromkeys(names)] or list(target.dialects)
-    for dialect in wanted:
-        if dialect not in target.dialects:
-            can = " and ".join(each.value for each in target.dialects)
-            raise Mistake(f"{target.name} cannot be told to send {dialect.value}, only {can}")
-    return wanted
-
-
-def _check_selection(
-    catalogue: Catalogue, target: Target, roles: list[Role], dialects: list[Dialect], patterns: Sequence[str]
-) -> int:
-    """How many scenarios will be played or skipped, each dialect counted. Raises `Mistake` where there is none."""
-    _check_patterns(catalogue, patterns)
-    there = [role for role in roles if role in target.abilities]
-    if not there:
-        asked = " and no ".join(role.title for role in roles)
-        has = " and ".join(f"a {role.title}" for role in Role if role in target.abilities) or "none"
-        raise Mistake(f"{target.name} has no {asked}: it has {has}")
-    total = sum(len(catalogue.select(there, dialect, patterns)) for dialect in dialects)
-    if not total:
-        raise Mistake(_no_scenario(there, dialects, patterns))
-    return total
-
-
-def _check_patterns(catalogue: Catalogue, patterns: Sequence[str]) -> None:
-    for pattern in patterns:
-        if not catalogue.select(patterns=[pattern]):
-            raise Mistake(f"no scenario matches {pattern!r}; dafka-conformance list shows them all")
-
-
-def _no_scenario(roles: Sequence[Role], dialects: Sequence[Dialect], patterns: Sequence[str]) -> str:
-    matches = f" matches {' or '.join(map(repr, patterns))}" if patterns else ""
-    of = " or ".join(role.title for role in roles)
-    spoken = " or ".join(dialect.value for dialect in dialects)
-    return f"no scenario of a {of} in {spoken}{matches or ' is there'}; dafka-conformance list shows them all"

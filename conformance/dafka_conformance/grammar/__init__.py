@@ -6,7 +6,8 @@ from pathlib import Path
 
 import attrs
 
-from dafka_conformance.grammar.formats import BeaconFormat, Formats, FrameError, Message, Value
+from dafka_conformance.grammar.beacons import BeaconFormat
+from dafka_conformance.grammar.formats import Formats, FrameError, Message, Value
 from dafka_conformance.grammar.notation import Expression, GrammarError, read_rules
 from dafka_conformance.grammar.recogniser import Recogniser
 from dafka_conformance.grammar.sentences import NamedSentence, Sentence, Terminal, all_sentences
