@@ -13,13 +13,14 @@ from mutants import Mutant
 
 from dafka import wire
 from dafka.protocol import StoreMachine
-from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
 from dafka.protocol.cursor import Cursor
 from dafka.protocol.fetching import Fetching
 from dafka.protocol.replies import ReplyQueue
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition, RecordBatch, decode_text
 from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec
+from dafka.wire.messages import Kind
 from dafka.wire.primitives import Reader
 from dafka_conformance.model import Dialect
 
@@ -254,6 +255,146 @@ def answer_any_subject(patch: Patch) -> None:
     patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
 
 
+def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], list[Action]], patch: Patch) -> None:
+    """What is to be told of a topic to a requestor is changed."""
+    direct_heads = StoreMachine._direct_heads
+    patch.setattr(
+        StoreMachine,
+        "_direct_heads",
+        lambda self, topic, requestor: change(self, topic, requestor, direct_heads(self, topic, requestor)),
+    )
+
+
+def tell_once(patch: Patch) -> None:
+    told: set[tuple[str, str]] = set()
+
+    def change(_: StoreMachine, topic: str, requestor: str, actions: list[Action]) -> list[Action]:
+        is_new = (topic, requestor) not in told
+        told.add((topic, requestor))
+        return actions if is_new else []
+
+    tell_heads_with(change, patch)
+
+
+def tell_first_head(patch: Patch) -> None:
+    first: dict[str, list[Action]] = {}
+    tell_heads_with(lambda _, topic, __, actions: first.setdefault(topic, actions), patch)
+
+
+def offer_with(change: Callable[[ReplyQueue, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
+    """A FETCH that is to be answered is changed, or dropped."""
+    offer = ReplyQueue.offer
+
+    def offer_changed(self: ReplyQueue, fetch: wire.Fetch) -> bool:
+        changed = change(self, fetch)
+        return changed is None or offer(self, changed)
+
+    patch.setattr(ReplyQueue, "offer", offer_changed)
+
+
+def answer_once(patch: Patch) -> None:
+    seen: list[wire.Fetch] = []
+
+    def change(_: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+        is_known = fetch in seen
+        seen.append(fetch)
+        return None if is_known else fetch
+
+    offer_with(change, patch)
+
+
+def _drop_while_busy(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+    return None if any(found.address == fetch.partition for _, found in queue._replies) else fetch
+
+
+def _drop_overlap(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+    ranges = queue._replies.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
+    end = fetch.sequence + fetch.count
+    is_overlap = any(each.next_sequence < end and fetch.sequence < each.end_sequence for each in ranges)
+    return None if is_overlap else fetch
+
+
+def ask_for_one_gap(patch: Patch) -> None:
+    plan = Fetching.plan
+    asked: dict[Partition, int] = {}
+
+    def plan_first(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        planned = plan(self, partition, cursor, now)
+        return planned if planned and asked.setdefault(partition, planned[0]) == planned[0] else None
+
+    patch.setattr(Fetching, "plan", plan_first)
+
+
+def start_with(change: Callable[[dict[Partition, int]], dict[Partition, int]], patch: Patch) -> None:
+    """A store that is started knows other partitions than it has."""
+    begin = StoreMachine.__init__
+
+    def begin_changed(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int]) -> None:
+        begin(self, address, config, change(ends))
+
+    patch.setattr(StoreMachine, "__init__", begin_changed)
+
+
+def start_anew(patch: Patch) -> None:
+    begin = StoreMachine.__init__
+
+    def begin_anew(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int]) -> None:
+        begin(self, address, config, ends)
+        for partition in ends:
+            self.assembly.follow(partition, 0)
+
+    patch.setattr(StoreMachine, "__init__", begin_anew)
+
+
+def forget_silent_producer(patch: Patch) -> None:
+    def peer_left(self: StoreMachine, address: str, now: float) -> list[Action]:
+        for topic in self._by_address.pop(address, ()):
+            del self.durable[topic][address]
+        return []
+
+    patch.setattr(StoreMachine, "peer_left", peer_left)
+
+
+def deaf_after_silent_peer(patch: Patch) -> None:
+    def peer_left(self: StoreMachine, address: str, now: float) -> list[Action]:
+        return [Unsubscribe(wire.subscription_prefix(Command.HEAD))]
+
+    patch.setattr(StoreMachine, "peer_left", peer_left)
+
+
+def no_long_topics(patch: Patch) -> None:
+    """A string of four octets' length is taken for one whose length has one octet, with a sign."""
+    number_4 = Reader.number_4
+
+    def longstr(self: Reader, field: str) -> str:
+        length = number_4(self, field)
+        octets = self.octets(length, field)
+        return decode_text(octets if length <= 127 else b"")
+
+    patch.setattr(Reader, "longstr", longstr)
+
+
+def read_32_bits(patch: Patch) -> None:
+    def number_8(self: Reader, field: str) -> int:
+        return int.from_bytes(self.octets(8, field)[4:], "big")
+
+    patch.setattr(Reader, "number_8", number_8)
+    patch.setitem(codec._READ, Kind.NUMBER_8, number_8)
+
+
+def drop_equal_contents(patch: Patch) -> None:
+    last: dict[Partition, bytes] = {}
+    receive = StoreMachine._receive_run
+
+    def receive_new(self: StoreMachine, run: wire.RecordRun, now: float) -> list[Action]:
+        contents = run.batch.contents
+        is_known = len(contents) == 1 and last.get(run.batch.partition) == contents[0]
+        last[run.batch.partition] = contents[-1]
+        return [] if is_known else receive(self, run, now)
+
+    patch.setattr(StoreMachine, "_receive_run", receive_new)
+
+
 def nothing(patch: Patch) -> None:
     """The target is broken already."""
 
@@ -410,6 +551,92 @@ MUTANTS: list[Mutant] = [
         "DIRECT-RECORD 1, which was for another store, was stored",
         take_others_answers,
     ),
+    Mutant("store-tells-once", "store.heads-again", "direct-head.store", "time, C was sent 0 DIRECT-HEADs", tell_once),
+    Mutant(
+        "store-tells-twice",
+        "store.heads-again",
+        "direct-head.store",
+        "C was sent 2 DIRECT-HEADs for one partition",
+        partial(tell_heads_with, lambda _, __, ___, actions: actions * 2),
+    ),
+    Mutant(
+        "store-tells-first-head",
+        "store.heads-again",
+        "direct-head.last-offset",
+        "DIRECT-HEAD has the offset 1, although 3 was acknowledged before it was asked for",
+        tell_first_head,
+    ),
+    Mutant(
+        "store-answers-once",
+        "store.fetched-again",
+        "direct-record.sent",
+        "asked for with a FETCH for the second time, 5 did not come",
+        answer_once,
+    ),
+    Mutant(
+        "store-answers-one-consumer",
+        "store.fetches-at-once",
+        "direct-record.sent",
+        "were not sent to C2, while 2 others fetched them, too",
+        partial(offer_with, _drop_while_busy),
+    ),
+    Mutant(
+        "store-drops-overlap",
+        "store.overlapping-fetches",
+        "direct-record.sent",
+        "overlapping FETCHes asked for (10..19, 15..24,",
+        partial(offer_with, _drop_overlap),
+    ),
+    Mutant("store-closes-one-gap", "store.gaps", "fetch.sent", "no ACK of 19 for P1, of which", ask_for_one_gap),
+    Mutant(
+        "store-knows-one-partition",
+        "store.resumes",
+        "ack.durable",
+        "were acknowledged; the store was killed, and started again it tells no head",
+        partial(start_with, lambda ends: dict(sorted(ends.items(), key=lambda item: item[1])[:1])),
+    ),
+    Mutant(
+        "store-starts-anew",
+        "store.resumes",
+        "ack.sent",
+        "no ACK of 3 for P1, which went on after the store was started again,",
+        start_anew,
+    ),
+    Mutant(
+        "store-forgets-silent-producer",
+        "store.silent-peer",
+        "robust.vanished-peer",
+        "no DIRECT-HEAD of 4 came for a partition, whose producer had fallen silent",
+        forget_silent_producer,
+    ),
+    Mutant(
+        "store-deaf-after-silent-peer",
+        "store.silent-peer",
+        "subscription.store.head",
+        "has no subscription at P2 for HEAD",
+        deaf_after_silent_peer,
+    ),
+    Mutant(
+        "store-takes-no-long-topics",
+        "store.hello",
+        "direct-head.store",
+        "no DIRECT-HEAD of 2 came",
+        no_long_topics,
+    ),
+    Mutant(
+        "store-reads-32-bits",
+        "store.answers-nothing",
+        "direct-record.checked",
+        "DIRECT-RECORD should not have been said: topic=C address=P",
+        read_32_bits,
+    ),
+    Mutant(
+        "store-drops-equal-contents",
+        "store.any-content",
+        "record.any-size",
+        "no ACK of 11 came",
+        drop_equal_contents,
+    ),
     Mutant("store-greets-nobody", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 came", greet_nobody),
     Mutant("store-ignores-hellos", "store.hello", "direct-head.store", "no DIRECT-HEAD of 0 came", ignore_hellos),
     Mutant(
@@ -438,7 +665,7 @@ MUTANTS: list[Mutant] = [
         "store-loses-empty",
         "store.any-content",
         "record.any-size",
-        "no ACK of 9 came",
+        "no ACK of 10 came",
         partial(decode_with, drop_empty),
     ),
     Mutant(

@@ -79,8 +79,47 @@ def no_address(patch: Patch) -> None:
     patch.setattr(tower_role, "_reachable", lambda _, __: "somewhere")
 
 
+def any_address(patch: Patch) -> None:
+    patch.setattr(tower_role, "_reachable", lambda _, __: "0.0.0.0")
+
+
 def unreachable(patch: Patch) -> None:
     patch.setattr(tower_role, "_reachable", lambda _, __: "192.0.2.99")
+
+
+def keep_host(patch: Patch) -> None:
+    hosts = [b""]
+
+    def forward(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+        if len(frames) == 4 and frames[2]:
+            hosts[0] = frames[2]
+        return _forward(self, [*frames[:2], hosts[0], *frames[3:]], peer, own_address)
+
+    patch.setattr(Tower, "forward", forward)
+
+
+def keep_endpoint(patch: Patch) -> None:
+    endpoints: dict[bytes, bytes] = {}
+
+    def forward(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+        forwarded = _forward(self, frames, peer, own_address)
+        return forwarded and [*forwarded[:2], endpoints.setdefault(forwarded[1], forwarded[2])]
+
+    patch.setattr(Tower, "forward", forward)
+
+
+def repeat(patch: Patch) -> None:
+    forward_beacons = tower_role._forward_beacons
+
+    async def forward_again(tower: Tower, subscriber: Any, publisher: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forward_beacons, tower, subscriber, publisher)
+            while True:
+                await trio.sleep(1)
+                known = tower._nodes.items()
+                publisher.send_many([TowerBeacon(address, endpoint).encode() for address, endpoint in known])
+
+    patch.setattr(tower_role, "_forward_beacons", forward_again)
 
 
 # Nodes
@@ -134,6 +173,15 @@ def never_connect_again(patch: Patch) -> None:
         return [] if is_known else changes
 
     patch.setattr(Peers, "heard", heard_once)
+
+
+def expire_in_spite_of_beacons(patch: Patch) -> None:
+    heard = Peers.heard
+
+    def heard_new(self: Peers, beacon: TowerBeacon, now: float) -> list[Change]:
+        return [] if beacon.address in self._peers else heard(self, beacon, now)
+
+    patch.setattr(Peers, "heard", heard_new)
 
 
 def wrong_port(patch: Patch) -> None:
@@ -209,6 +257,41 @@ MUTANTS: list[Mutant] = [
     Mutant("tower-dies", "tower.malformed-beacons", "robust.malformed", "ended by itself", forward_with(fatal)),
     Mutant("tower-no-address", "tower.peer-address", "tower.peer-address", "no IP address", no_address),
     Mutant("tower-unreachable", "tower.peer-address", "tower.peer-address", "cannot be connected to", unreachable),
+    Mutant(
+        "tower-any-address",
+        "tower.peer-address",
+        "tower.peer-address",
+        "which stands for any address of a machine",
+        any_address,
+    ),
+    Mutant(
+        "node-drops-all-peers",
+        "consumer.silent-peer",
+        "subscriber.connects",
+        "its connection to C2, of which the tower went on telling, was dropped, too",
+        expire_in_spite_of_beacons,
+    ),
+    Mutant(
+        "tower-keeps-host",
+        "tower.mixed-hosts",
+        "tower.peer-address",
+        "at the host of another node",
+        keep_host,
+    ),
+    Mutant(
+        "tower-keeps-endpoint",
+        "tower.moved-node",
+        "tower.forwards",
+        "name tcp://203.0.113.9:4712 now; the last endpoint that was told of it is tcp://203.0.113.9:4711",
+        keep_endpoint,
+    ),
+    Mutant(
+        "tower-repeats",
+        "tower.silent-node",
+        "tower.forwards",
+        "further tower beacons told of a node that had sent one beacon alone",
+        repeat,
+    ),
     Mutant("node-one-beacon", "producer.beacons", "beacon.interval", "no further beacon came", one_beacon),
     Mutant(
         "node-ignores-newcomers",

@@ -10,6 +10,7 @@ import trio
 
 from dafka_conformance.model import Role
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenarios._store import ask_heads, fetch_back, save
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of
@@ -250,12 +251,18 @@ async def vanished_peer(stage: Stage) -> None:
     await _expect_subscribed(stage, other)
 
 
-@every_role("silent-peer", "subscriber.disconnects", "subscriber.connects")
+@every_role("silent-peer", "subscriber.disconnects", "subscriber.connects", "robust.vanished-peer")
 async def silent_peer(stage: Stage) -> None:
-    """Whether a node drops its connection to a peer that fell silent; it connects again when that is back."""
+    """Whether a node drops its connection to a peer that fell silent; it connects again when that is back.
+
+    Meanwhile it goes on with its work, and a store has what a silent producer published.
+    """
     tower = played_tower(stage)
-    peer = await stage.join("C1")
+    peer = await stage.join("P1" if stage.role is Role.STORE else "C1")
     await _expect_subscribed(stage, peer)
+    if stage.role is Role.STORE:
+        await save(stage, peer, 0, 4)
+    other = await stage.join("C2")
     before = dict(+peer.subscriptions)
     tower.withdraw(peer.address)
     stage.trace.note(f"the tower tells no more of {peer.label}")
@@ -266,10 +273,31 @@ async def silent_peer(stage: Stage) -> None:
     stage.check_alive("subscriber.connects")
     text = f"{silence * stage.patience:g} s after the last sign of a peer, its connection was still there"
     stage.check("subscriber.disconnects", is_dropped, text)
+    lost = [event for event in stage.trace.events if (event.receiver, event.label) == (other.label, "unsubscribe")]
+    text = f"its connection to {other.label}, of which the tower went on telling, was dropped, too"
+    stage.check("subscriber.connects", not lost, text)
+    if stage.role is not Role.PRODUCER:  # a producer may be one that cannot be told to publish
+        await works(stage, "robust.vanished-peer")
+    if stage.role is Role.STORE:
+        await _expect_kept(stage, peer, 4, ", whose producer had fallen silent")
     tower.announce(peer.address, peer.endpoint)
     is_back = await stage.wait(lambda: all(peer.subscriptions[prefix] >= count for prefix, count in before.items()))
     text = "the connection to a peer that was silent for some time was dropped, and not made again when it was back"
     stage.require("subscriber.connects", is_back, text)
+    if stage.role is Role.STORE:
+        await save(stage, peer, 5, 9, clause="subscriber.connects")
+
+
+async def _expect_kept(stage: Stage, producer: Peer, head: int, why: str) -> None:
+    """A consumer is told the head of a producer's partition, and sent its records. Raises `UnmetError`."""
+    clause, partition = "robust.vanished-peer", producer.partition
+    consumer = await stage.join("C1")
+    await ask_heads(stage, consumer)
+    found = await stage.hear("DIRECT-HEAD", lambda each: (each.topic, each["sequence"]) == (consumer.address, head))
+    text = f"no DIRECT-HEAD of {head} came for a partition{why}"
+    stage.require(clause, found is not None, stage.died() or text)
+    await fetch_back(stage, consumer, partition, 0, head, clause=clause, after=why)
+    stage.leave(consumer.label)
 
 
 @every_role("tower-restart", "tower.restart", "beacon.publisher-connected", "beacon.subscriber-connected", feeds=True)

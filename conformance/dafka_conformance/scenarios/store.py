@@ -12,6 +12,7 @@ from dafka_conformance.scenarios._store import (
     answers,
     ask_heads,
     expect_head,
+    explain_end,
     fetch_back,
     own_address,
     save,
@@ -31,6 +32,10 @@ _DURABLE_RECORDS = 4000
 _DURABLE_BATCH = 200
 _DURABLE_CONTENT = b"." * 500
 _SCATTERED = range(0, 40, 2)
+_REPEATS = 3
+_HELLO_TOPICS = 3
+_LONG_TOPIC_OCTETS = 200
+_PART_RECORDS = 100
 _OTHER = b"another record's content"
 
 
@@ -149,7 +154,8 @@ async def duplicates(stage: Stage) -> None:
 @SCENARIOS.add("store.hello", "store-hello.sent", "direct-head.store", shares=True)
 async def hello(stage: Stage) -> None:
     """A store greets a consumer, and tells it of the heads of the topics that it answers with."""
-    topics = [b"%b.hello-%d" % (stage.topic, number) for number in range(3)]
+    topics = [b"%b.hello-%d" % (stage.topic, number) for number in range(4)]
+    topics[_HELLO_TOPICS - 1] += b"." * (_LONG_TOPIC_OCTETS - len(topics[_HELLO_TOPICS - 1]))
     producers = [await stage.join(f"P{number + 1}", topic) for number, topic in enumerate(topics)]
     for number, producer in enumerate(producers):
         await save(stage, producer, 0, number)
@@ -158,11 +164,11 @@ async def hello(stage: Stage) -> None:
         "STORE-HELLO", "store-hello.sent", lambda message: message.topic == consumer.address, what="STORE-HELLO to C"
     )
     store = greeting.message.octets("address")
-    await stage.say(consumer, "CONSUMER-HELLO", store, address=consumer.address, subjects=tuple(topics[:2]))
-    for number in range(2):
+    await stage.say(consumer, "CONSUMER-HELLO", store, address=consumer.address, subjects=tuple(topics[:_HELLO_TOPICS]))
+    for number in range(_HELLO_TOPICS):
         await expect_head(stage, consumer, producers[number].partition, number, "direct-head.store")
     others = [each for each in stage.all_heard("DIRECT-HEAD") if each.topic == consumer.address]
-    strange = [each for each in others if each["address"] == producers[2].address]
+    strange = [each for each in others if each["address"] == producers[_HELLO_TOPICS].address]
     text = "DIRECT-HEAD of a topic that the CONSUMER-HELLO did not name"
     stage.require("direct-head.store", not strange, text)
 
@@ -290,6 +296,163 @@ async def _check_durable(stage: Stage, consumer: Peer, partition: Partition) -> 
     text = f"0..{acked} were acknowledged; the store was killed, and started again it {has}"
     stage.require("ack.durable", head >= acked, text)
     await fetch_back(stage, consumer, partition, 0, head, clause="ack.durable", seconds=20)
+
+
+@SCENARIOS.add("store.heads-again", "direct-head.store", "direct-head.last-offset", shares=True)
+async def heads_again(stage: Stage) -> None:
+    """Each time that it is asked, a store tells the present head of a partition, once."""
+    producer, consumer = await stage.join("P"), await stage.join("C")
+    partition = producer.partition
+    for times in range(1, _REPEATS + 1):
+        await save(stage, producer, partition.head + 1, partition.head + 2)
+        since = len(stage.heard)
+        await ask_heads(stage, consumer)
+        # The answer to what is asked later, on the same connection, comes behind all that there are.
+        await fetch_back(stage, consumer, partition, partition.head, partition.head)
+        await fetch_back(stage, consumer, partition, 0, 0)
+        told = [
+            heard
+            for heard in stage.heard[since:]
+            if heard.message.name == "DIRECT-HEAD" and heard.message.topic == consumer.address
+        ]
+        text = f"asked for the heads of its topic for the {_nth(times)} time, C was sent {len(told)} DIRECT-HEADs"
+        text += " for one partition"
+        stage.require("direct-head.store", len(told) == 1, text, told[-1].event if told else None)
+        found = told[0].message.number("sequence")
+        text = f"DIRECT-HEAD has the offset {found}, although {partition.head} was acknowledged before it was asked for"
+        stage.require("direct-head.last-offset", found == partition.head, text, told[0].event)
+
+
+@SCENARIOS.add("store.fetched-again", "direct-record.sent", shares=True)
+async def fetched_again(stage: Stage) -> None:
+    """A FETCH that is sent again is answered again: the first answer may have been lost."""
+    producer, consumer = await stage.join("P"), await stage.join("C")
+    await save(stage, producer, 0, 4)
+    for times in range(1, _REPEATS + 1):
+        after = f" for the {_nth(times)} time"
+        await fetch_back(stage, consumer, producer.partition, 0, 4, after=after)
+
+
+@SCENARIOS.add("store.fetches-at-once", "direct-record.sent", "topic.DIRECT-RECORD", shares=True)
+async def fetches_at_once(stage: Stage) -> None:
+    """Consumers that fetch the same partitions at the same time are each sent everything that they asked for."""
+    producers = [await stage.join("P1"), await stage.join("P2")]
+    consumers = [await stage.join(f"C{number}") for number in range(1, 4)]
+    for producer in producers:
+        await save(stage, producer, 0, _BURST_RECORDS - 1)
+    for consumer in consumers:
+        for producer in producers:
+            await stage.reach(consumer, "FETCH", producer.address)
+    parts = [(number * _PART_RECORDS, _BURST_RECORDS - 2 * number * _PART_RECORDS) for number in range(len(consumers))]
+    for producer in producers:
+        for consumer, (first, count) in zip(consumers, parts, strict=True):
+            say_fetch(consumer, producer.partition, first, count)
+
+    def missing(consumer: Peer, producer: Peer, first: int, count: int) -> set[int]:
+        found = {heard.message.number("sequence") for heard in answers(stage, consumer, producer.partition)}
+        return set(range(first, first + count)) - found
+
+    for producer in producers:
+        for consumer, (first, count) in zip(consumers, parts, strict=True):
+            await stage.wait(lambda args=(consumer, producer, first, count): not missing(*args))  # type: ignore[misc]
+            lacking = missing(consumer, producer, first, count)
+            text = f"of the records {first}..{first + count - 1} of {producer.label}, {len(lacking)} were not sent to "
+            text += f"{consumer.label}, while {len(consumers) - 1} others fetched them, too"
+            stage.require("direct-record.sent", not lacking, text)
+
+
+@SCENARIOS.add("store.overlapping-fetches", "direct-record.sent", shares=True)
+async def overlapping_fetches(stage: Stage) -> None:
+    """FETCHes of one consumer that overlap, sent at once, are all answered: no record that they ask for is left out."""
+    producer, consumer = await stage.join("P"), await stage.join("C")
+    partition = producer.partition
+    await save(stage, producer, 0, 29)
+    await stage.reach(consumer, "FETCH", partition.address)
+    asked = [(10, 10), (15, 10), (12, 2), (5, 7), (0, 3), (20, 10)]
+    for first, count in asked:
+        say_fetch(consumer, partition, first, count)
+    wanted = {sequence for first, count in asked for sequence in range(first, first + count)}
+
+    def missing() -> set[int]:
+        return wanted - {heard.message.number("sequence") for heard in answers(stage, consumer, partition)}
+
+    await stage.wait(lambda: not missing())
+    shown = ", ".join(f"{first}..{first + count - 1}" for first, count in asked)
+    text = f"of the records that overlapping FETCHes asked for ({shown}), {sorted(missing())} were not sent"
+    stage.require("direct-record.sent", not missing(), text)
+
+
+@SCENARIOS.add("store.gaps", "fetch.sent", "fetch.sequence", "ack.no-gap", shares=True)
+async def gaps(stage: Stage) -> None:
+    """A store closes several gaps, in several partitions of a topic at once."""
+    producers = [await stage.join(f"P{number}") for number in range(1, 4)]
+    consumer = await stage.join("C")
+    for number, producer in enumerate(producers):
+        await save(stage, producer, 0, number)
+        producer.hold(20)
+        producer.answers = producer.beats = True
+    for producer in producers:
+        for first, last in ((5, 6), (9, 9), (15, 19)):
+            await producer.say_records(range(first, last + 1))
+    for producer in producers:
+        text = f"ACK of 19 for {producer.label}, of which 0..2, 5..6, 9 and 15..19 were sent at first,"
+        await stage.expect("ACK", "fetch.sent", acknowledges(producer.partition, 19), what=text)
+    for producer in producers:
+        await fetch_back(stage, consumer, producer.partition, 0, 19)
+
+
+@SCENARIOS.add("store.resumes", "ack.durable", "fetch.sequence", "ack.sent", needs={Ability.KILL})
+async def resumes(stage: Stage) -> None:
+    """Started again, a store has all its partitions, and takes each up where it stood."""
+    counts = (1, 5, 12)
+    topics = (stage.topic, stage.topic, stage.topic + b".other")
+    producers = [await stage.join(f"P{number}", topic) for number, topic in enumerate(topics, 1)]
+    consumer = await stage.join("C")
+    for producer, count in zip(producers, counts, strict=True):
+        await save(stage, producer, 0, count - 1)
+    await stage.kill()
+    await stage.restart()
+    await stage.reach(consumer, "GET-HEADS", stage.topic)
+    for topic in dict.fromkeys(topics):
+        await ask_heads(stage, consumer, topic)
+    for producer, count in zip(producers, counts, strict=True):
+        await _expect_head_kept(stage, consumer, producer, count - 1)
+        after = f" of {producer.label}, after the store was started again"
+        for first in (count - 1, 0):
+            await fetch_back(stage, consumer, producer.partition, first, count - 1, clause="ack.durable", after=after)
+    since = len(stage.heard)
+    for producer, count in zip(producers, counts, strict=True):
+        producer.answers = producer.beats = True
+        await stage.reach(producer, "RECORD", producer.topic)
+        await producer.say_records(range(count, count + 3))
+    for producer, count in zip(producers, counts, strict=True):
+        wanted = count + 2
+        what = f"ACK of {wanted} for {producer.label}, which went on after the store was started again,"
+        await stage.expect("ACK", "ack.sent", acknowledges(producer.partition, wanted), since=since, what=what)
+        await fetch_back(stage, consumer, producer.partition, 0, wanted)
+    for heard in [each for each in stage.heard if each.message.name == "FETCH"]:
+        message = heard.message
+        count = next((each for each, own in zip(counts, producers, strict=True) if own.address == message.topic), 0)
+        text = f"after it was started again, the store fetched from {message.number('sequence')} on, although it had "
+        text += f"acknowledged 0..{count - 1}"
+        stage.require("fetch.sequence", message.number("sequence") >= count, text, heard.event)
+
+
+async def _expect_head_kept(stage: Stage, consumer: Peer, producer: Peer, head: int) -> None:
+    """The store tells the head that it had acknowledged before it was started again."""
+    partition = producer.partition
+    found = await stage.hear(
+        "DIRECT-HEAD",
+        lambda message: (message.topic, message["address"]) == (consumer.address, partition.address),
+    )
+    tells = f"the head {found.message.number('sequence')}" if found else "no head"
+    text = f"0..{head} of {producer.label} were acknowledged; the store was killed, and started again it tells {tells}"
+    holds = found is not None and found.message["sequence"] == head
+    stage.require("ack.durable", holds, explain_end(stage, " when it was started again") or text)
+
+
+def _nth(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _is_to(address: bytes, message: Message) -> bool:

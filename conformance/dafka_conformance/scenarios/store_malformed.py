@@ -28,8 +28,8 @@ from dafka_conformance.stage.stage import Stage
 
 SCENARIOS = Registry()
 
-_WRONG_VERSIONS = (b"\x00", b"\x02", b"0", b"\xff")
-_WRONG_SIGNATURES = (b"\xaa\xa0", b"\xa5\xaa", b"\x00\x00", b"")
+_WRONG_VERSIONS = (b"\x00", b"\x02", b"0", b"1", b"\x81", b"\xff")
+_WRONG_SIGNATURES = (b"\xaa\xa0", b"\xa5\xaa", b"\x00\xa5", b"\x00\x00", b"")
 _UNKNOWN_IDS = (b"X", b"m", b"\x00", b"\xff")
 _FORGED = b"not to be stored"
 _GARBAGE_OCTETS = 2**20

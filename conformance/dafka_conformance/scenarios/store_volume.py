@@ -74,10 +74,13 @@ async def any_content(stage: Stage) -> None:
         proper,
         b"\xaa\xa5M\1",
         b"x" * 100_000,
+        b"the same again",
+        b"the same again",
     ]
     for sequence, content in enumerate(contents):
         producer.partition.add(sequence, content)
-    await save(stage, producer, 0, len(contents) - 1, clause="record.any-size")
+    await save(stage, producer, 0, len(contents) - 2, clause="record.any-size")
+    await save(stage, producer, len(contents) - 1, len(contents) - 1, clause="record.any-size")
     await fetch_back(stage, consumer, producer.partition, 0, len(contents) - 1, clause="record.any-size")
 
 

@@ -17,9 +17,12 @@ from dafka_conformance.stage.towers import TowerLink
 SCENARIOS = Registry()
 
 EVERYWHERE = "tcp://*:*"
-BEACONS_COUNT = 20
+BEACONS_COUNT = 150
 LINKS_COUNT = 20
 NODES_OF_LINK = 5
+MIXED_ROUNDS = 5
+SILENCE_S = 2.5
+"""Longer than two beacon intervals: a tower that repeats what it knows does so meanwhile."""
 MIB = 1024 * 1024
 
 
@@ -87,11 +90,15 @@ async def peer_address(stage: Stage) -> None:
         told = link.endpoints[address][0]
         host = told.removeprefix("tcp://").rpartition(":")[0]
         try:
-            ipaddress.ip_address(host.strip("[]").partition("%")[0])
-            is_address = True
+            found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
         except ValueError:
-            is_address = False
-        stage.require("tower.peer-address", is_address, f"a node without host is told of at {told}: no IP address")
+            found = None
+        text = f"a node without host is told of at {told}: no IP address"
+        stage.require("tower.peer-address", found is not None, text)
+        assert found is not None
+        # Connecting to it may work on the node's own machine, and does so nowhere else.
+        text = f"a node without host is told of at {told}, which stands for any address of a machine, not for one"
+        stage.require("tower.peer-address", not found.is_unspecified, text)
         caller = sockets.subscriber()
         monitor = sockets.monitor(caller)
         caller.connect(told)
@@ -128,6 +135,67 @@ async def later_nodes(stage: Stage) -> None:
     await introduce(stage, second, first, second)
     third = await open_link(stage, "N3")
     await expect_introduced(stage, address, third)
+
+
+@SCENARIOS.add("tower.mixed-hosts", "tower.given-host", "tower.peer-address", "grammar.tower-beacon")
+async def mixed_hosts(stage: Stage) -> None:
+    """Nodes with and without a host, behind the same connection and at the same port, are not mistaken for another."""
+    link = await open_link(stage, "N1")
+    await introduce(stage, link, link)
+    silent, given = new_address(), (new_address(), new_address())
+    hosts = (b"203.0.113.9", b"198.51.100.7")
+    for _ in range(MIXED_ROUNDS):
+        for address, host in zip(given, hosts, strict=True):
+            link.send([b"B", address, host, b"4711"], uuid=address, host=host)
+        link.send([b"B", silent, b"", b"4711"], uuid=silent)
+    for address in (*given, silent):
+        await stage.wait(lambda address=address: len(link.endpoints.get(address, ())) >= MIXED_ROUNDS)  # type: ignore[misc]
+        told = link.endpoints.get(address, [])
+        text = f"of {MIXED_ROUNDS} beacons of {stage.trace.show(address)}, sent in turn with others' at the same port, "
+        stage.require("tower.forwards", len(told) == MIXED_ROUNDS, text + f"{len(told)} were passed on")
+    for address, host in zip(given, hosts, strict=True):
+        expected = f"tcp://{host.decode('ascii')}:4711"
+        wrong = next((endpoint for endpoint in link.endpoints[address] if endpoint != expected), "")
+        text = f"the beacon of a node that gave the host {host.decode('ascii')} tells the endpoint {wrong}"
+        stage.check("tower.given-host", not wrong, text)
+    named = [endpoint for endpoint in link.endpoints[silent] if any(host.decode() in endpoint for host in hosts)]
+    text = f"a node without host is told of at {named[0] if named else ''}: at the host of another node"
+    stage.check("tower.peer-address", not named, text)
+
+
+@SCENARIOS.add("tower.moved-node", "tower.forwards")
+async def moved_node(stage: Stage) -> None:
+    """A node that has moved is told of at its new endpoint."""
+    link, address = await open_link(stage, "N1"), new_address()
+    for host, port in ((b"203.0.113.9", b"4711"), (b"203.0.113.9", b"4712"), (b"198.51.100.7", b"4712")):
+        endpoint = f"tcp://{host.decode('ascii')}:{port.decode('ascii')}"
+        link.announce(address, endpoint, host)
+        is_told = await stage.wait(lambda endpoint=endpoint: endpoint in link.endpoints.get(address, ()))  # type: ignore[misc]
+        stage.check_alive("tower.forwards")
+        told = link.endpoints.get(address, ["none"])[-1]
+        text = f"a node's beacons name {endpoint} now; the last endpoint that was told of it is {told}"
+        stage.require("tower.forwards", is_told, text)
+    link.withdraw(address)
+
+
+@SCENARIOS.add("tower.silent-node", "tower.forwards")
+async def silent_node(stage: Stage) -> None:
+    """A tower tells of a node when that sends a beacon, and at no other time: others must notice that it is gone."""
+    link, other = await open_link(stage, "N1"), await open_link(stage, "N2")
+    gone = new_address()
+    stage.trace.name(gone, "N3")
+    link.send([b"B", gone, b"203.0.113.9", b"4711"], uuid=gone)
+    if not await stage.wait(lambda: gone in other.endpoints):
+        # Connecting may have cost the first one.
+        link.send([b"B", gone, b"203.0.113.9", b"4711"], uuid=gone)
+    await expect_introduced(stage, gone, other)
+    count = len(other.endpoints[gone])
+    await trio.sleep(SILENCE_S)
+    await introduce(stage, link, other)
+    await introduce(stage, await open_link(stage, "N4"), other)
+    again = len(other.endpoints[gone]) - count
+    text = f"{again} further tower beacons told of a node that had sent one beacon alone"
+    stage.check("tower.forwards", again == 0, text)
 
 
 @SCENARIOS.add("tower.many-nodes", "tower.forwards")
