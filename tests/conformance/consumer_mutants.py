@@ -13,6 +13,7 @@ from dafka import wire
 from dafka.errors import WireError
 from dafka.protocol import consumer
 from dafka.protocol.actions import Action, Deliver, Publish
+from dafka.protocol.assembly import Assembly
 from dafka.protocol.consumer import ConsumerMachine
 from dafka.protocol.cursor import Cursor
 from dafka.protocol.fetching import Fetching
@@ -266,6 +267,128 @@ def _own_address(machine: ConsumerMachine, _: Any) -> str:
     return machine.address
 
 
+def _forget_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knows of a partition goes with its producer."""
+    left = ConsumerMachine.peer_left
+
+    def forget(self: ConsumerMachine, address: str, now: float) -> Actions:
+        actions = left(self, address, now)
+        for partition in [partition for partition in self.assembly.cursors if partition.address == address]:
+            self.assembly.forget(partition)
+        return actions
+
+    monkeypatch.setattr(ConsumerMachine, "peer_left", forget)
+
+
+def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head that was told last is the head."""
+
+    def learn(self: Cursor, end_sequence: int) -> None:
+        self.known_end = max(end_sequence, self.next_sequence)
+
+    monkeypatch.setattr(Cursor, "learn", learn)
+
+
+def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a partition it takes one DIRECT-HEAD."""
+    receive, known = ConsumerMachine._receive_head, set[str]()
+
+    def first(self: ConsumerMachine, head: wire.Head | wire.DirectHead, now: float) -> Actions:
+        if isinstance(head, wire.DirectHead):
+            if head.address in known:
+                return []
+            known.add(head.address)
+        return receive(self, head, now)
+
+    monkeypatch.setattr(ConsumerMachine, "_receive_head", first)
+
+
+def _one_gap_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one partition lacks records, no other one is fetched."""
+    plan = Fetching.plan
+
+    def one(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        is_busy = any(each != partition for each in self.active())
+        return None if is_busy else plan(self, partition, cursor, now)
+
+    monkeypatch.setattr(Fetching, "plan", one)
+
+
+def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one partition has a gap, nothing is handed on."""
+    take = Assembly.take
+    held: list[RecordBatch] = []
+
+    def take_all(self: Assembly, batch: RecordBatch) -> list[RecordBatch]:
+        held.extend(take(self, batch))
+        if any(cursor.ahead_bytes for cursor in self.cursors.values()):
+            return []
+        ready = held.copy()
+        held.clear()
+        return ready
+
+    monkeypatch.setattr(Assembly, "take", take_all)
+
+
+def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a gap is filled, those behind it are forgotten."""
+    take = Cursor.take
+
+    def forget(self: Cursor, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
+        ready = take(self, batch, ahead_bytes_left)
+        if len(ready) > 1:
+            self.known_end = self.next_sequence
+        return ready
+
+    monkeypatch.setattr(Cursor, "take", forget)
+
+
+def _narrow_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of records are numbers of 32 bits."""
+    receive = ConsumerMachine._receive_run
+
+    def narrow(self: ConsumerMachine, run: wire.RecordRun, now: float) -> Actions:
+        batch = attrs.evolve(run.batch, first_sequence=run.batch.first_sequence & BITS_32)
+        return receive(self, attrs.evolve(run, batch=batch), now)
+
+    monkeypatch.setattr(ConsumerMachine, "_receive_run", narrow)
+
+
+def _narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of heads are numbers of 32 bits."""
+    receive = ConsumerMachine._receive_head
+
+    def narrow(self: ConsumerMachine, head: wire.Head | wire.DirectHead, now: float) -> Actions:
+        return receive(self, attrs.evolve(head, sequence=head.sequence & BITS_32), now)
+
+    monkeypatch.setattr(ConsumerMachine, "_receive_head", narrow)
+
+
+def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for all at once, and cuts the count to 32 bits."""
+    plan = Fetching.plan
+
+    def narrow(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        planned = plan(self, partition, cursor, now)
+        return planned and (planned[0], (cursor.known_end - planned[0]) & BITS_32)
+
+    monkeypatch.setattr(Fetching, "plan", narrow)
+
+
+def _accept_version_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The version may be the digit 1."""
+    literal = Reader.literal
+
+    def read(self: Reader, expected: bytes, name: str) -> None:
+        if name == "version" and self._data[self.offset : self.offset + 1] == b"1":
+            self.octets(1, name)
+        else:
+            literal(self, expected, name)
+
+    monkeypatch.setattr(Reader, "literal", read)
+
+
+BITS_32 = 2**32 - 1
 ALL_OWN = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
 MUTANTS: list[Mutant] = [
     *(
@@ -529,5 +652,75 @@ MUTANTS: list[Mutant] = [
         "record.any-size",
         'was handed on where "" was due',
         _acting(_drop_empty),
+    ),
+    Mutant(
+        "consumer-forgets-silent-producers",
+        "consumer.producer-returns",
+        "delivery.once",
+        "were handed on more than once",
+        _forget_the_silent,
+    ),
+    Mutant(
+        "consumer-believes-lower-heads",
+        "consumer.lower-head",
+        "delivery.complete",
+        "of 5,000 records were not handed on",
+        _believe_lower_heads,
+    ),
+    Mutant(
+        "consumer-takes-one-direct-head",
+        "consumer.direct-head-again",
+        "fetch.sent",
+        "no C:FETCH 5 topic=P came",
+        _one_direct_head,
+    ),
+    Mutant(
+        "consumer-fetches-one-partition",
+        "consumer.gap-of-another",
+        "fetch.sent",
+        "no C:FETCH topic=P2 came",
+        _one_gap_at_a_time,
+    ),
+    Mutant(
+        "consumer-holds-all-up-for-a-gap",
+        "consumer.gap-of-another",
+        "delivery.complete",
+        "5 of 5 records were not handed on",
+        _hold_all_up,
+    ),
+    Mutant(
+        "consumer-forgets-further-gaps",
+        "consumer.every-other-record",
+        "delivery.complete",
+        "of 10,000 records were not handed on",
+        _after_a_gap_nothing,
+    ),
+    Mutant(
+        "consumer-has-records-of-32-bits",
+        "consumer.large-sequences",
+        "delivery.complete",
+        "records were not handed on",
+        _narrow_records,
+    ),
+    Mutant(
+        "consumer-has-heads-of-32-bits",
+        "consumer.large-sequences",
+        "delivery.complete",
+        "the first is",
+        _narrow_heads,
+    ),
+    Mutant(
+        "consumer-has-counts-of-32-bits",
+        "consumer.huge-head",
+        "fetch.sent",
+        "after a HEAD of 4,294,967,295",
+        _narrow_counts,
+    ),
+    Mutant(
+        "consumer-accepts-version-in-text",
+        "consumer.version",
+        "version.discarded",
+        "a RECORD with the version 31 was not discarded",
+        _accept_version_in_text,
     ),
 ]

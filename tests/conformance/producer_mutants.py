@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ Patch = pytest.MonkeyPatch
 Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]
 
 KEPT = 10
+KEPT_MANY = 10_000
+FEW = 3
 AHEAD_MAX = 2**32 - 1
 
 
@@ -86,6 +89,57 @@ def one_head(patch: Patch) -> None:
         return actions
 
     patch.setattr(ProducerMachine, "_head", head_once)
+
+
+def few_heads(patch: Patch) -> None:
+    head, counts = ProducerMachine._head, Counter[int]()
+
+    def head_thrice(self: ProducerMachine, now: float) -> list[Action]:
+        counts[id(self)] += 1
+        actions = head(self, now)
+        if counts[id(self)] >= FEW:
+            self._head_due = float("inf")
+        return actions
+
+    patch.setattr(ProducerMachine, "_head", head_thrice)
+
+
+def no_head_of_acknowledged(patch: Patch) -> None:
+    head = ProducerMachine._head
+
+    def head_of_the_rest(self: ProducerMachine, now: float) -> list[Action]:
+        actions = head(self, now)
+        return actions if self.unacknowledged else []
+
+    patch.setattr(ProducerMachine, "_head", head_of_the_rest)
+
+
+def head_when_idle(patch: Patch) -> None:
+    send = ProducerMachine._send
+
+    def send_first(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
+        actions = send(self, run, now)
+        self._head_due = now + self._config.head_interval_ms / 1000
+        return actions
+
+    patch.setattr(ProducerMachine, "_send", send_first)
+
+
+def no_head_without_peer(patch: Patch) -> None:
+    def left(self: ProducerMachine, _address: str, _now: float) -> list[Action]:
+        self._head_due = float("inf")
+        return []
+
+    patch.setattr(ProducerMachine, "peer_left", left)
+
+
+def heads_to_the_first(patch: Patch) -> None:
+    direct_head, first = ProducerMachine._direct_head, dict[int, str]()
+
+    def to_the_first(self: ProducerMachine, requestor: str) -> wire.DirectHead:
+        return direct_head(self, first.setdefault(id(self), requestor))
+
+    patch.setattr(ProducerMachine, "_direct_head", to_the_first)
 
 
 # RECORD
@@ -164,12 +218,12 @@ def forget_subscription(command: Command, patch: Patch) -> None:
     patch.setattr(ProducerMachine, "start", start_without)
 
 
-def keep_last_ten(patch: Patch) -> None:
+def keep_last_ten(patch: Patch, kept: int = KEPT) -> None:
     push = Window.push
 
     def push_and_release(self: Window, contents: Sequence[bytes]) -> None:
         push(self, contents)
-        self.release(self.end_sequence - KEPT)
+        self.release(self.end_sequence - kept)
 
     patch.setattr(Window, "push", push_and_release)
 
@@ -223,6 +277,29 @@ def take_every_get_heads(self: ProducerMachine, message: wire.Inbound) -> wire.I
 
 def drop_get_heads(_: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
     return None if isinstance(message, wire.GetHeads) else message
+
+
+def narrow(kind: type[wire.Fetch] | type[wire.Ack], self: ProducerMachine, message: wire.Inbound) -> wire.Inbound:
+    """Its sequence is a number of 32 bits."""
+    if isinstance(message, (wire.Fetch, wire.Ack)) and isinstance(message, kind):
+        return attrs.evolve(message, sequence=message.sequence & AHEAD_MAX)
+    return message
+
+
+def no_head_of_one(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+    return None if isinstance(message, wire.GetHeads) and self.next_sequence == 1 else message
+
+
+def answer_last_fetch(patch: Patch) -> None:
+    """A FETCH takes the place of the one that is being answered."""
+    offer = ReplyQueue.offer
+
+    def offer_alone(self: ReplyQueue, fetch: wire.Fetch) -> bool:
+        self._replies.clear()
+        self._count = 0
+        return offer(self, fetch)
+
+    patch.setattr(ReplyQueue, "offer", offer_alone)
 
 
 def ignore_count(patch: Patch) -> None:
@@ -413,4 +490,55 @@ MUTANTS: list[Mutant] = [
         take_trailing_octets,
     ),
     mutant("crashes", "malformed-fetch", "robust.malformed", "the producer ended by itself", crash_on_malformed),
+    mutant("three-heads", "heads-at-intervals", "head.interval", "HEAD came within", few_heads),
+    mutant(
+        "no-head-of-acknowledged",
+        "head-of-acknowledged",
+        "head.interval",
+        "after the ACK of all that was published",
+        no_head_of_acknowledged,
+    ),
+    mutant(
+        "head-of-acknowledged",
+        "head-of-acknowledged",
+        "head.last-offset",
+        "HEAD has the offset 2, the last published record's is 4",
+        partial(head_with, lambda self: (self.acknowledged_end or self._published_end) - 1),
+    ),
+    mutant(
+        "head-when-idle", "head-while-publishing", "head.interval", "while a record was published each", head_when_idle
+    ),
+    mutant(
+        "no-head-without-peer", "peer-expires", "head.interval", "after a silent peer was dropped", no_head_without_peer
+    ),
+    mutant("heads-to-the-first", "heads", "direct-head.producer", "no P:DIRECT-HEAD 5 topic=S", heads_to_the_first),
+    mutant(
+        "no-head-of-one-record",
+        "heads-of-one-record",
+        "direct-head.producer",
+        "no P:DIRECT-HEAD 0",
+        partial(receive_with, no_head_of_one),
+    ),
+    mutant(
+        "keeps-last-10000",
+        "kept-however-many",
+        "record.kept-until-ack",
+        "record 0, fetched, was not sent",
+        partial(keep_last_ten, kept=KEPT_MANY),
+    ),
+    mutant(
+        "fetches-of-32-bits",
+        "beyond-head",
+        "fetch.count",
+        "DIRECT-RECORD 0 was not asked for",
+        partial(receive_with, partial(narrow, wire.Fetch)),
+    ),
+    mutant(
+        "acks-of-32-bits",
+        "foreign-acks",
+        "record.kept-until-ack",
+        "differs above its 32nd bit, was not sent",
+        partial(receive_with, partial(narrow, wire.Ack)),
+    ),
+    mutant("answers-last-fetch", "fetches-in-a-row", "direct-record.sent", "fetched, was not sent", answer_last_fetch),
 ]

@@ -18,6 +18,7 @@ from dafka_conformance.scenarios._consumer import (
     serving,
     subscribed,
     tell_heads,
+    until_dropped,
 )
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
@@ -30,6 +31,9 @@ SCENARIOS = Registry()
 
 ASKED_AGAIN_S = 1.2
 """A consumer may refrain from sending the same FETCH twice within a second."""
+
+LOWER_HEAD_COUNT = 5000
+"""More than a consumer that fetches by pages asks for at first."""
 
 STORM_S = 3.0
 STORM_FETCHES_MAX = 50
@@ -201,6 +205,74 @@ async def store_vanishes(stage: Stage) -> None:
     stage.check_alive("robust.vanished-peer")
 
 
+@SCENARIOS.add("consumer.lower-head", "fetch.pages", "delivery.complete", needs=COLLECT)
+async def lower_head(stage: Stage) -> None:
+    """A store that lags behind tells a lower head: what another one has told of is fetched all the same."""
+    await subscribed(stage)
+    full, lagging = await stage.join("S2"), await stage.join("S3")
+    partition = gone_partition(stage, full, LOWER_HEAD_COUNT, "gone")
+    full.answers = False
+    await tell_heads(stage, full, [partition])
+    asked = await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
+    about: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
+    await stage.say(lagging, "DIRECT-HEAD", stage.address, **about, sequence=9)
+    # What it fetches of this one, it fetches after it has heard the lower head.
+    other = gone_partition(stage, lagging, 3, "gone, too")
+    await tell_heads(stage, lagging, [other])
+    await stage.expect_delivered([other.contents[sequence] for sequence in range(3)])
+    full.answers = True
+    await full.answer(asked.message)
+    await stage.expect_delivered([partition.contents[sequence] for sequence in range(LOWER_HEAD_COUNT)])
+
+
+@SCENARIOS.add("consumer.huge-head", "fetch.sent", "robust.malformed", needs=COLLECT)
+async def huge_head(stage: Stage) -> None:
+    """Heads of more records than a FETCH can count are asked for from the first on, and end nothing."""
+    for number, head in enumerate((2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1), 1):
+        producer = await stage.join(f"P{number}")
+        producer.hold(2)
+        producer.answers = True
+        await stage.say(producer, "HEAD", stage.topic, address=producer.address, subject=stage.topic, sequence=head)
+        stage.check_alive("robust.malformed")
+        await stage.expect(
+            "FETCH",
+            "fetch.sent",
+            lambda message, address=producer.address: (  # type: ignore[misc]
+                message.topic == address and message["sequence"] == 0 and message.number("count") > 0
+            ),
+            what=f"FETCH of a number of records from 0 on, after a HEAD of {head:,}",
+        )
+        await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(2)])
+    await end_with_gap(stage, await stage.join("P6"))
+    check_counts(stage)
+
+
+@SCENARIOS.add("consumer.producer-returns", *ORDERLY, "subscription.registered", needs=COLLECT)
+async def producer_returns(stage: Stage) -> None:
+    """A producer falls silent, with a gap before its last record, and returns: nothing is lost or handed on twice."""
+    producer = await serving(stage, "P", 0)
+    producer.answers = False
+    await stage.publish(producer, 0, 1)
+    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(2)])
+    await stage.publish(producer, 6, 6)
+    await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
+    await until_dropped(stage, producer)
+    store = await stage.join("S2")
+    store.hold(7, producer.partition)
+    store.answers = True
+    await tell_heads(stage, store, [producer.partition])
+    for message in fetches(stage, producer.address)[-1:]:  # it may have asked while the store joined
+        await store.answer(message)
+    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(7)])
+    stage.introductions.announce(producer.address, producer.endpoint)
+    await stage.reach(producer, "RECORD", stage.topic)
+    producer.hold(10)
+    producer.answers = producer.beats = True
+    await stage.publish(producer, 7, 7)
+    await stage.publish(producer, 9, 9)
+    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(10)])
+
+
 # Whose they are
 
 
@@ -360,3 +432,26 @@ async def _check_latest(stage: Stage, producer: Peer, old: int) -> None:
     text = f"{len(taken)} records that were published before the consumer began at the latest one were handed on"
     stage.check("latest.new-only", not taken, text)
     await stage.expect_delivered(new)
+
+
+@SCENARIOS.add("consumer.large-sequences", *ORDERLY, "fetch.sequence", needs=LATEST, starts=True)
+async def large_sequences(stage: Stage) -> None:
+    """Sequences beyond 32 bits are handed on in order, and what is missing there is asked for, to the record."""
+    producer = await _join_before(stage, "P", Reset.LATEST)
+    middle = 2**32
+    for sequence in range(middle - 2, middle + 8):
+        producer.partition.add(sequence, content_of(producer.address, sequence))
+    producer.beats = True
+    await stage.publish(producer, middle - 2, middle + 2)
+    wanted = [content_of(producer.address, sequence) for sequence in range(middle - 2, middle + 8)]
+    await stage.expect_delivered(wanted[:5])
+    await stage.publish(producer, middle + 6, middle + 6)
+    await stage.expect(
+        "FETCH",
+        "fetch.sequence",
+        lambda message: message.topic == producer.address and message["sequence"] == middle + 3,
+        what=f"FETCH of {middle + 3:,}, of which {middle + 6:,} was published",
+    )
+    producer.answers = True
+    # Record 7 of these is told of by HEADs alone.
+    await stage.expect_delivered(wanted)

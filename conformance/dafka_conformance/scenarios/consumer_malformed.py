@@ -139,7 +139,7 @@ async def signature(stage: Stage) -> None:
 @SCENARIOS.add("consumer.version", "version.discarded", needs=COLLECT, shares=True)
 async def version(stage: Stage) -> None:
     """Messages of another version are discarded."""
-    faults = [(f"the version {octet}", "version", octet) for octet in ("00", "02", "30", "FF")]
+    faults = [(f"the version {octet}", "version", octet) for octet in ("00", "02", "30", "31", "FF")]
     await _forge(stage, "version.discarded", faults, TAKEN)
 
 

@@ -80,6 +80,18 @@ async def load(stage: Stage) -> None:
         await stage.expect_delivered(contents, seconds=30)
 
 
+@SCENARIOS.add("consumer.every-other-record", *ORDERLY, needs=COLLECT, is_heavy=True)
+async def every_other_record(stage: Stage) -> None:
+    """Every other one of 10,000 records is missed: more gaps than anybody keeps in mind are all filled, in order."""
+    number = 10_000
+    producer = await serving(stage, "P", number)
+    await stage.reach(producer, "RECORD", stage.topic)
+    await producer.say_records(range(0, number, 2))
+    producer.beats = True
+    contents = [producer.partition.contents[sequence] for sequence in range(number)]
+    await stage.expect_delivered(contents, seconds=30)
+
+
 @SCENARIOS.add("consumer.contents", "record.any-size", "delivery.complete", needs=COLLECT)
 async def contents(stage: Stage) -> None:
     """Empty contents, NUL octets, spaces and any other octets are handed on as they are."""

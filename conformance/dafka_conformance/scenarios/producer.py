@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import trio
 
 from dafka_conformance.grammar import Value
@@ -15,6 +17,7 @@ from dafka_conformance.scenarios._producer import (
     fetch,
     publish,
     publish_numbered,
+    until_dropped,
 )
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.stage import Stage
@@ -26,6 +29,8 @@ HEAD_INTERVAL_MAX_S = 10.0
 JITTER_S = 1.0
 """By so much a busy machine may shift what is regular."""
 BEFORE_FIRST_RECORD_S = 2.0
+PUBLISHING_PAUSE_S = 0.05
+"""Between two records of a producer that publishes all the time: much less than any interval of HEADs."""
 LOAD_COUNT = 100_000
 LOAD_BATCH_COUNT = 10_000
 LOAD_S = 60.0
@@ -177,15 +182,16 @@ async def heads_at_intervals(stage: Stage) -> None:
     await publish_numbered(stage, 3)
     times = []
     place = len(stage.heard)
-    for which in ("first", "second", "third"):
+    for which in ("first", "second", "third", "fourth", "fifth"):
         heard = await stage.hear("HEAD", since=place, seconds=HEAD_INTERVAL_MAX_S)
         text = f"no {which} HEAD came within {HEAD_INTERVAL_MAX_S * stage.patience:g} s"
         stage.require("head.interval", heard is not None, text)
         assert heard is not None
         times.append(heard.at)
         place = stage.heard.index(heard, place) + 1
-    gaps = [times[1] - times[0], times[2] - times[1]]
-    text = f"HEADs came after {gaps[0]:.1f} s and then {gaps[1]:.1f} s, not at a regular interval"
+    gaps = [after - before for before, after in pairwise(times)]
+    shown = ", ".join(f"{gap:.1f} s" for gap in gaps)
+    text = f"HEADs came after {shown}: not at a regular interval"
     stage.check("head.interval", max(gaps) <= 3 * min(gaps) + JITTER_S, text)
 
 
@@ -202,6 +208,63 @@ async def head_of_last_record(stage: Stage) -> None:
         assert heard is not None
         text = f"HEAD has the offset {heard.message.number('sequence')}, the last published record's is {last}"
         stage.require("head.last-offset", heard.message["sequence"] == last, text, heard.event)
+
+
+async def _expect_head(stage: Stage, when: str, since: int) -> None:
+    """A HEAD comes; that it tells the last record, the watch sees to. Raises `UnmetError`."""
+    heard = await stage.hear("HEAD", since=since, seconds=HEAD_INTERVAL_MAX_S)
+    text = f"no HEAD came within {HEAD_INTERVAL_MAX_S * stage.patience:g} s {when}"
+    stage.require("head.interval", stage.died() == "" and heard is not None, stage.died() or text)
+
+
+@SCENARIOS.add("producer.head-of-acknowledged", "head.interval", "head.last-offset", needs=FED)
+async def head_of_acknowledged(stage: Stage) -> None:
+    """HEADs begin with a single record, and go on when all that was published, or some of it, is acknowledged."""
+    await publish_numbered(stage, 1)
+    await _expect_head(stage, "after the first record", 0)
+    store = await stage.join("S")
+    about: dict[str, Value] = {"address": store.address, "subject": stage.topic}
+    await stage.say(store, "ACK", stage.address, **about, sequence=0)
+    # The first HEAD may have been said before the ACK was heard.
+    for _ in range(2):
+        await _expect_head(stage, "after the ACK of all that was published", len(stage.heard))
+    await publish_numbered(stage, 4)
+    await stage.say(store, "ACK", stage.address, **about, sequence=2)
+    for _ in range(2):
+        await _expect_head(stage, "after the ACK of some of what was published", len(stage.heard))
+
+
+@SCENARIOS.add("producer.head-while-publishing", "head.interval", "head.last-offset", needs=FED)
+async def head_while_publishing(stage: Stage) -> None:
+    """A producer that publishes all the time says HEADs, too: records do not put them off."""
+    await publish_numbered(stage, 1)
+    count, place = 1, len(stage.heard)
+    with trio.move_on_after(HEAD_INTERVAL_MAX_S * stage.patience):
+        while not stage.all_heard("HEAD", place):
+            await stage.feed([content_of(stage.address, count)])
+            count += 1
+            await trio.sleep(PUBLISHING_PAUSE_S)
+    text = (
+        f"no HEAD came within {HEAD_INTERVAL_MAX_S * stage.patience:g} s, "
+        f"while a record was published each {PUBLISHING_PAUSE_S:g} s"
+    )
+    stage.check_alive("head.interval")
+    stage.require("head.interval", bool(stage.all_heard("HEAD", place)), text)
+
+
+@SCENARIOS.add("producer.peer-expires", "head.interval", "record.kept-until-ack", "robust.vanished-peer", needs=FED)
+async def peer_expires(stage: Stage) -> None:
+    """When the only peer has been silent for too long, HEADs go on, and whoever comes next gets every record."""
+    await publish_numbered(stage, 10)
+    store = await stage.join("S")
+    await until_dropped(stage, store)
+    stage.leave("S")
+    for _ in range(2):
+        await _expect_head(stage, "after a silent peer was dropped", len(stage.heard))
+    await publish_numbered(stage, 5)
+    other = await stage.join("S2")
+    place = await fetch(stage, other, 0, 15)
+    await expect_answer(stage, other, "record.kept-until-ack", 0, 15, place)
 
 
 @SCENARIOS.add("producer.heads-before-first-record", "direct-head.last-offset", needs=FED)

@@ -8,9 +8,13 @@ from dafka_conformance.grammar import Value
 from dafka_conformance.play.scenario import Registry
 from dafka_conformance.scenarios._producer import FED, expect_answer, expect_no_answer, fetch, publish_numbered
 from dafka_conformance.stage.findings import UnmetError
+from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.stage import Stage
 
 SCENARIOS = Registry()
+
+UNACKNOWLEDGED_COUNT = 20_000
+UNACKNOWLEDGED_S = 5.0
 
 
 @SCENARIOS.add("producer.kept-until-ack", "record.kept-until-ack", "direct-record.ascending", needs=FED)
@@ -36,6 +40,39 @@ async def many_unacknowledged(stage: Stage) -> None:
     await stage.say(store, "ACK", stage.address, address=store.address, subject=stage.topic, sequence=999)
     place = await fetch(stage, store, 1000, count - 1000)
     await expect_answer(stage, store, "record.kept-until-ack", 1000, count - 1000, place)
+
+
+@SCENARIOS.add("producer.kept-however-many", "record.kept-until-ack", needs=FED, is_heavy=True)
+async def kept_however_many(stage: Stage) -> None:
+    """Of 20,000 records that nobody acknowledged, those that were published are all there; it may publish them late."""
+    contents = [content_of(stage.address, sequence) for sequence in range(UNACKNOWLEDGED_COUNT)]
+    with trio.move_on_after(UNACKNOWLEDGED_S * stage.patience):
+        for start in range(0, UNACKNOWLEDGED_COUNT, UNACKNOWLEDGED_COUNT // 10):
+            await stage.feed(contents[start : start + UNACKNOWLEDGED_COUNT // 10])
+    store = await stage.join("S")
+    # A producer is free to wait for ACKs before it publishes more.
+    await stage.wait(lambda: stage.watch.published(stage.address) >= UNACKNOWLEDGED_COUNT, UNACKNOWLEDGED_S)
+    stage.check_alive("record.kept-until-ack")
+    published = stage.watch.published(stage.address)
+    stage.require("record.kept-until-ack", published > 0, "nothing was published")
+    for first, last in ((0, min(99, published - 1)), (published // 2, published // 2), (0, published - 1)):
+        place = await fetch(stage, store, first, last - first + 1)
+        await expect_answer(stage, store, "record.kept-until-ack", first, last - first + 1, place)
+
+
+@SCENARIOS.add("producer.fetches-in-a-row", "direct-record.sent", "fetch.count", needs=FED, shares=True)
+async def fetches_in_a_row(stage: Stage) -> None:
+    """FETCHes of single records that come faster than they can be answered are all answered, each for itself."""
+    count = 60
+    first = await publish_numbered(stage, count)
+    consumer, store = await stage.join("C"), await stage.join("S")
+    place = len(stage.heard)
+    for sequence in range(first + count - 1, first - 1, -2):
+        await fetch(stage, consumer, sequence, 1)
+        await fetch(stage, store, sequence - 1, 1)
+    for peer, begin in ((consumer, first + 1), (store, first)):
+        for sequence in range(begin, first + count, 2):
+            await expect_answer(stage, peer, "direct-record.sent", sequence, 1, place)
 
 
 @SCENARIOS.add("producer.input-ended", "record.kept-until-ack", "ack.cumulative", needs=FED)
@@ -84,6 +121,7 @@ async def foreign_acks(stage: Stage) -> None:
         ("an ACK of the topic that its own begins with", stage.address, about | {"subject": stage.topic[:-1]}),
         ("an ACK of a topic that begins with its own", stage.address, about | {"subject": stage.topic + b"2"}),
         ("an ACK of a record that was never published", stage.address, about | {"sequence": last + 1000}),
+        ("an ACK of a sequence that differs above its 32nd bit", stage.address, about | {"sequence": last + 2**32}),
         ("an ACK of the highest sequence there can be", stage.address, about | {"sequence": 2**64 - 1}),
     ]
     for what, partition, values in foreign:

@@ -51,7 +51,7 @@ def faults(stage: Stage, message: Message) -> Iterator[Fault]:
         yield spoilt("robust.unknown-command", "with the unknown id Z", fields[:2] + b"Z" + fields[3:])
         yield Fault("robust.malformed", f"{name} of the topic frame alone", before)
     version = start + (3 if stage.dialect is Dialect.RFC46 else 0)
-    for octet in (b"\0", b"\x02", b"0", b"\xff"):
+    for octet in (b"\0", b"\x02", b"0", b"1", b"\xff"):
         what = f"of the version {octet.hex().upper()}"
         yield spoilt("version.discarded", what, fields[:version] + octet + fields[version + 1 :])
     for end in range(start, len(fields)):
