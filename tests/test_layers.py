@@ -58,7 +58,6 @@ SUITE_MAY_IMPORT = {
     "stage": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
     "targets.process": ("dafka.roles.scope",),
-    "frontend": ("dafka.roles.scope",),
 }
 """What the suite knows of the package that it is shipped with: the moving of frames, one exception out of a group of
 one, and, as a target among others, its roles."""

@@ -19,9 +19,6 @@ from dafka_conformance.targets.base import Ability, Delivery
 COLLECT = (Ability.COLLECT,)
 LATEST = (Ability.COLLECT, Ability.LATEST)
 ORDERLY = ("delivery.complete", "delivery.in-order", "delivery.once")
-MIB = 1024 * 1024
-EXPIRY_MAX_S = 8.0
-"""After so long a node that drops silent peers at all has done so: twice what is usual."""
 
 
 async def subscribed(stage: Stage) -> None:
@@ -38,15 +35,6 @@ async def serving(stage: Stage, label: str, count: int) -> Peer:
     producer.hold(count)
     producer.answers = True
     return producer
-
-
-async def until_dropped(stage: Stage, peer: Peer) -> None:
-    """No tower tells of the peer any more; waits until the target drops its connection, or long enough for that."""
-    stage.introductions.withdraw(peer.address)
-    stage.trace.note(f"no tower tells of {peer.label} any more")
-    before = dict(+peer.subscriptions)
-    silence = EXPIRY_MAX_S / min(stage.patience, 1.0)
-    await stage.wait(lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()), silence)
 
 
 def gone_partition(stage: Stage, store: Peer, count: int, label: str) -> Partition:

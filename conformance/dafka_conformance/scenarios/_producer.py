@@ -11,9 +11,6 @@ from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability
 
 FED = (Ability.FEED,)
-MIB = 1024 * 1024
-EXPIRY_MAX_S = 8.0
-"""After so long a node that drops silent peers at all has done so: twice what is usual."""
 
 
 async def publish(stage: Stage, contents: Sequence[bytes], *, seconds: float | None = None) -> int:
@@ -30,15 +27,6 @@ async def publish(stage: Stage, contents: Sequence[bytes], *, seconds: float | N
         what=f"RECORD {last}",
     )
     return first
-
-
-async def until_dropped(stage: Stage, peer: Peer) -> None:
-    """No tower tells of the peer any more; waits until the target drops its connection, or long enough for that."""
-    stage.introductions.withdraw(peer.address)
-    stage.trace.note(f"no tower tells of {peer.label} any more")
-    before = dict(+peer.subscriptions)
-    silence = EXPIRY_MAX_S / min(stage.patience, 1.0)
-    await stage.wait(lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()), silence)
 
 
 async def publish_numbered(stage: Stage, count: int) -> int:

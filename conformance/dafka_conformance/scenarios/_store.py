@@ -115,16 +115,9 @@ async def fetch_back(
     await stage.wait(look, seconds)
     text = f"of the records {first}..{last}, asked for with a FETCH{after}, {len(wanted):,} did not come"
     text += f", the first is {min(wanted)}" if wanted else ""
-    stage.require(clause, not wanted, explain_end(stage, after) or text)
+    stage.require(clause, not wanted, stage.died(after) or text)
     stage.check(clause, True)
     return answers(stage, consumer, partition, since)
-
-
-def explain_end(stage: Stage, after: str) -> str:
-    """That the store ended by itself, and after what; empty where it lives."""
-    if stage.node is None or not stage.node.ended.is_set():
-        return ""
-    return f"the store ended by itself{after}: {stage.node.last_words or 'without a word'}"
 
 
 async def own_address(stage: Stage, peer: Peer, name: str, clause: str) -> bytes:

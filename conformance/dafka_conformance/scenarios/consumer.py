@@ -18,8 +18,8 @@ from dafka_conformance.scenarios._consumer import (
     serving,
     subscribed,
     tell_heads,
-    until_dropped,
 )
+from dafka_conformance.scenarios._nodes import until_dropped
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
 from dafka_conformance.stage.ledger import content_of

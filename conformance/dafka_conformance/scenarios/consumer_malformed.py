@@ -11,7 +11,8 @@ from dafka_conformance.grammar import Message, Value
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.play.scenario import Registry
 from dafka_conformance.play.script import tamper
-from dafka_conformance.scenarios._consumer import COLLECT, MIB, end_with_gap, require
+from dafka_conformance.scenarios._consumer import COLLECT, end_with_gap, require
+from dafka_conformance.scenarios._nodes import MIB
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.peer import Peer

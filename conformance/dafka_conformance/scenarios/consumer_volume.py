@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dafka_conformance.play.scenario import Registry
 from dafka_conformance.scenarios._consumer import (
     COLLECT,
-    MIB,
     ORDERLY,
     check_counts,
     delivered_of,
@@ -19,6 +18,7 @@ from dafka_conformance.scenarios._consumer import (
     subscribed,
     tell_heads,
 )
+from dafka_conformance.scenarios._nodes import MIB
 from dafka_conformance.stage.hearing import PATIENCE_S
 from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage

@@ -10,6 +10,7 @@ import trio
 
 from dafka_conformance.model import Role
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenarios._nodes import MIB, silence_s, until_dropped
 from dafka_conformance.scenarios._store import ask_heads, fetch_back, save
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.findings import UnmetError
@@ -31,10 +32,7 @@ JITTER_S = 1.0
 """By so much a busy machine may shift what is regular."""
 NEWCOMERS_COUNT = 6
 TOWER_AWAY_S = 0.5
-SILENCE_MAX_S = 8.0
-"""How long a node may take to drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
 REPEATED_COUNT = 20
-MIB = 1024 * 1024
 _ADDRESS = re.compile(rb"[0-9A-F]{32}")
 
 
@@ -264,14 +262,9 @@ async def silent_peer(stage: Stage) -> None:
         await save(stage, peer, 0, 4)
     other = await stage.join("C2")
     before = dict(+peer.subscriptions)
-    tower.withdraw(peer.address)
-    stage.trace.note(f"the tower tells no more of {peer.label}")
-    silence = SILENCE_MAX_S / min(stage.patience, 1.0)
-    is_dropped = await stage.wait(
-        lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()), silence
-    )
+    is_dropped = await until_dropped(stage, peer)
     stage.check_alive("subscriber.connects")
-    text = f"{silence * stage.patience:g} s after the last sign of a peer, its connection was still there"
+    text = f"{silence_s(stage):g} s after the last sign of a peer, its connection was still there"
     stage.check("subscriber.disconnects", is_dropped, text)
     lost = [event for event in stage.trace.events if (event.receiver, event.label) == (other.label, "unsubscribe")]
     text = f"its connection to {other.label}, of which the tower went on telling, was dropped, too"

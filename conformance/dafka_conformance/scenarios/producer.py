@@ -9,16 +9,8 @@ import trio
 from dafka_conformance.grammar import Value
 from dafka_conformance.model import Role
 from dafka_conformance.play.scenario import Registry
-from dafka_conformance.scenarios._producer import (
-    FED,
-    MIB,
-    expect_answer,
-    expect_content,
-    fetch,
-    publish,
-    publish_numbered,
-    until_dropped,
-)
+from dafka_conformance.scenarios._nodes import MIB, until_dropped
+from dafka_conformance.scenarios._producer import FED, expect_answer, expect_content, fetch, publish, publish_numbered
 from dafka_conformance.stage.ledger import content_of
 from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability, Request

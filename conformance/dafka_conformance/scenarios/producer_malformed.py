@@ -10,14 +10,8 @@ import attrs
 from dafka_conformance.grammar import Message, Value
 from dafka_conformance.model import Dialect
 from dafka_conformance.play.scenario import Registry
-from dafka_conformance.scenarios._producer import (
-    FED,
-    MIB,
-    expect_answer,
-    expect_no_answer,
-    fetch,
-    publish_numbered,
-)
+from dafka_conformance.scenarios._nodes import MIB
+from dafka_conformance.scenarios._producer import FED, expect_answer, expect_no_answer, fetch, publish_numbered
 from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
 

@@ -12,7 +12,6 @@ from dafka_conformance.scenarios._store import (
     answers,
     ask_heads,
     expect_head,
-    explain_end,
     fetch_back,
     own_address,
     save,
@@ -448,7 +447,7 @@ async def _expect_head_kept(stage: Stage, consumer: Peer, producer: Peer, head: 
     tells = f"the head {found.message.number('sequence')}" if found else "no head"
     text = f"0..{head} of {producer.label} were acknowledged; the store was killed, and started again it tells {tells}"
     holds = found is not None and found.message["sequence"] == head
-    stage.require("ack.durable", holds, explain_end(stage, " when it was started again") or text)
+    stage.require("ack.durable", holds, stage.died(" when it was started again") or text)
 
 
 def _nth(number: int) -> str:

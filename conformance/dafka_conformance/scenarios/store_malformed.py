@@ -18,7 +18,6 @@ from dafka_conformance.scenarios._store import (
     answers,
     ask_heads,
     expect_head,
-    explain_end,
     fetch_back,
     own_address,
     save,
@@ -273,7 +272,7 @@ class _Publishing:
         stage, clause, partition = self._stage, self._clause, producer.partition
         await producer.say_records([sequence])
         acked = await stage.hear("ACK", acknowledges(partition, sequence))
-        text = explain_end(stage, f" after {what}") or f"the record that followed {what} was not acknowledged"
+        text = stage.died(f" after {what}") or f"the record that followed {what} was not acknowledged"
         stage.require(clause, acked is not None, text)
         found = await fetch_back(stage, consumer, partition, sequence, sequence, clause=clause, after=f" after {what}")
         wrong = next((each for each in found if each.message["content"] == _FORGED), None)

@@ -14,7 +14,6 @@ from dafka_conformance.scenarios._store import (
     ask,
     ask_heads,
     expect_head,
-    explain_end,
     fetch_back,
     save,
     say_head,
@@ -133,7 +132,7 @@ async def catch_up(stage: Stage) -> None:
         if acked is None:
             text = f"of {_CATCH_UP_RECORDS:,} records, which the producer announces and sends when asked, only the"
             text += f" first {saved + 1:,} were fetched and acknowledged, then no more"
-            stage.require("fetch.pages", False, explain_end(stage, "") or text)
+            stage.require("fetch.pages", False, stage.died() or text)
         saved = max(each.number("sequence") for each in stage.all_heard("ACK") if each.topic == partition.address)
     producer.answers = producer.beats = False
     for first in _SAMPLES:
@@ -171,4 +170,4 @@ async def _keep_topics(stage: Stage, topics: Sequence[bytes], clause: str) -> No
 async def _expect_record(stage: Stage, consumer: Peer, partition: Partition, clause: str) -> None:
     is_there = await stage.wait(lambda: bool(answers(stage, consumer, partition)))
     text = f"the record of the topic {stage.trace.show(partition.topic)} did not come when it was asked for"
-    stage.require(clause, is_there, explain_end(stage, "") or text)
+    stage.require(clause, is_there, stage.died() or text)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import trio
 
 from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenarios._nodes import MIB
 from dafka_conformance.stage.addresses import new_address
 from dafka_conformance.stage.network import Sockets
 from dafka_conformance.stage.stage import Stage
@@ -23,7 +24,6 @@ NODES_OF_LINK = 5
 MIXED_ROUNDS = 5
 SILENCE_S = 2.5
 """Longer than two beacon intervals: a tower that repeats what it knows does so meanwhile."""
-MIB = 1024 * 1024
 
 
 async def open_link(stage: Stage, label: str) -> TowerLink:

@@ -35,13 +35,12 @@ class Partition:
             self.head += 1
 
 
-@attrs.define
+@attrs.frozen
 class Request:
     """A FETCH that was sent to the target: what may be answered."""
 
     sequence: int
     count: int
-    answered: int = 0
 
     def covers(self, sequence: int) -> bool:
         """Was this record asked for?"""

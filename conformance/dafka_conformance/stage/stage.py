@@ -87,10 +87,10 @@ class Stage(Meeting):
         self._forget_nodes()
         await self.start(reset=self.reset)
 
-    def died(self) -> str:
-        """How the target ended by itself; empty while it runs."""
+    def died(self, after: str = "") -> str:
+        """How the target ended by itself, and after what; empty while it runs."""
         if self.node is not None and self.node.ended.is_set():
-            return f"the {self.role.title} ended by itself: {self.node.last_words or 'without a word'}"
+            return f"the {self.role.title} ended by itself{after}: {self.node.last_words or 'without a word'}"
         return ""
 
     def check_alive(self, clause: str) -> None:

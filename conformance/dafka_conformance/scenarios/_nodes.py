@@ -1,0 +1,29 @@
+"""What scenarios of several roles have in common: a peer that falls silent, and how much is much."""
+
+from __future__ import annotations
+
+from dafka_conformance.stage.peer import Peer
+from dafka_conformance.stage.stage import Stage
+
+MIB = 1024 * 1024
+SILENCE_MAX_S = 8.0
+"""How long a node may take to drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
+
+
+def silence_s(stage: Stage) -> float:
+    """For how long a peer has to be silent: a target that is given little patience keeps its own time all the same."""
+    return SILENCE_MAX_S * max(stage.patience, 1.0)
+
+
+async def until_dropped(stage: Stage, peer: Peer) -> bool:
+    """No tower tells of the peer any more; waits until the target drops its connection, or long enough for that.
+
+    Gives whether it did.
+    """
+    stage.introductions.withdraw(peer.address)
+    stage.trace.note(f"no tower tells of {peer.label} any more")
+    before = dict(+peer.subscriptions)
+    return await stage.wait(
+        lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()),
+        silence_s(stage) / stage.patience,
+    )
