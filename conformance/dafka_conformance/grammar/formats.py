@@ -29,6 +29,7 @@ Value: TypeAlias = int | bytes | tuple[bytes, ...]
 
 _CONTENT_RULE = "frame"
 _TOPIC_END = b"\0"
+_VERSION_PLACE = 2
 _LIBDAFKA_LACKS = {("ACK", "address")}
 
 
@@ -132,7 +133,9 @@ class _Content:
     """A ZeroMQ frame of its own."""
 
 
-_Codec: TypeAlias = _Literal | _Number | _Counted | _Content
+_InFrame: TypeAlias = _Literal | _Number | _Counted
+_Codec: TypeAlias = _InFrame | _Content
+_Layout: TypeAlias = tuple[tuple[str, _InFrame], ...]
 
 
 @attrs.frozen
@@ -150,6 +153,7 @@ class MessageFormat:
     fields: tuple[tuple[str, _Codec], ...]
     field_names: tuple[str, ...] = attrs.field(init=False)
     has_content: bool = attrs.field(init=False)
+    _layouts: Mapping[Dialect, _Layout] = attrs.field(init=False, repr=False, eq=False)
 
     @field_names.default
     def _list_names(self) -> tuple[str, ...]:
@@ -159,21 +163,23 @@ class MessageFormat:
     def _find_content(self) -> bool:
         return any(isinstance(codec, _Content) for _, codec in self.fields)
 
+    @_layouts.default
+    def _lay_out(self) -> Mapping[Dialect, _Layout]:
+        """The fields that stand in one frame, in order: all but the content."""
+        fields = tuple((name, codec) for name, codec in self.fields if not isinstance(codec, _Content))
+        behind_topic = fields[_VERSION_PLACE:]
+        return {
+            Dialect.RFC46: fields,
+            Dialect.LIBDAFKA: tuple(field for field in behind_topic if (self.name, field[0]) not in _LIBDAFKA_LACKS),
+        }
+
     def frame_count(self, dialect: Dialect) -> int:
         """How many frames the message has."""
         return (2 if dialect is Dialect.RFC46 else 1) + self.has_content
 
-    def layout(self, dialect: Dialect) -> list[tuple[str, _Codec]]:
-        """The fields that stand in one frame, in order: all but the content."""
-        fields = [field for field in self.fields if not isinstance(field[1], _Content)]
-        if dialect is Dialect.LIBDAFKA:
-            version = next(index for index, (name, _) in enumerate(fields) if name == "version")
-            fields = [field for field in fields[version:] if (self.name, field[0]) not in _LIBDAFKA_LACKS]
-        return fields
-
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
         """The message's frames."""
-        written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self.layout(dialect))  # type: ignore[union-attr]
+        written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self._layouts[dialect])
         if dialect is Dialect.RFC46:
             frames = [self.id + message.topic, written]
         else:
@@ -192,9 +198,9 @@ class MessageFormat:
                 raise FrameError(self.name, "topic", "the topic frame has no NUL octet after the topic")
             frame, at = frames[0], len(topic) + 2
         values: dict[str, Value] = {}
-        for name, codec in self.layout(dialect):
+        for name, codec in self._layouts[dialect]:
             try:
-                value, after = codec.read(frame, at)  # type: ignore[union-attr]
+                value, after = codec.read(frame, at)
             except ValueError as error:
                 raise FrameError(self.name, name, f"{name}, at octet {at}: {error}") from None
             if not isinstance(codec, _Literal):
@@ -254,7 +260,9 @@ class Formats:
 
 
 def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str, Expression]) -> MessageFormat:
-    if len(parts) < 3 or not isinstance(parts[1], Octets) or len(parts[1].value) != 1:
+    command_id = parts[1] if len(parts) > 1 else None
+    is_version = parts[_VERSION_PLACE : _VERSION_PLACE + 1] == (Reference("version"),)
+    if not is_version or not isinstance(command_id, Octets) or len(command_id.value) != 1:
         raise GrammarError(f"the rule {name} must begin with signature, a command id such as %d'M', and version")
     fields: list[tuple[str, _Codec]] = []
     for index, part in enumerate(parts):
@@ -262,7 +270,7 @@ def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str,
         if not field:
             raise GrammarError(f"the rule {name}: part {index + 1} must be the name of a field")
         fields.append((field, _compile(part, rules, field)))
-    return MessageFormat(name, parts[1].value, tuple(fields))
+    return MessageFormat(name, command_id.value, tuple(fields))
 
 
 def _compile(expression: Expression, rules: Mapping[str, Expression], name: str) -> _Codec:

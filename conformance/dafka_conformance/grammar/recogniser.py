@@ -34,10 +34,12 @@ class Recogniser:
     """Everything that has been said in one cluster so far."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
-        self._start = _State()
-        _connect(rules[START_RULE], rules, self._start, _State())
-        self._reached: dict[Terminal, dict[_Binding, set[_State]]] = {}
-        self._terminals = set(_terminals(self._start))
+        start = _State()
+        _connect(rules[START_RULE], rules, start, _State())
+        self._terminals = set(_terminals(start))
+        self._reached: set[tuple[_Binding, _State]] = set()
+        self._open: dict[Terminal, list[tuple[_Binding, _State]]] = {}
+        self._reach((), start)
 
     def roles_of(self, message: str) -> set[Role]:
         """The roles that may say it, by its prefixes in the rules."""
@@ -51,25 +53,20 @@ class Recogniser:
             for fact, part in _FACTS.get(message.name, {}).items()
         }
         is_accepted = False
-        for binding, state in list(self._continuable(terminal)):
+        for binding, state in tuple(self._open.get(terminal, ())):
             joined = _join(dict(binding), facts, message.name)
             if joined is not None:
                 is_accepted = True
-                self._reach(joined, state)
+                self._reach(tuple(sorted(joined.items())), state)
         return is_accepted
 
-    def _continuable(self, terminal: Terminal) -> Iterator[tuple[_Binding, _State]]:
-        """What a terminal may follow, with what that was about, and where it leads."""
-        for follower in _moves(self._start, terminal):
-            yield (), follower
-        for binding, states in self._reached.get(terminal, {}).items():
-            for state in states:
-                yield binding, state
-
-    def _reach(self, facts: Mapping[str, bytes], state: _State) -> None:
-        binding = tuple(sorted(facts.items()))
+    def _reach(self, binding: _Binding, state: _State) -> None:
+        """Some dialogue, about this, has come to this point: what may follow is open from now on."""
+        if (binding, state) in self._reached:
+            return
+        self._reached.add((binding, state))
         for terminal, follower in _all_moves(state):
-            self._reached.setdefault(terminal, {}).setdefault(binding, set()).add(follower)
+            self._open.setdefault(terminal, []).append((binding, follower))
 
 
 _FACTS: Mapping[str, Mapping[str, str]] = {
@@ -140,10 +137,6 @@ def _all_moves(state: _State) -> Iterator[tuple[Terminal, _State]]:
         new = [follower for follower in here.silent if follower not in seen]
         seen.update(new)
         waiting += new
-
-
-def _moves(state: _State, terminal: Terminal) -> Iterator[_State]:
-    return (follower for found, follower in _all_moves(state) if found == terminal)
 
 
 def _terminals(start: _State) -> Iterator[Terminal]:
