@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
 import pytest
-from mutants import Mutant
+from mutants import Mutant, accept_any, accept_trailing
 
 from dafka import wire
 from dafka.errors import WireError
@@ -191,27 +192,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only records tell it of a gap."""
     monkeypatch.setattr(ConsumerMachine, "_receive_head", lambda _self, _head, _now: [])
-
-
-def _accepting(field: str) -> Apply:
-    """A field that has one value by the grammar is read, and not looked at."""
-
-    def apply(monkeypatch: pytest.MonkeyPatch) -> None:
-        literal = Reader.literal
-
-        def read(self: Reader, expected: bytes, name: str) -> None:
-            if name == field:
-                self.octets(len(expected), name)
-            else:
-                literal(self, expected, name)
-
-        monkeypatch.setattr(Reader, "literal", read)
-
-    return apply
-
-
-def _accept_trailing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Reader, "end", lambda _self: None)
 
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,28 +575,28 @@ MUTANTS: list[Mutant] = [
         "consumer.signature",
         "signature.discarded",
         "a RECORD with the signature AAA0 was not discarded",
-        _accepting("signature"),
+        partial(accept_any, "signature"),
     ),
     Mutant(
         "consumer-accepts-versions",
         "consumer.version",
         "version.discarded",
         "a RECORD with the version 00 was not discarded",
-        _accepting("version"),
+        partial(accept_any, "version"),
     ),
     Mutant(
         "consumer-accepts-unknown-commands",
         "consumer.unknown-command",
         "robust.unknown-command",
         "a STORE-HELLO with the id b'Z' was not discarded: it caused a CONSUMER-HELLO",
-        _accepting("command"),
+        partial(accept_any, "command"),
     ),
     Mutant(
         "consumer-accepts-trailing-octets",
         "consumer.trailing-octets",
         "robust.malformed",
         "a HEAD with 1 octets behind its last field was not discarded: it caused a FETCH",
-        _accept_trailing,
+        accept_trailing,
     ),
     Mutant(
         "consumer-accepts-truncated-fields",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from dafka.wire.primitives import Reader
 from dafka_conformance.model import Dialect
 from dafka_conformance.targets.base import Target
 
@@ -32,3 +33,21 @@ class Mutant:
     apply: Callable[[pytest.MonkeyPatch], None]
     dialect: Dialect = Dialect.RFC46
     target: Callable[[], Target] | None = None
+
+
+def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
+    """A field that has one value by the grammar is read, and not looked at."""
+    literal = Reader.literal
+
+    def read(self: Reader, expected: bytes, name: str) -> None:
+        if name == field:
+            self.octets(len(expected), name)
+        else:
+            literal(self, expected, name)
+
+    patch.setattr(Reader, "literal", read)
+
+
+def accept_trailing(patch: pytest.MonkeyPatch) -> None:
+    """What follows a message's last field is not looked at."""
+    patch.setattr(Reader, "end", lambda _self: None)

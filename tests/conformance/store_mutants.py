@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 from mutant_process import process_target
-from mutants import Mutant
+from mutants import Mutant, accept_any
 
 from dafka import wire
 from dafka.protocol import StoreMachine
@@ -83,19 +83,6 @@ def swap_contents(messages: list[Any]) -> list[Any]:
 def answer_one_more(patch: Patch) -> None:
     offer = ReplyQueue.offer
     patch.setattr(ReplyQueue, "offer", lambda self, fetch: offer(self, attrs.evolve(fetch, count=fetch.count + 1)))
-
-
-def accept_any(field: str, patch: Patch) -> None:
-    """A field of fixed octets may have any."""
-    literal = Reader.literal
-
-    def read(self: Reader, expected: bytes, name: str) -> None:
-        if name == field:
-            self.octets(len(expected), name)
-        else:
-            literal(self, expected, name)
-
-    patch.setattr(Reader, "literal", read)
 
 
 def match_prefixes(patch: Patch) -> None:
