@@ -10,6 +10,10 @@ from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
 from dafka_conformance.stage.trace import Heard
 
+BURST_RECORDS = 1000
+REPEATS = 3
+OTHER_CONTENT = b"another record's content"
+
 
 def acknowledges(partition: Partition, sequence: int) -> Callable[[Message], bool]:
     """Is a message an ACK of this record, or of a later one?"""
@@ -129,3 +133,8 @@ async def own_address(stage: Stage, peer: Peer, name: str, clause: str) -> bytes
     await stage.wait(lambda: bool(find()))
     stage.require(clause, bool(find()), f"the store has no subscription for {name} with an address of its own")
     return find()
+
+
+def nth(number: int) -> str:
+    """An ordinal, for a finding."""
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
