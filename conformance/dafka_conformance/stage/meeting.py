@@ -183,7 +183,8 @@ class Meeting(Hearing):
         self.require("beacon.interval", is_found, problem)
         is_heard = await self.wait(lambda: self._endpoints() <= self._ear.connected)
         silent = ", ".join(sorted(self._endpoints() - self._ear.connected))
-        self.require("publisher.bound", is_heard, f"nobody answers at the endpoint that the beacon tells: {silent}")
+        problem = self.died() or f"nobody answers at the endpoint that the beacon tells: {silent}"
+        self.require("publisher.bound", is_heard, problem)
         await trio.sleep(SETTLE_S)
         if isinstance(self.introductions, TowerLink):
             await self._check_alone(self.introductions.pub_endpoint)
