@@ -15,6 +15,7 @@ __all__ = [
     "LocalError",
     "RemoteError",
     "StorageBusyError",
+    "StorageCorruptError",
     "StorageError",
     "StorageFormatError",
     "StorageSequenceError",
@@ -82,6 +83,21 @@ class StorageBusyError(StorageError):
 
 class StorageFormatError(StorageError):
     """What stands at this place is not a storage of ours, or is of a newer version."""
+
+
+class StorageCorruptError(StorageError):
+    """Records are held here, but what stands in their place is not what was written.
+
+    Attributes:
+        end_sequence: the sequence after the damage: from there on records can be read again, if there are any.
+    """
+
+    def __init__(self, message: str, end_sequence: int) -> None:
+        self.end_sequence = end_sequence
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[StorageCorruptError], tuple[str, int]]:
+        return type(self), (str(self), self.end_sequence)
 
 
 class StorageSequenceError(StorageError):

@@ -15,7 +15,7 @@ import attrs
 
 from dafka.errors import WireError
 
-__all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "new_address"]
+__all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "join", "new_address"]
 
 RECORD_MEMORY_BYTES = 64
 """What a record takes in memory beyond its content: an object and a place in a list."""
@@ -82,11 +82,14 @@ class RecordBatch:
     """A run of consecutive records of one partition: what every hot path takes and returns.
 
     `contents[0]` has sequence `first_sequence`, each next one the sequence after. Iterating gives `Record`s.
+    `stored_at`, where a storage was asked for it, is when each of them was stored, in milliseconds since 1970, UTC;
+    None elsewhere, for a time does not travel on the wire.
     """
 
     partition: Partition
     first_sequence: int
     contents: Sequence[bytes]
+    stored_at: Sequence[int] | None = None
 
     @property
     def end_sequence(self) -> int:
@@ -109,7 +112,8 @@ class RecordBatch:
         stop = max(end_sequence - self.first_sequence, start)
         if start == 0 and stop >= len(self.contents):
             return self
-        return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop])
+        times = None if self.stored_at is None else self.stored_at[start:stop]
+        return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop], times)
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -118,3 +122,14 @@ class RecordBatch:
         partition = self.partition
         for sequence, content in enumerate(self.contents, self.first_sequence):
             yield Record(partition, sequence, content)
+
+
+def join(runs: Sequence[RecordBatch]) -> RecordBatch:
+    """Runs of one partition, each following the one before, as one. Its times are known where all of theirs are."""
+    first = runs[0]
+    if len(runs) == 1:
+        return first
+    contents = [content for run in runs for content in run.contents]
+    times = [run.stored_at for run in runs if run.stored_at is not None]
+    stored_at = [time for each in times for time in each] if len(times) == len(runs) else None
+    return RecordBatch(first.partition, first.first_sequence, contents, stored_at)

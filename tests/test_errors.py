@@ -3,12 +3,21 @@ import pickle
 import pytest
 
 from dafka import errors
-from dafka.errors import ConfigError, DafkaError, LocalError, RemoteError, UnacknowledgedError, WireError
+from dafka.errors import (
+    ConfigError,
+    DafkaError,
+    LocalError,
+    RemoteError,
+    StorageCorruptError,
+    UnacknowledgedError,
+    WireError,
+)
 
 KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all__]
 SPECIAL: dict[type[DafkaError], DafkaError] = {
     WireError: WireError("version", "01", 3),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2),
+    StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"errors", "records", "config", "plugins"}
+VOCABULARY = {"errors", "groups", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
@@ -57,7 +57,7 @@ CONFORMANCE = {
 SUITE_MAY_IMPORT = {
     "stage": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
-    "targets.process": ("dafka.roles.scope",),
+    "targets.process": ("dafka.groups",),
 }
 """What the suite knows of the package that it is shipped with: the moving of frames, one exception out of a group of
 one, and, as a target among others, its roles."""

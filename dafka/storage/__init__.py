@@ -1,5 +1,23 @@
 """Where records live: one interface, found by URL, ours and anybody's."""
 
-from dafka.storage.base import READ_BYTES, PartitionInfo, Storage, open_storage, read_range
+from dafka.storage.base import (
+    READ_BYTES,
+    Damage,
+    PartitionInfo,
+    Retention,
+    Storage,
+    StorageStatistics,
+    open_storage,
+    read_range,
+)
 
-__all__ = ["READ_BYTES", "PartitionInfo", "Storage", "open_storage", "read_range"]
+__all__ = [
+    "READ_BYTES",
+    "Damage",
+    "PartitionInfo",
+    "Retention",
+    "Storage",
+    "StorageStatistics",
+    "open_storage",
+    "read_range",
+]

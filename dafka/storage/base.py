@@ -3,6 +3,9 @@
 A storage holds partitions; a partition is a run of consecutive records, each with its content and the time at which
 it was stored. One process writes; any number read, in other processes too, while it writes. A plugin registers, in
 the entry-point group `dafka.storage`, a function that opens it. `dafka.testing.check_storage` judges one.
+
+Times are whole milliseconds since 1970, UTC. Within a partition they never go back: while a clock that was set back
+catches up, records have the time of the one before.
 """
 
 from __future__ import annotations
@@ -25,12 +28,15 @@ READ_BYTES = 2**20
 class PartitionInfo:
     """What a storage holds of a partition: records from `earliest_sequence` up to, not including, `end_sequence`.
 
-    `content_bytes` adds up their contents. Records before the earliest have been trimmed.
+    `content_bytes` adds up their contents; the times are those of the first and the last of them, None where there is
+    none. Records before the earliest have been trimmed.
     """
 
     earliest_sequence: int = 0
     end_sequence: int = 0
     content_bytes: int = 0
+    earliest_stored_at: int | None = None
+    latest_stored_at: int | None = None
 
     @property
     def count(self) -> int:
@@ -45,6 +51,52 @@ class PartitionInfo:
                 f"{batch.partition}: sequence {batch.first_sequence} would leave {problem}, "
                 f"expected {self.end_sequence}"
             )
+
+
+@attrs.frozen
+class StorageStatistics:
+    """What a storage holds altogether. `stored_bytes` is what that takes on the medium, indexes and logs included."""
+
+    partitions: int
+    records: int
+    content_bytes: int
+    stored_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class Retention:
+    """What a partition may keep; its oldest records go as soon as one of the limits says so. None: no such limit.
+
+    `age_ms` counts from when a record was stored; `bytes_max` is of contents.
+    """
+
+    age_ms: int | None = None
+    bytes_max: int | None = None
+    records_max: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(limit is not None for limit in (self.age_ms, self.bytes_max, self.records_max))
+
+
+@attrs.frozen
+class Damage:
+    """Something in a storage that is not as it was written: where it stands, what is wrong, and which records it hits.
+
+    `partition` is None, and the sequences are 0, where no particular records are concerned.
+    """
+
+    place: str
+    reason: str
+    partition: Partition | None = None
+    first_sequence: int = 0
+    end_sequence: int = 0
+
+    def __str__(self) -> str:
+        if self.partition is None:
+            return f"{self.place}: {self.reason}"
+        last = self.end_sequence - 1
+        which = f"sequence {last}" if last <= self.first_sequence else f"sequences {self.first_sequence} to {last}"
+        return f"{self.partition}, {which}: {self.reason} ({self.place})"
 
 
 class Storage(Protocol):
@@ -62,26 +114,64 @@ class Storage(Protocol):
         this is, to resume its partition.
         """
 
+    @property
+    def repairs(self) -> Sequence[Damage]:
+        """What opening found damaged and cut away, such as the torn end of what a killed process was writing."""
+
     async def append(self, batches: Sequence[RecordBatch]) -> None:
-        """Adds records, all or none, and returns when they are durable.
+        """Adds records, all or none, and returns when they are durable (as far as the storage's options say).
 
         Each batch continues its partition; the first of a new partition may begin anywhere. One without records
-        changes nothing. Raises `StorageSequenceError` otherwise.
+        changes nothing. Raises `StorageSequenceError` otherwise. Records are stored at the time that their batch
+        gives, or else now.
         """
 
     async def read(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int = READ_BYTES
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
     ) -> RecordBatch | None:
         """The records from `first_sequence` on: at most `count`, of about `bytes_max` together, at least one.
 
-        None where the partition does not hold that sequence.
+        None where the partition does not hold that sequence. `stored_at` is given where `with_times` asks for it.
+        Raises `StorageCorruptError` where the first of them is held but damaged; damage further on ends the batch
+        before it.
         """
+
+    async def find_time(self, partition: Partition, stored_at: int) -> int:
+        """The sequence of the first record held that was stored at this time or later; if none was, the end."""
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """What is held of every partition, or of one topic's."""
 
+    async def statistics(self) -> StorageStatistics:
+        """What is held altogether."""
+
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """Drops the records before `earliest_sequence`. The partition goes on where it stands."""
+
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        """Drops all records of a partition, and lets it go on at `next_sequence`: those between are to be had nowhere.
+
+        Raises `StorageSequenceError` where the partition has come that far already. An unknown one is begun.
+        """
+
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        """Drops what these limits do not keep, of every partition or of one topic's, while others read and append.
+
+        May keep somewhat more, where that spares work (a file log drops whole segments), but nothing of a partition
+        whose every record is too old, or where a limit is 0. Gives the new earliest sequence of those that lost any.
+        """
+
+    async def flush(self) -> None:
+        """Returns when everything appended is durable, whatever the storage's options leave to the system."""
+
+    async def check(self) -> list[Damage]:
+        """What is wrong with the medium beyond what reading every record shows. Takes as long as it takes."""
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
         """Makes a consumer's positions (the next sequence of each partition) durable, under its name."""
@@ -89,9 +179,12 @@ class Storage(Protocol):
     async def load_positions(self, name: str) -> dict[Partition, int]:
         """The positions last saved under this name; none for a name never used."""
 
+    async def position_names(self) -> list[str]:
+        """The names under which positions were saved, in order."""
+
 
 def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:
-    """Opens a storage for the length of a block: `sqlite:PATH`, `memory:`, or an installed plugin's.
+    """Opens a storage for the length of a block: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or an installed plugin's.
 
     Raises `StorageError` where the scheme is unknown; on entering, `StorageFormatError` where what stands there is
     not a storage of that kind, and, unless `read_only`, `StorageBusyError` where another writer has it open.
@@ -106,11 +199,11 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
 
 
 async def read_range(
-    storage: Storage, partition: Partition, first_sequence: int, end_sequence: int
+    storage: Storage, partition: Partition, first_sequence: int, end_sequence: int, *, with_times: bool = False
 ) -> AsyncIterator[RecordBatch]:
     """Reads a range lazily, batch by batch, up to its end or the partition's."""
     while first_sequence < end_sequence:
-        batch = await storage.read(partition, first_sequence, end_sequence - first_sequence)
+        batch = await storage.read(partition, first_sequence, end_sequence - first_sequence, with_times=with_times)
         if batch is None:
             return
         yield batch

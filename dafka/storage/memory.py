@@ -1,25 +1,115 @@
-"""Storage in this process's memory, `memory:`, for tests and relays. Nothing outlives the block."""
+"""Storage in this process's memory, `memory:`, for tests and relays. Nothing outlives the block.
+
+`memory:?records_max=N&bytes_max=N` bounds it, all partitions together: what was appended first goes first. A record
+counts what it takes in memory, which is somewhat more than its content.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
-from dafka.errors import StorageError
-from dafka.protocol.window import Window
-from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage.base import READ_BYTES, PartitionInfo, Storage
+from dafka.errors import StorageError, StorageSequenceError
+from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, Retention, Storage, StorageStatistics
+from dafka.storage.support import now_ms, parse_place, stamp, whole_number
+
+RUN_RECORDS_MAX = 4096
+"""Longer runs are cut, so that memory is given back while a long one is being trimmed."""
+
+
+class _Log:
+    """One partition: runs of records, each stored at one time."""
+
+    def __init__(self, first_sequence: int) -> None:
+        self.earliest_sequence = first_sequence
+        self.end_sequence = first_sequence
+        self.content_bytes = 0
+        self.latest_stored_at = 0
+        self.runs: deque[RecordBatch] = deque()
+
+    def info(self) -> PartitionInfo:
+        times = (self.runs[0].stored_at, self.runs[-1].stored_at) if self.runs else (None, None)
+        earliest_at, latest_at = (None if time is None else time[0] for time in times)
+        return PartitionInfo(self.earliest_sequence, self.end_sequence, self.content_bytes, earliest_at, latest_at)
+
+    def push(self, run: RecordBatch) -> None:
+        assert run.stored_at is not None
+        if not self.runs:
+            self.earliest_sequence = run.first_sequence
+        self.runs.append(run)
+        self.end_sequence = run.end_sequence
+        self.content_bytes += run.content_bytes
+        self.latest_stored_at = run.stored_at[0]
+
+    def read(self, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
+        if not self.earliest_sequence <= first_sequence < self.end_sequence:
+            return None
+        index = bisect_right(self.runs, first_sequence, key=lambda run: run.first_sequence) - 1
+        run = self.runs[index].between(first_sequence, first_sequence + count)
+        size = 0
+        for kept, content in enumerate(run.contents):
+            size += len(content)
+            if size > bytes_max and kept:
+                return run.between(first_sequence, first_sequence + kept)
+        return run
+
+    def find_time(self, stored_at: int) -> int:
+        index = bisect_left(self.runs, stored_at, key=lambda run: run.stored_at[0] if run.stored_at else 0)
+        return self.runs[index].first_sequence if index < len(self.runs) else self.end_sequence
+
+    def trim(self, earliest_sequence: int) -> int:
+        """Gives the memory that was freed."""
+        freed = 0
+        while self.runs and self.earliest_sequence < earliest_sequence:
+            run = self.runs.popleft()
+            rest = run.between(earliest_sequence, run.end_sequence)
+            if len(rest):
+                self.runs.appendleft(rest)
+            freed += run.memory_bytes - rest.memory_bytes
+            self.content_bytes -= run.content_bytes - rest.content_bytes
+            self.earliest_sequence = rest.first_sequence if len(rest) else run.end_sequence
+        return freed
+
+    def surplus(self, retention: Retention, time_ms: int) -> int:
+        """The sequence before which the limits keep nothing."""
+        earliest = self.earliest_sequence
+        if retention.records_max is not None:
+            earliest = max(earliest, self.end_sequence - retention.records_max)
+        if retention.age_ms is not None:
+            earliest = max(earliest, self.find_time(time_ms - retention.age_ms))
+        if retention.bytes_max is not None:
+            earliest = max(earliest, self._cut_bytes(self.content_bytes - retention.bytes_max))
+        return earliest
+
+    def _cut_bytes(self, surplus: int) -> int:
+        """The sequence after the oldest records that hold so many octets."""
+        for run in self.runs:
+            for sequence, content in enumerate(run.contents, run.first_sequence):
+                if surplus <= 0:
+                    return sequence
+                surplus -= len(content)
+        return self.end_sequence
 
 
 class MemoryStorage:
     """See `Storage`: the reference for the others, and the shortest."""
 
-    def __init__(self) -> None:
+    repairs: Sequence[Damage] = ()
+
+    def __init__(self, records_max: int | None = None, bytes_max: int | None = None) -> None:
+        """`bytes_max` is of memory."""
         self.identity = new_address()
-        self._windows: dict[Partition, Window] = {}
-        self._content_bytes: dict[Partition, int] = {}  # a window's own count lets go of whole runs alone
+        self._records_max = records_max
+        self._bytes_max = bytes_max
+        self._logs: dict[Partition, _Log] = {}
+        self._records = 0
+        self._memory_bytes = 0
+        self._order: deque[tuple[Partition, int]] = deque()  # each run's partition and end, as they were appended
         self._positions: dict[str, dict[Partition, int]] = {}
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
@@ -31,56 +121,151 @@ class MemoryStorage:
             end = ends.get(batch.partition, self._info(batch.partition).end_sequence)
             PartitionInfo(0, end).check_append(batch)
             ends[batch.partition] = batch.end_sequence
+        time_ms = now_ms()
         for batch in batches:
-            window = self._windows.setdefault(batch.partition, Window(batch.partition, batch.first_sequence))
-            window.push(batch.contents)
-            self._content_bytes[batch.partition] = self._content_bytes.get(batch.partition, 0) + batch.content_bytes
+            self._push(batch, time_ms)
+        self._drop_oldest()
 
     async def read(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int = READ_BYTES
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
         await trio.lowlevel.checkpoint()
-        window = self._windows.get(partition)
-        return None if window is None or count < 1 else window.read(first_sequence, count, bytes_max)
+        log = self._logs.get(partition)
+        batch = None if log is None or count < 1 else log.read(first_sequence, count, bytes_max)
+        if batch is None or with_times:
+            return batch
+        return RecordBatch(partition, batch.first_sequence, batch.contents)
+
+    async def find_time(self, partition: Partition, stored_at: int) -> int:
+        """See `Storage.find_time`."""
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        return 0 if log is None else log.find_time(stored_at)
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """See `Storage.partitions`."""
         await trio.lowlevel.checkpoint()
-        return {
-            partition: self._info(partition) for partition in self._windows if topic is None or partition.topic == topic
-        }
+        return {partition: log.info() for partition, log in self._logs_of(topic).items()}
+
+    async def statistics(self) -> StorageStatistics:
+        """See `Storage.statistics`."""
+        await trio.lowlevel.checkpoint()
+        content_bytes = sum(log.content_bytes for log in self._logs.values())
+        return StorageStatistics(len(self._logs), self._records, content_bytes, self._memory_bytes)
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """See `Storage.trim`."""
         await trio.lowlevel.checkpoint()
-        window = self._windows.get(partition)
-        while window is not None and window.first_sequence < min(earliest_sequence, window.end_sequence):
-            dropped = window.read(window.first_sequence, earliest_sequence - window.first_sequence, READ_BYTES)
-            assert dropped is not None
-            window.release(dropped.end_sequence)
-            self._content_bytes[partition] -= dropped.content_bytes
+        if partition in self._logs:
+            self._trim(self._logs[partition], earliest_sequence)
+
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.skip`."""
+        await trio.lowlevel.checkpoint()
+        log = self._logs.setdefault(partition, _Log(next_sequence))
+        if next_sequence < log.end_sequence:
+            raise StorageSequenceError(f"{partition}: it has come to {log.end_sequence}, beyond {next_sequence}")
+        self._trim(log, log.end_sequence)
+        log.earliest_sequence = log.end_sequence = next_sequence
+
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        """See `Storage.retain`."""
+        await trio.lowlevel.checkpoint()
+        moved = {}
+        time_ms = now_ms()
+        for partition, log in self._logs_of(topic).items():
+            if self._trim(log, log.surplus(retention, time_ms)):
+                moved[partition] = log.earliest_sequence
+        return moved
+
+    async def flush(self) -> None:
+        """See `Storage.flush`. Nothing here is ever durable."""
+        await trio.lowlevel.checkpoint()
+
+    async def check(self) -> list[Damage]:
+        """See `Storage.check`. Memory is believed."""
+        await trio.lowlevel.checkpoint()
+        return []
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
         """See `Storage.save_positions`."""
         await trio.lowlevel.checkpoint()
-        self._positions.setdefault(name, {}).update(positions)
+        if positions:
+            self._positions.setdefault(name, {}).update(positions)
 
     async def load_positions(self, name: str) -> dict[Partition, int]:
         """See `Storage.load_positions`."""
         await trio.lowlevel.checkpoint()
         return dict(self._positions.get(name, {}))
 
+    async def position_names(self) -> list[str]:
+        """See `Storage.position_names`."""
+        await trio.lowlevel.checkpoint()
+        return sorted(self._positions)
+
+    def _push(self, batch: RecordBatch, time_ms: int) -> None:
+        log = self._logs.setdefault(batch.partition, _Log(batch.first_sequence))
+        for run in stamp(batch, time_ms, log.latest_stored_at):
+            for first_sequence in range(run.first_sequence, run.end_sequence, RUN_RECORDS_MAX):
+                part = run.between(first_sequence, first_sequence + RUN_RECORDS_MAX)
+                log.push(part)
+                self._order.append((batch.partition, part.end_sequence))
+                self._records += len(part)
+                self._memory_bytes += part.memory_bytes
+
+    def _drop_oldest(self) -> None:
+        """Keeps within the bounds: of the run that reaches one, only as much goes as must."""
+        while self._order:
+            partition, end_sequence = self._order[0]
+            log = self._logs[partition]
+            surplus = self._surplus(log.runs[0]) if log.earliest_sequence < end_sequence else 0
+            if surplus:
+                self._trim(log, log.earliest_sequence + surplus)
+            elif log.earliest_sequence >= end_sequence:
+                self._order.popleft()
+            else:
+                return
+
+    def _surplus(self, run: RecordBatch) -> int:
+        """How many of its first records must go."""
+        records = 0 if self._records_max is None else self._records - self._records_max
+        memory_bytes = 0 if self._bytes_max is None else self._memory_bytes - self._bytes_max
+        for count, content in enumerate(run.contents):
+            if count >= records and memory_bytes <= 0:
+                return count
+            memory_bytes -= len(content) + RECORD_MEMORY_BYTES
+        return len(run)
+
+    def _trim(self, log: _Log, earliest_sequence: int) -> bool:
+        """Tells whether records were dropped."""
+        before = log.earliest_sequence
+        self._memory_bytes -= log.trim(earliest_sequence)
+        self._records -= log.earliest_sequence - before
+        return log.earliest_sequence > before
+
     def _info(self, partition: Partition) -> PartitionInfo:
-        window = self._windows.get(partition)
-        if window is None:
-            return PartitionInfo()
-        return PartitionInfo(window.first_sequence, window.end_sequence, self._content_bytes[partition])
+        log = self._logs.get(partition)
+        return PartitionInfo() if log is None else log.info()
+
+    def _logs_of(self, topic: str | None) -> dict[Partition, _Log]:
+        return {partition: log for partition, log in self._logs.items() if topic is None or partition.topic == topic}
 
 
 @asynccontextmanager
 async def open_memory(place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
-    """Opens `memory:`. Raises `StorageError` where a place is named, or another process's memory is wanted."""
-    if place or read_only:
+    """Opens `memory:`; see `open_storage`.
+
+    Raises `StorageError` where a place is named, or another process's memory is wanted.
+    """
+    options = {"records_max": whole_number(1), "bytes_max": whole_number(1)}
+    path, bounds = parse_place("memory", place, options)
+    if path or read_only:
         raise StorageError("storage 'memory:' has no place, and is gone when its process is")
-    yield MemoryStorage()
+    yield MemoryStorage(**bounds)

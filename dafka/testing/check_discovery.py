@@ -10,8 +10,8 @@ import trio
 
 from dafka.discovery import Advertisement, Discovery, Report, Settled
 from dafka.errors import WireError
+from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
-from dafka.roles.scope import single_exception
 from dafka.wire import check_endpoint
 
 CANCEL_S = 1.0

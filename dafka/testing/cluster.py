@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
+from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.roles import (
     Consumer,
@@ -20,7 +21,6 @@ from dafka.roles import (
     serve_store,
     serve_tower,
 )
-from dafka.roles.scope import single_exception
 
 
 @attrs.frozen

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import attrs
+
 from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import PartitionInfo, Storage
+from dafka.storage import PartitionInfo, Storage, read_range
 
 MIB = 2**20
+
+SEQUENCE_BEYOND = 2**64 - 1
+"""More than any storage needs to count to; asking for it is no mistake."""
 
 
 def new_partition() -> Partition:
@@ -54,11 +59,32 @@ async def read_all(storage: Storage, partition: Partition, first_sequence: int =
     return contents
 
 
+async def read_times(storage: Storage, partition: Partition, first_sequence: int) -> list[int]:
+    """When the records from a sequence to the end were stored; they are the ones that `make_batch` made."""
+    info = (await storage.partitions(partition.topic))[partition]
+    times: list[int] = []
+    async for batch in read_range(storage, partition, first_sequence, info.end_sequence, with_times=True):
+        assert batch.stored_at is not None, "read(with_times=True) gives no times"
+        contents = make_contents(batch.first_sequence, len(batch))
+        assert batch.contents == contents, "read(with_times=True) gives other records"
+        assert len(batch.stored_at) == len(batch), f"{len(batch)} records are read with {len(batch.stored_at)} times"
+        times += batch.stored_at
+    return times
+
+
 async def read_info(storage: Storage, partition: Partition) -> PartitionInfo:
-    """What the storage says that it holds of a partition."""
-    infos = await storage.partitions(partition.topic)
+    """What the storage says that it holds of a partition, but for the times."""
+    infos = await list_partitions(storage, partition.topic)
     assert partition in infos, f"partitions({partition.topic!r}) does not know {partition!r}, which holds records"
     return infos[partition]
+
+
+async def list_partitions(storage: Storage, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+    """What the storage says that it holds, but for the times, which differ from run to run."""
+    return {
+        partition: attrs.evolve(info, earliest_stored_at=None, latest_stored_at=None)
+        for partition, info in (await storage.partitions(topic)).items()
+    }
 
 
 async def expect_contents(storage: Storage, partition: Partition, expected: list[bytes], first: int = 0) -> None:

@@ -5,14 +5,17 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import PartitionInfo, Storage, open_storage
+from dafka.storage import READ_BYTES, PartitionInfo, Retention, Storage, StorageStatistics, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import check_storage
+
+_ALL = 2**63
 
 THIRD_PARTY = '''
 """A storage plugin of somebody else: keeps a whole storage in a pickle, and writes it anew after each change."""
@@ -62,6 +65,14 @@ async def test_sqlite_keeps_the_contract(tmp_path: Path) -> None:
     await check_storage(lambda: open_storage(f"sqlite:{tmp_path}/store.db"), reopens=True)
 
 
+async def test_filelog_keeps_the_contract(tmp_path: Path) -> None:
+    await check_storage(lambda: open_storage(f"filelog:{tmp_path}/log"), reopens=True)
+
+
+async def test_filelog_of_small_segments_keeps_the_contract(tmp_path: Path) -> None:
+    await check_storage(lambda: open_storage(f"filelog:{tmp_path}/log?segment_bytes=1000&fsync=never"), reopens=True)
+
+
 async def test_memory_keeps_the_contract() -> None:
     await check_storage(lambda: open_storage("memory:"), reopens=False)
 
@@ -73,7 +84,7 @@ async def test_installed_plugin_keeps_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("third_party")
 def test_unknown_scheme_names_the_installed_ones() -> None:
-    with pytest.raises(StorageError, match=r"^unknown storage 'nope': installed are memory, pickle, sqlite$"):
+    with pytest.raises(StorageError, match=r"^unknown storage 'nope': installed are filelog, memory, pickle, sqlite$"):
         open_storage("nope:x")
 
 
@@ -102,30 +113,48 @@ class _TakesGaps(MemoryStorage):
         for batch in batches:
             end = (await self.partitions()).get(batch.partition, PartitionInfo()).end_sequence
             is_gap = end and batch.first_sequence > end and len(batches) == 1
-            joined.append(RecordBatch(batch.partition, end if is_gap else batch.first_sequence, batch.contents))
+            joined.append(attrs.evolve(batch, first_sequence=end if is_gap else batch.first_sequence))
         await super().append(joined)
 
 
 class _ReadsEverything(MemoryStorage):
     async def read(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int = 0
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
     ) -> RecordBatch | None:
-        return await super().read(partition, first_sequence, count, 2**40)
+        return await super().read(partition, first_sequence, count, 2**40, with_times=with_times)
 
 
 class _ReadsOneTooMany(MemoryStorage):
     async def read(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int = 0
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
     ) -> RecordBatch | None:
-        return await super().read(partition, first_sequence, count + 1, bytes_max)
+        return await super().read(partition, first_sequence, count + 1, bytes_max, with_times=with_times)
 
 
 class _ReadsFromTheEarliest(MemoryStorage):
     async def read(
-        self, partition: Partition, first_sequence: int, count: int, bytes_max: int = 0
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
     ) -> RecordBatch | None:
         earliest = (await self.partitions()).get(partition, PartitionInfo()).earliest_sequence
-        return await super().read(partition, max(first_sequence, earliest), count, bytes_max)
+        return await super().read(partition, max(first_sequence, earliest), count, bytes_max, with_times=with_times)
 
 
 class _MixesTopics(MemoryStorage):
@@ -173,6 +202,94 @@ class _NeverWaits(MemoryStorage):
         return {}
 
 
+class _SkipsBack(MemoryStorage):
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        await super().trim(partition, _ALL)
+        self._logs.pop(partition, None)
+        await super().skip(partition, next_sequence)
+
+
+class _KeepsWhatIsSkipped(MemoryStorage):
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        if log is None or next_sequence < log.end_sequence:
+            await super().skip(partition, next_sequence)
+        else:
+            log.end_sequence = next_sequence
+
+
+class _NeverRetains(MemoryStorage):
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        await trio.lowlevel.checkpoint()
+        return {}
+
+
+class _RetainsOneTooFew(MemoryStorage):
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        moved = await super().retain(retention, topic)
+        for partition, earliest in moved.items():
+            await self.trim(partition, earliest + 1)
+        infos = await self.partitions(topic)
+        return {partition: infos[partition].earliest_sequence for partition in moved}
+
+
+class _RetainsOfEveryTopic(MemoryStorage):
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        moved = await super().retain(retention)
+        return {partition: end for partition, end in moved.items() if topic in {None, partition.topic}}
+
+
+class _NamesAllRetained(MemoryStorage):
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        await super().retain(retention, topic)
+        return {partition: info.earliest_sequence for partition, info in (await self.partitions(topic)).items()}
+
+
+class _StampsAnew(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        await super().append([attrs.evolve(batch, stored_at=None) for batch in batches])
+
+
+class _LetsTimesGoBack(MemoryStorage):
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        for batch in batches:
+            log = self._logs.get(batch.partition)
+            if log is not None:
+                log.latest_stored_at = 0
+        await super().append(batches)
+
+
+class _GivesTimesUnasked(MemoryStorage):
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        return await super().read(partition, first_sequence, count, bytes_max, with_times=True)
+
+
+class _FindsLaterTimes(MemoryStorage):
+    async def find_time(self, partition: Partition, stored_at: int) -> int:
+        return await super().find_time(partition, stored_at + 1)
+
+
+class _CountsWhatIsTrimmed(MemoryStorage):
+    async def statistics(self) -> StorageStatistics:
+        records = sum(info.end_sequence for info in (await self.partitions()).values())
+        return attrs.evolve(await super().statistics(), records=records)
+
+
+class _NamesNobody(MemoryStorage):
+    async def position_names(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return []
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -188,6 +305,18 @@ class _NeverWaits(MemoryStorage):
         (_ReplacesPositions, "positions of 'alice"),
         (_TearsWhenCancelled, "a cancelled append of 500 to 0 left ends"),
         (_NeverWaits, "did not yield"),
+        (_SkipsBack, r"skip\(0\) of a partition that ends at 10 did not raise"),
+        (_KeepsWhatIsSkipped, r"after skip\(50\) it is listed as"),
+        (_NeverRetains, "expected 25 for each of three"),
+        (_RetainsOneTooFew, "left 29 of 40 records, 30 are within the limits"),
+        (_RetainsOfEveryTopic, "read gives None for sequence 0"),
+        (_NamesAllRetained, "and gave|names partitions"),
+        (_StampsAnew, "gave {}, expected 25|records are within"),
+        (_LetsTimesGoBack, "times that go back are read as"),
+        (_GivesTimesUnasked, "gives times that nobody asked for"),
+        (_FindsLaterTimes, r"find_time\("),
+        (_CountsWhatIsTrimmed, "50 records in 2 partitions are counted as"),
+        (_NamesNobody, "names of positions lack"),
     ],
 )
 async def test_check_storage_notices(broken: Callable[[], Storage], message: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from dafka.records import Partition, RecordBatch, decode_text
 from dafka.storage import open_storage
-from dafka.storage.schema import APPLICATION_ID, SCHEMA_VERSION
+from dafka.storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sqlite-schema.md").read_text("utf-8")
 
@@ -84,10 +84,10 @@ async def test_reader_cannot_write(store: sqlite3.Connection) -> None:
 
 
 async def test_every_query_runs(store: sqlite3.Connection) -> None:
-    assert len(QUERIES) == 8
+    assert len(QUERIES) == 11
     for statement in QUERIES:
         rows = store.execute(statement, {"address": A, "next_sequence": 0}).fetchall()
-        assert rows or "'2025-01-01" in statement, statement
+        assert rows or "'2025-01-01" in statement or "86400" in statement, statement
 
 
 async def test_heads_and_sizes(store: sqlite3.Connection) -> None:
@@ -141,6 +141,62 @@ async def test_records_between_two_times(store: sqlite3.Connection) -> None:
     for _, _, stored_at_utc, _ in rows:
         assert time.strftime("%Y-%m-%d", time.gmtime(now - 60)) <= stored_at_utc
     assert between(now - 7200, now - 3600) == between(now + 3600, now + 7200) == []
+
+
+async def test_records_between_two_times_are_sought_in_the_partitions_of_that_time(store: sqlite3.Connection) -> None:
+    statement = query("stored between two times")
+    plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    partitions, records = (
+        next(place for place, step in enumerate(plan) if step.startswith(f"SEARCH {table} USING"))
+        for table in ("partitions", "records")
+    )
+    assert partitions < records
+
+
+async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path) -> None:
+    statement = query("The first record of a partition that was stored")
+    times = [1735689600_000 + 1000 * each for each in (-9, -9, -1, -1, 0, 0, 5, 60, 61, 62)]
+    for count in range(1, len(times) + 1):
+        address = f"{count}"
+        partition = Partition("orders", address)
+        path = tmp_path / f"times{count}.db"
+        async with open_storage(f"sqlite:{path}") as storage:
+            await storage.append([RecordBatch(partition, 5, contents(5, count), times[:count])])
+            expected = await storage.find_time(partition, 1735689600_000)
+            with closing(sqlite3.connect(path)) as connection:
+                assert connection.execute(statement, {"address": address}).fetchall() == [(expected,)]
+                assert expected == 5 + min(count, 4)
+
+
+async def test_partitions_to_which_nothing_was_stored(store: sqlite3.Connection, tmp_path: Path) -> None:
+    statement = query("nothing was stored for a day")
+    assert store.execute(statement).fetchall() == []
+    path = tmp_path / "old.db"
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append(
+            [RecordBatch(Partition("orders", A), 0, [b"0"], [0]), RecordBatch(Partition("a", A), 0, [b"0"])]
+        )
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(statement).fetchall() == [("orders", A, "1970-01-01 00:00:00")]
+
+
+async def test_trimming_leaves_free_pages_that_vacuum_gives_back(tmp_path: Path) -> None:
+    path = tmp_path / "dafka.db"
+    partition = Partition("orders", A)
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([RecordBatch(partition, 0, [b"." * 1000] * 1000)])
+    size = path.stat().st_size
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.trim(partition, 900)
+    with closing(sqlite3.connect(path)) as connection:
+        ((free_bytes, file_bytes),) = connection.execute(query("How much of it is free")).fetchall()
+        assert file_bytes == path.stat().st_size == size
+        assert size * 0.85 < free_bytes < size
+        assert "`sqlite3 dafka.db VACUUM`" in PAGE
+        connection.execute("VACUUM")
+    assert path.stat().st_size < size * 0.2
+    async with open_storage(f"sqlite:{path}") as storage:
+        assert await storage.check() == []
 
 
 async def test_contents_that_are_json(store: sqlite3.Connection) -> None:

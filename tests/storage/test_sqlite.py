@@ -13,14 +13,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO
 
+import attrs
 import pytest
 import trio
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, open_storage, read_range
-from dafka.storage.schema import SCHEMA_VERSION
-from dafka.storage.sqlite import INSERT_BYTES_MAX, INSERT_RECORDS_MAX, READ_RECORDS_MAX, SqliteStorage
+from dafka.storage import PartitionInfo, Retention, Storage, open_storage, read_range
+from dafka.storage.sqlite import SqliteStorage
+from dafka.storage.sqlite.reading import READ_RECORDS_MAX
+from dafka.storage.sqlite.schema import SCHEMA_VERSION
+from dafka.storage.sqlite.writing import INSERT_BYTES_MAX, INSERT_RECORDS_MAX
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -28,6 +31,15 @@ PARTITION = Partition("orders", "A" * 32)
 def batch(first_sequence: int, count: int, size: int = 0, partition: Partition = PARTITION) -> RecordBatch:
     contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
     return RecordBatch(partition, first_sequence, contents)
+
+
+async def held(storage: Storage) -> dict[Partition, PartitionInfo]:
+    """What is held, whenever it was stored."""
+    infos = await storage.partitions()
+    return {
+        partition: attrs.evolve(info, earliest_stored_at=None, latest_stored_at=None)
+        for partition, info in infos.items()
+    }
 
 
 @pytest.fixture
@@ -184,7 +196,13 @@ async def test_reader_cannot_write(url: str, path: Path) -> None:
             await storage.trim(PARTITION, 1)
         with pytest.raises(StorageError, match="was opened for reading only"):
             await storage.save_positions("name", {PARTITION: 1})
-        assert await storage.partitions() == {PARTITION: PartitionInfo(0, 3, 3)}
+        with pytest.raises(StorageError, match="was opened for reading only"):
+            await storage.retain(Retention(records_max=1))
+        with pytest.raises(StorageError, match="was opened for reading only"):
+            await storage.skip(PARTITION, 10)
+        with pytest.raises(StorageError, match="was opened for reading only"):
+            await storage.flush()
+        assert await held(storage) == {PARTITION: PartitionInfo(0, 3, 3)}
 
 
 async def test_append_waits_for_the_one_before(url: str) -> None:
@@ -220,6 +238,7 @@ async def test_database_of_another_program_is_no_store(path: Path, read_only: bo
     assert type(error) is StorageFormatError
     assert str(error) == f"{path} is not a dafka store, but another program's database"
     assert path.read_bytes() == octets
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -295,7 +314,9 @@ async def test_synchronous_is_set_on_the_connection_that_writes(url: str, option
 @pytest.mark.parametrize("option", ["synchronous=", "synchronous=2", "synchronous=FULL;DROP TABLE records"])
 async def test_bad_value_of_an_option_is_refused(url: str, path: Path, option: str) -> None:
     error = await failure(f"{url}?{option}")
-    assert str(error) == "storage 'sqlite:': expected synchronous=FULL or EXTRA or NORMAL or OFF"
+    assert str(error) == (
+        f"storage 'sqlite:': synchronous: expected FULL or EXTRA or NORMAL or OFF, not {option.partition('=')[2]!r}"
+    )
     assert not path.exists()
 
 
@@ -342,7 +363,7 @@ async def test_what_was_acknowledged_survives_kill_9(url: str, path: Path) -> No
             assert process.wait() == -signal.SIGKILL
         async with open_storage(url, read_only=True) as storage:
             identities.add(storage.identity)
-            infos = await storage.partitions()
+            infos = await held(storage)
             end = infos[partitions[0]].end_sequence
             assert end >= acknowledged
             assert infos == dict.fromkeys(partitions, PartitionInfo(0, end, batch(0, end).content_bytes))
@@ -383,7 +404,7 @@ async def test_write_error_leaves_nothing_and_passes(url: str, path: Path) -> No
             for _ in range(2):
                 with pytest.raises(StorageError, match=f"^{path}: disk I/O error$"):
                     await storage.append([batch(10, 200, 10_000)])
-            assert await storage.partitions() == {PARTITION: PartitionInfo(0, 10, 1000)}
+            assert await held(storage) == {PARTITION: PartitionInfo(0, 10, 1000)}
             await storage.append([batch(10, 1, 100)])
         await storage.append([batch(11, 200, 10_000)])
         assert await storage.read(PARTITION, 0, 11) == batch(0, 11, 100)
@@ -400,7 +421,7 @@ async def test_full_disk_leaves_nothing_and_passes(url: str, path: Path) -> None
         for _ in range(2):
             with pytest.raises(StorageError, match=f"^{path}: database or disk is full$"):
                 await storage.append([batch(0, 5, partition=new), batch(10, 200, 10_000)])
-        assert await storage.partitions() == {PARTITION: PartitionInfo(0, 10, 1000)}
+        assert await held(storage) == {PARTITION: PartitionInfo(0, 10, 1000)}
         storage._writer.execute("PRAGMA max_page_count = 1000000")
         await storage.append([batch(0, 5, partition=new), batch(10, 200, 10_000)])
         assert await storage.read(new, 0, 10) == batch(0, 5, partition=new)
@@ -454,10 +475,12 @@ async def test_sequence_beyond_64_bits_with_a_sign_is_refused(url: str) -> None:
         for last in (batch(2**63 - 2, 2), batch(2**63, 1, partition=Partition("orders", "B"))):
             with pytest.raises(StorageError, match="more than SQLite can count"):
                 await storage.append([last])
+        with pytest.raises(StorageError, match="more than SQLite can count"):
+            await storage.skip(PARTITION, 2**63)
         with pytest.raises(StorageError, match="too large"):
             await storage.save_positions("name", {PARTITION: 2**64})
         assert await storage.load_positions("name") == {}
-        assert await storage.partitions() == {PARTITION: PartitionInfo(2**63 - 4, 2**63 - 2, 38)}
+        assert await held(storage) == {PARTITION: PartitionInfo(2**63 - 4, 2**63 - 2, 38)}
 
 
 async def test_opening_leaves_no_file_open(url: str) -> None:

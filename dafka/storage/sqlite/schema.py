@@ -21,10 +21,20 @@ from dafka.records import Partition, decode_text, encode_text, new_address
 APPLICATION_ID = 0x4441464B
 """'DAFK', in the file's header: tells a store from any other SQLite database."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """`PRAGMA user_version`: counts up with every migration that a reader must know of."""
 
 migrations = Migrations("dafka")
+
+EARLIEST_STORED_AT = """
+    (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.earliest_sequence)
+"""
+"""What version 2 keeps in a column of this name, found where there is none yet."""
+
+LATEST_STORED_AT = """
+    (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.end_sequence - 1)
+"""
+"""Likewise, as far as the record is held."""
 
 # A process killed while it made a store may leave the migrations' own table, and nothing else.
 _COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
@@ -68,13 +78,34 @@ def create_tables(db: Database) -> None:
            FROM records JOIN partitions ON partitions.id = records.partition_id""",
     )
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("PRAGMA user_version = 1")
 
 
-def check_schema(connection: sqlite3.Connection, path: str) -> bool:
-    """Is this a store already (true), or an empty database that can become one (false)?
+@migrations()
+def add_partition_times(db: Database) -> None:
+    """Version 2: when a partition's first and last records were stored; times within it never go back."""
+    db.table("partitions").add_column("earliest_stored_at", int)
+    db.table("partitions").add_column("latest_stored_at", int)
+    db.execute(
+        """UPDATE records SET stored_at = raised.latest
+           FROM (
+               SELECT partition_id, sequence, stored_at,
+                      max(stored_at) OVER (PARTITION BY partition_id ORDER BY sequence) AS latest
+               FROM records
+           ) AS raised
+           WHERE raised.stored_at < raised.latest
+             AND records.partition_id = raised.partition_id AND records.sequence = raised.sequence"""
+    )
+    db.execute(
+        f"UPDATE partitions SET earliest_stored_at = {EARLIEST_STORED_AT}, latest_stored_at = {LATEST_STORED_AT}"
+    )
+    db.execute("PRAGMA user_version = 2")
 
-    Raises `StorageFormatError` where it is neither, or is of a newer version.
+
+def read_version(connection: sqlite3.Connection, path: str) -> int:
+    """The schema's version; 0 is an empty database, which can become a store.
+
+    Raises `StorageFormatError` where it is anything else, or of a newer version.
     """
     try:
         application_id, version, tables = (
@@ -88,12 +119,12 @@ def check_schema(connection: sqlite3.Connection, path: str) -> bool:
     if application_id != APPLICATION_ID:
         if tables or application_id:
             raise StorageFormatError(f"{path} is not a dafka store, but another program's database")
-        return False
+        return 0
     if version > SCHEMA_VERSION:
         raise StorageFormatError(
             f"{path} has schema version {version}; this dafka knows versions up to {SCHEMA_VERSION}"
         )
-    return True
+    return int(version)
 
 
 def to_column(text: str, field: str) -> str | bytes:

@@ -1,0 +1,234 @@
+"""The catalog: the names of all partitions, and what each holds, so that opening and listing need not visit them.
+
+A cache, two files. `catalog.names` has a frame a partition, and only grows; `catalog.heads` has, in the same order, a
+slot for each, which is written after each change. A slot's CRC begins from the partition's, so that it holds for no
+other. Whoever finds anything missing, damaged or not fitting goes by the folders.
+
+A slot is believed as long as the system that wrote it runs, or where the writer closed in good order. After a power
+cut, a slot may have come to the disk before what it tells of, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from functools import cache
+
+from crc32c import crc32c
+
+from dafka.storage.filelog.entries import partition_seed
+from dafka.storage.filelog.files import read_file, replace_file, write_at
+from dafka.storage.filelog.partition import Head
+
+NAMES_FILE = "catalog.names"
+HEADS_FILE = "catalog.heads"
+
+GOOD, CHANGING, VACANT = 0, 1, 2
+"""What a slot says of itself. Changing: ask the folder, should the writer be gone. Vacant: there is nothing."""
+
+IN_USE, CLOSED = 0, 1
+
+_FRAME = struct.Struct(">HHI")
+_HEADER = struct.Struct(">8sI36s")
+_HEADER_BYTES = _HEADER.size + 4
+_MAGIC = b"DAFKACAT"
+_SLOT = struct.Struct(">QQQqqQQqQI")
+SLOT_BYTES = _SLOT.size + 4
+_BOOT_ID_PATH = "/proc/sys/kernel/random/boot_id"
+
+Name = tuple[bytes, bytes]
+"""A topic and an address."""
+
+
+@cache
+def boot_id() -> bytes:
+    """What tells this run of the system from all others; empty where that cannot be told."""
+    try:
+        return (read_file(_BOOT_ID_PATH) or b"").strip()[:36]
+    except OSError:
+        return b""
+
+
+def encode_slot(seed: int, state: int, head: Head) -> bytes:
+    """A slot, for the partition of this seed."""
+    octets = _SLOT.pack(*head, state)
+    return octets + crc32c(octets, seed).to_bytes(4, "big")
+
+
+def decode_slot(octets: bytes, seed: int) -> tuple[int, Head] | None:
+    """A slot's state and head; None if it is damaged, or another partition's."""
+    if len(octets) != SLOT_BYTES or crc32c(octets[:-4], seed) != int.from_bytes(octets[-4:], "big"):
+        return None
+    *fields, state = _SLOT.unpack_from(octets)
+    return state, Head(*fields)
+
+
+class CatalogReader:
+    """The catalog as it stands on the disk, at the time of the last `load`. Raises `OSError` throughout."""
+
+    def __init__(self, folder: str) -> None:
+        self.names: list[Name] = []
+        self.is_whole = False
+        """True where every name is known, and there are as many slots."""
+        self.is_trusted = False
+        """True where the slots may be believed."""
+        self._names_path = f"{folder}/{NAMES_FILE}"
+        self._heads_path = f"{folder}/{HEADS_FILE}"
+        self._names_state: tuple[int, int] = (0, 0)
+        self._names_end = 0
+        self._slots = b""
+
+    def load(self) -> bool:
+        """Reads what is new. False where the names read before are no longer those of the catalog."""
+        is_same = self._load_names()
+        heads = read_file(self._heads_path) or b""
+        self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])
+        self._slots = heads[_HEADER_BYTES:]
+        self.is_whole = (
+            len(heads) >= _HEADER_BYTES
+            and self._names_end == self._names_state[1]
+            and len(self._slots) == len(self.names) * SLOT_BYTES
+        )
+        return is_same
+
+    def slot(self, number: int, seed: int) -> tuple[int, Head]:
+        """A slot as it was loaded; as of a partition that is changing where it is damaged, or not to be believed."""
+        found = decode_slot(self.octets(number), seed) if self.is_trusted else None
+        return found or (CHANGING, Head())
+
+    def octets(self, slot: int) -> bytes:
+        """A slot as it was loaded."""
+        return self._slots[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
+
+    def read_slot(self, slot: int) -> bytes | None:
+        """A slot as it is now; None where it is not to be believed, or its name may be another by now."""
+        if slot < 0 or not self.is_whole:
+            return None
+        try:
+            stat = os.stat(self._names_path)
+            fd = os.open(self._heads_path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            if stat.st_ino != self._names_state[0] or not _is_trusted(os.pread(fd, _HEADER_BYTES, 0)):
+                return None
+            return os.pread(fd, SLOT_BYTES, _HEADER_BYTES + slot * SLOT_BYTES)
+        finally:
+            os.close(fd)
+
+    def _load_names(self) -> bool:
+        try:
+            stat = os.stat(self._names_path)
+            state = (stat.st_ino, stat.st_size)
+        except FileNotFoundError:
+            state = (0, 0)
+        if state == self._names_state:
+            return True
+        is_same = state[0] == self._names_state[0] and state[1] > self._names_end
+        if not is_same:
+            self.names, self._names_end = [], 0
+        octets = read_file(self._names_path) or b""
+        position = self._names_end
+        while position + _FRAME.size <= len(octets):
+            topic_bytes, address_bytes, crc = _FRAME.unpack_from(octets, position)
+            start = position + _FRAME.size
+            topic = octets[start : start + topic_bytes]
+            address = octets[start + topic_bytes : start + topic_bytes + address_bytes]
+            if len(address) != address_bytes or partition_seed(topic, address) != crc:
+                break
+            self.names.append((topic, address))
+            position = start + topic_bytes + address_bytes
+        self._names_state = (state[0], len(octets))
+        self._names_end = position
+        return is_same
+
+
+class CatalogWriter:
+    """Writes the catalog. Every method raises `OSError`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._names_fd = self._heads_fd = -1
+        self._names_bytes = 0
+        self.count = 0
+
+    @property
+    def bytes(self) -> int:
+        """What its files take."""
+        return self._names_bytes + _HEADER_BYTES + self.count * SLOT_BYTES
+
+    def open(self, count: int) -> None:
+        """Goes on with the catalog that is there, which is whole. It is marked as in use, durably."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        self._names_fd = os.open(f"{self._folder}/{NAMES_FILE}", flags)
+        self._heads_fd = os.open(f"{self._folder}/{HEADS_FILE}", flags)
+        self._names_bytes = os.fstat(self._names_fd).st_size
+        self.count = count
+        self._mark(IN_USE)
+
+    def make(self, slots: Sequence[tuple[Name, int, Head]]) -> None:
+        """Puts a new catalog in place of the one there, if any."""
+        heads = b"".join(encode_slot(partition_seed(*name), state, head) for name, state, head in slots)
+        replace_file(f"{self._folder}/{NAMES_FILE}", b"".join(_frame(name) for name, _, _ in slots))
+        replace_file(f"{self._folder}/{HEADS_FILE}", _header(IN_USE) + heads)
+        self.open(len(slots))
+
+    def add(self, names: Sequence[Name]) -> int:
+        """Adds slots, of partitions that are being made; gives the first one's number."""
+        slots = b"".join(encode_slot(partition_seed(*name), CHANGING, Head()) for name in names)
+        frames = b"".join(map(_frame, names))
+        write_at(self._heads_fd, [slots], _HEADER_BYTES + self.count * SLOT_BYTES)
+        write_at(self._names_fd, [frames], self._names_bytes)
+        first = self.count
+        self._names_bytes += len(frames)
+        self.count += len(names)
+        return first
+
+    def undo_add(self) -> None:
+        """After an `add` that failed: gives both files their lengths again."""
+        os.ftruncate(self._heads_fd, _HEADER_BYTES + self.count * SLOT_BYTES)
+        os.ftruncate(self._names_fd, self._names_bytes)
+
+    def put(self, slot: int, seed: int, state: int, head: Head) -> None:
+        """Writes one slot."""
+        write_at(self._heads_fd, [encode_slot(seed, state, head)], _HEADER_BYTES + slot * SLOT_BYTES)
+
+    def sync(self) -> None:
+        """Makes all of it durable."""
+        os.fsync(self._names_fd)
+        os.fsync(self._heads_fd)
+
+    def close(self, *, is_clean: bool) -> None:
+        """Closes its files; where all partitions are durable, that is noted."""
+        if self._heads_fd < 0:
+            return
+        try:
+            if is_clean:
+                self.sync()
+                self._mark(CLOSED)
+        finally:
+            os.close(self._heads_fd)
+            os.close(self._names_fd)
+            self._heads_fd = self._names_fd = -1
+
+    def _mark(self, state: int) -> None:
+        write_at(self._heads_fd, [_header(state)], 0)
+        os.fsync(self._heads_fd)
+
+
+def _is_trusted(header: bytes) -> bool:
+    if len(header) != _HEADER_BYTES or crc32c(header[:-4]) != int.from_bytes(header[-4:], "big"):
+        return False
+    magic, state, boot = _HEADER.unpack_from(header)
+    return bool(magic == _MAGIC and (state == CLOSED or boot.rstrip(b"\0") == boot_id() != b""))
+
+
+def _header(state: int) -> bytes:
+    octets = _HEADER.pack(_MAGIC, state, boot_id())
+    return octets + crc32c(octets).to_bytes(4, "big")
+
+
+def _frame(name: Name) -> bytes:
+    topic, address = name
+    return _FRAME.pack(len(topic), len(address), partition_seed(topic, address)) + topic + address

@@ -1,0 +1,67 @@
+"""Consumers' positions: one small JSON file a name, replaced whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+
+from crc32c import crc32c
+
+from dafka.errors import StorageError
+from dafka.records import Partition, decode_text
+from dafka.storage.filelog.files import is_temporary, make_folders, read_file, replace_file, sync_folder
+from dafka.storage.filelog.names import to_octets, to_parts, walk_names
+
+POSITIONS_FOLDER = "positions"
+SUFFIX = ".json"
+
+
+class PositionFiles:
+    """The positions in a file log's folder. Every method raises `OSError`."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = f"{folder}/{POSITIONS_FOLDER}"
+        self._turn = threading.Lock()
+
+    def save(self, name: str, positions: Mapping[Partition, int]) -> None:
+        """See `Storage.save_positions`."""
+        path = self._path(name)
+        for partition in positions:
+            to_octets(partition.topic)
+            to_octets(partition.address)
+        with self._turn:
+            known = self.load(name) | dict(positions)
+            rows = [[partition.topic, partition.address, position] for partition, position in known.items()]
+            for changed in make_folders(os.path.dirname(path)):
+                sync_folder(changed)
+            text = json.dumps(rows)
+            document = f'{{"crc32c": {crc32c(text.encode())}, "positions": {text}}}\n'
+            replace_file(path, document.encode())
+
+    def load(self, name: str) -> dict[Partition, int]:
+        """See `Storage.load_positions`."""
+        path = self._path(name)
+        octets = read_file(path)
+        if octets is None:
+            return {}
+        try:
+            document = json.loads(octets)
+            rows = document["positions"]
+            if crc32c(json.dumps(rows).encode()) != document["crc32c"]:
+                raise ValueError
+            return {Partition(topic, address): position for topic, address, position in rows}
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise StorageError(f"{path} is damaged: delete it, and the consumer {name!r} begins anew") from None
+
+    def names(self, strange: list[str] | None = None) -> list[str]:
+        """See `Storage.position_names`. What is no file of positions is added to `strange`."""
+        found: list[str] = []
+        names = [decode_text(octets) for octets, _ in walk_names(self.folder, SUFFIX, found)]
+        if strange is not None:
+            strange += [path for path in found if not is_temporary(os.path.basename(path))]
+        return sorted(names)
+
+    def _path(self, name: str) -> str:
+        return "/".join((self.folder, *to_parts(to_octets(name)))) + SUFFIX

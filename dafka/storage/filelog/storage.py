@@ -1,0 +1,221 @@
+"""The storage: what is in the other modules, off the event loop, with a turn for each change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, Retention, StorageStatistics
+from dafka.storage.filelog.checks import check_folder, check_partition
+from dafka.storage.filelog.follower import Follower
+from dafka.storage.filelog.partition import PartitionLog
+from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
+from dafka.storage.filelog.retention import surplus_steps
+from dafka.storage.filelog.writer import LogWriter
+from dafka.storage.support import now_ms
+
+READ_THREADS = 4
+"""Reads at once. They wait for the disk; what they do besides takes the interpreter lock."""
+
+_T = TypeVar("_T")
+
+
+class FilelogStorage:
+    """See `Storage`."""
+
+    def __init__(
+        self, folder: str, identity: str, source: LogWriter | Follower, repairs: Sequence[Damage] = ()
+    ) -> None:
+        """With a writer, or, for reading only, with a follower."""
+        self.identity = identity
+        self.repairs = repairs
+        self._folder = folder
+        self._source = source
+        self._writer = source if isinstance(source, LogWriter) else None
+        self._reader = source.reader
+        self._positions = PositionFiles(folder)
+        self._read_limiter = trio.CapacityLimiter(READ_THREADS)
+        self._write_limiter = trio.CapacityLimiter(1)
+        self._position_limiter = trio.CapacityLimiter(1)
+
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        """See `Storage.append`."""
+        await self._write(lambda writer: writer.append(batches))
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        """See `Storage.read`."""
+
+        def read() -> RecordBatch | None:
+            log = self._source.find(partition)
+            if log is None:
+                return None
+            return self._reader.read(log, first_sequence, count, bytes_max, with_times=with_times)
+
+        return await self._read(read)
+
+    async def find_time(self, partition: Partition, stored_at: int) -> int:
+        """See `Storage.find_time`."""
+
+        def find() -> int:
+            log = self._source.find(partition)
+            return 0 if log is None else self._reader.find_time(log, stored_at)
+
+        return await self._read(find)
+
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        """See `Storage.partitions`. A writer has them in memory."""
+        if self._writer is not None:
+            await trio.lowlevel.checkpoint()
+            return {log.partition: log.info for log in self._source.select(topic)}
+        return await self._read(lambda: {log.partition: log.info for log in self._source.select(topic)})
+
+    async def statistics(self) -> StorageStatistics:
+        """See `Storage.statistics`."""
+
+        def add_up() -> StorageStatistics:
+            heads = [log.head for log in self._source.select(None)]
+            return StorageStatistics(
+                partitions=len(heads),
+                records=sum(head.end - head.earliest for head in heads),
+                content_bytes=sum(head.content_bytes for head in heads),
+                stored_bytes=sum(head.length + head.closed_bytes for head in heads) + _small_files(self._folder),
+            )
+
+        return await self._read(add_up)
+
+    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
+        """See `Storage.trim`."""
+
+        def trim(writer: LogWriter) -> None:
+            log = writer.find(partition)
+            if log is not None:
+                writer.trim(log, earliest_sequence)
+
+        await self._write(trim)
+
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.skip`."""
+        await self._write(lambda writer: writer.skip(partition, next_sequence))
+
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        """See `Storage.retain`. An append waits for no more than a few segments to be removed."""
+        writer = self._writable()
+        time_ms = now_ms()
+
+        def find_surplus() -> list[tuple[PartitionLog, list[int]]]:
+            return [(log, surplus_steps(self._reader, log, retention, time_ms)) for log in writer.select(topic)]
+
+        moved = {}
+        for log, steps in await self._read(find_surplus):
+            for earliest in steps:
+                if await self._run(partial(writer.trim, log, earliest), self._write_limiter):
+                    moved[log.partition] = log.head.earliest
+        return moved
+
+    async def flush(self) -> None:
+        """See `Storage.flush`."""
+        writer = self._writer
+        if writer is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._read(writer.syncer.flush)
+
+    async def check(self) -> list[Damage]:
+        """See `Storage.check`."""
+
+        def check() -> list[Damage]:
+            found = list(check_folder(self._folder))
+            for log in self._source.select(None):
+                try:
+                    found += check_partition(log, self._reader.pool)
+                except OSError as error:
+                    found.append(Damage(error.filename or log.folder, error.strerror or "unreadable", log.partition))
+            return found
+
+        return await self._read(check)
+
+    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
+        """See `Storage.save_positions`."""
+        self._writable()
+        if positions:
+            await self._run(lambda: self._positions.save(name, positions), self._position_limiter)
+        else:
+            await trio.lowlevel.checkpoint()
+
+    async def load_positions(self, name: str) -> dict[Partition, int]:
+        """See `Storage.load_positions`."""
+        return await self._read(lambda: self._positions.load(name))
+
+    async def position_names(self) -> list[str]:
+        """See `Storage.position_names`."""
+        return await self._read(self._positions.names)
+
+    def close(self) -> None:
+        """Makes everything durable and closes all files. Raises `StorageError` where that fails; closed they are."""
+        writer = self._writer
+        try:
+            if writer is not None:
+                with storage_errors(self._folder):
+                    is_clean = False
+                    try:
+                        writer.close()
+                        is_clean = True
+                    finally:
+                        writer.catalog.close(is_clean=is_clean)
+        finally:
+            if writer is not None:
+                writer.syncer.close()
+            self._reader.pool.close()
+
+    def _writable(self) -> LogWriter:
+        if self._writer is None:
+            raise StorageError(f"{self._folder} was opened for reading only")
+        return self._writer
+
+    async def _write(self, change: Callable[[LogWriter], _T]) -> _T:
+        writer = self._writable()
+        return await self._run(lambda: change(writer), self._write_limiter)
+
+    async def _read(self, query: Callable[[], _T]) -> _T:
+        return await self._run(query, self._read_limiter)
+
+    async def _run(self, work: Callable[[], _T], limiter: trio.CapacityLimiter) -> _T:
+        def run() -> _T:
+            with storage_errors(self._folder):
+                return work()
+
+        return await trio.to_thread.run_sync(run, limiter=limiter)
+
+
+@contextmanager
+def storage_errors(folder: str) -> Iterator[None]:
+    """Turns what the medium says into a `StorageError` of one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{error.filename or folder}: {error.strerror or error}") from error
+
+
+def _small_files(folder: str) -> int:
+    """What everything but the topics takes."""
+    total = 0
+    for place, folders, names in os.walk(folder):
+        if place == folder:
+            folders[:] = [POSITIONS_FOLDER]
+        total += sum(os.stat(os.path.join(place, name)).st_size for name in names)
+    return total

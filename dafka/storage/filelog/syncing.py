@@ -1,0 +1,109 @@
+"""When what was written is made durable: at once, at the latest after so long, or when asked to."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from dafka.storage.filelog.files import FilePool, sync_folder
+
+SYNC_THREADS = 8
+"""Disks take several requests at once; an append to many partitions has a file of each to wait for."""
+
+
+class Syncer:
+    """Keeps what is not durable yet. Every method but `close` raises `OSError`."""
+
+    def __init__(self, pool: FilePool, delay_ms: int | None) -> None:
+        """With a delay of 0, everything is durable at once; with None, when `flush` is called."""
+        self._pool = pool
+        self._delay_ms = delay_ms
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._turn = threading.Lock()  # of the one who syncs what is kept
+        self._changed = threading.Condition()
+        self._timer: threading.Thread | None = None
+        self._error: OSError | None = None
+        self._is_closing = False
+
+    def check(self) -> None:
+        """Raises what the delayed sync met with, once."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def written(self, files: Collection[str], folders: Collection[str]) -> None:
+        """To be called after writing to files, and after making or removing any in folders."""
+        if self._delay_ms == 0:
+            self._sync(files, folders)
+            return
+        with self._changed:
+            self._files.update(files)
+            self._folders.update(folders)
+            if self._delay_ms is not None and self._timer is None:
+                self._timer = threading.Thread(target=self._run_timer, args=(self._delay_ms / 1000,), daemon=True)
+                self._timer.start()
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Returns when everything is durable."""
+        with self._turn:
+            with self._changed:
+                files, folders = self._files, self._folders
+                self._files, self._folders = set(), set()
+            try:
+                self._sync(files, folders)
+            except BaseException:
+                with self._changed:
+                    self._files |= files
+                    self._folders |= folders
+                raise
+
+    def close(self) -> None:
+        """Ends the threads. Nothing is made durable."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._timer is not None:
+            self._timer.join()
+        if self._threads is not None:
+            self._threads.shutdown()
+
+    def _run_timer(self, delay_s: float) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closing or self._files or self._folders)
+                self._changed.wait_for(lambda: self._is_closing, delay_s)
+                if self._is_closing:
+                    return
+            try:
+                self.flush()
+            except OSError as error:
+                self._error = error
+
+    def _sync(self, files: Collection[str], folders: Collection[str]) -> None:
+        if len(files) + len(folders) <= 1:
+            for path in files:
+                self._sync_file(path)
+            for path in folders:
+                _sync_folder(path)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
+        for _ in self._threads.map(self._sync_file, files):
+            pass
+        for _ in self._threads.map(_sync_folder, folders):
+            pass
+
+    def _sync_file(self, path: str) -> None:
+        with suppress(FileNotFoundError), self._pool.lease(path) as fd:  # it may be trimmed meanwhile
+            os.fdatasync(fd)
+
+
+def _sync_folder(path: str) -> None:
+    with suppress(FileNotFoundError):
+        sync_folder(path)

@@ -1,0 +1,337 @@
+"""Changing partitions: appending, dropping records, and dropping whole segments by limits.
+
+One thread at a time calls what is here; any number read beside it (see `partition` for what they share). Each change
+is all or nothing against errors. Against the process being killed, each partition changes by itself: an append to it is
+there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+import attrs
+
+from dafka.errors import StorageError, StorageSequenceError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.base import PartitionInfo
+from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
+from dafka.storage.filelog.entries import Run, check_run
+from dafka.storage.filelog.files import FilePool, make_folders, replace_file, write_at
+from dafka.storage.filelog.index import ROW_EVERY_BYTES
+from dafka.storage.filelog.names import to_octets
+from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, write_floor
+from dafka.storage.filelog.planning import Append, plan_append
+from dafka.storage.filelog.reading import LogReader
+from dafka.storage.filelog.syncing import Syncer
+from dafka.storage.support import now_ms
+
+
+@attrs.define
+class LogWriter:
+    """Writes the partitions `logs`, by topic. Where the medium fails, a method raises `OSError`, and did nothing."""
+
+    topics_folder: str
+    logs: dict[str, dict[Partition, PartitionLog]]
+    catalog: CatalogWriter
+    pool: FilePool
+    reader: LogReader
+    syncer: Syncer
+    segment_bytes: int
+    segment_ms: int
+    _unpublished: set[PartitionLog] = attrs.field(factory=set, init=False)
+    _vacant: dict[Partition, PartitionLog] = attrs.field(factory=dict, init=False)
+
+    def adopt(self, logs: Iterable[tuple[PartitionLog, bool]]) -> None:
+        """Takes over the partitions that were found, and those that only have a place in the catalog."""
+        for log, is_held in logs:
+            if is_held:
+                log.make_info()
+                self.logs.setdefault(log.partition.topic, {})[log.partition] = log
+            else:
+                self._vacant[log.partition] = log
+
+    def find(self, partition: Partition) -> PartitionLog | None:
+        """The partition's log, if there is one."""
+        return self.logs.get(partition.topic, {}).get(partition)
+
+    def select(self, topic: str | None) -> list[PartitionLog]:
+        """All partitions, or one topic's. Any thread may call this."""
+        if topic is not None:
+            return list(self.logs.get(topic, {}).values())
+        return [log for logs in list(self.logs.values()) for log in list(logs.values())]
+
+    def append(self, batches: Sequence[RecordBatch]) -> None:
+        """See `Storage.append`."""
+        self.syncer.check()
+        self._publish_late()
+        appends = self._plan(batches)
+        try:
+            folders = self._begin(appends)
+            for append in appends:
+                with self.pool.lease(append.path) as fd:
+                    write_at(fd, append.buffers, append.position)
+            self.syncer.written([append.path for append in appends], folders)
+        except BaseException:
+            self._roll_back(appends)
+            raise
+        for append in appends:
+            self._commit(append)
+
+    def trim(self, log: PartitionLog, earliest_sequence: int) -> bool:
+        """See `Storage.trim`. Tells whether records were dropped."""
+        head = log.head
+        earliest = min(earliest_sequence, head.end)
+        if earliest <= head.earliest:
+            return False
+        if earliest == head.end:
+            self._restart(log, earliest)
+            return True
+        content_bytes = head.content_bytes - self.reader.content_bytes(log, head, head.earliest, earliest)
+        earliest_at = self.reader.stored_at(log, head, earliest)
+        new_head = head._replace(earliest=earliest, content_bytes=max(content_bytes, 0), earliest_at=earliest_at)
+        bases = log.list_bases()
+        kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
+        self._mark_changing(log)
+        if earliest not in kept:
+            before = _size(f"{log.folder}/{FLOOR_NAME}")
+            try:
+                write_floor(log.folder, earliest, head.latest_at)
+            except BaseException:
+                self._publish(log, GOOD)
+                raise
+            grown = _size(f"{log.folder}/{FLOOR_NAME}") - before
+            new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
+        self._drop_segments(log, new_head, kept)
+        return True
+
+    def skip(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.skip`."""
+        log = self.find(partition)
+        if log is None:
+            check_run(partition, Run(next_sequence, [b""], 0))
+            log = self._new_log(partition)
+            append = Append(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
+            try:
+                self.syncer.written([append.path], self._begin([append]))
+            except BaseException:
+                self._roll_back([append])
+                raise
+            self._commit(append)
+            return
+        if next_sequence < log.head.end:
+            raise StorageSequenceError(f"{partition}: it has come to {log.head.end}, beyond {next_sequence}")
+        check_run(partition, Run(next_sequence, [b""], 0))
+        if next_sequence != log.head.earliest:
+            self._restart(log, next_sequence)
+
+    def close(self) -> None:
+        """Makes everything durable, and the next opening quick."""
+        self.syncer.flush()
+        for log in self.select(None):
+            head = log.head
+            if head.length > ROW_EVERY_BYTES and self.reader.kept_index(log, head.base) is not None:
+                log.head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, head.base))
+                self._unpublished.add(log)
+        self._publish_late()
+
+    def _plan(self, batches: Sequence[RecordBatch]) -> list[Append]:
+        """What is to be done. Raises where a batch cannot be appended, before anything is."""
+        by_partition: dict[Partition, list[RecordBatch]] = {}
+        for batch in batches:
+            if batch.contents:
+                by_partition.setdefault(batch.partition, []).append(batch)
+        for partition, wanted in by_partition.items():
+            log = self.find(partition)
+            end = 0 if log is None else log.head.end
+            for batch in wanted:
+                PartitionInfo(0, end).check_append(batch)
+                end = batch.end_sequence
+        time_ms = now_ms()
+        appends = []
+        for partition, wanted in by_partition.items():
+            log = self.find(partition)
+            is_new = log is None
+            log = log or self._new_log(partition)
+            appends.append(plan_append(log, wanted, time_ms, self.segment_bytes, self.segment_ms, is_new=is_new))
+        return appends
+
+    def _new_log(self, partition: Partition) -> PartitionLog:
+        return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
+
+    def _begin(self, appends: Iterable[Append]) -> set[str]:
+        """Makes the segments that are to begin; gives the folders that have changed."""
+        folders: set[str] = set()
+        unlisted = [append.log for append in appends if append.log.slot < 0]
+        if unlisted:
+            try:
+                slot = self.catalog.add([_name(log) for log in unlisted])
+            except OSError:
+                with suppress(OSError):
+                    self.catalog.undo_add()
+                raise
+            for number, log in enumerate(unlisted, slot):
+                log.slot = number
+                self._vacant[log.partition] = log
+        for append in appends:
+            log = append.log
+            if log.is_tail_dirty:
+                with self.pool.lease(log.log_path(log.head.base)) as fd:
+                    os.ftruncate(fd, log.head.length)
+                log.is_tail_dirty = False
+            append.is_begun = True
+            if append.begins_segment:
+                if not append.is_new:
+                    log.list_bases()
+                self._mark_changing(log)
+                folders.update(make_folders(log.folder))
+                folders.add(log.folder)
+                _make_segment(append.path)
+                append.is_made = True
+        return folders
+
+    def _roll_back(self, appends: Iterable[Append]) -> None:
+        for append in appends:
+            log = append.log
+            if not append.is_begun:
+                if append.is_new and log.slot >= 0:
+                    self._publish(log, VACANT)
+                continue
+            if append.begins_segment:
+                if append.is_made:
+                    with suppress(OSError):
+                        os.unlink(append.path)
+                    self.pool.forget(append.path)
+                if append.is_new:
+                    with suppress(OSError):
+                        os.rmdir(log.folder)
+                self._publish(log, VACANT if append.is_new else GOOD)
+            else:
+                try:
+                    with self.pool.lease(append.path) as fd:
+                        os.ftruncate(fd, append.position)
+                except OSError:
+                    log.is_tail_dirty = True
+
+    def _commit(self, append: Append) -> None:
+        log, head = append.log, append.head
+        before = log.head
+        if append.begins_segment:
+            self.reader.begin_index(log, head.base)
+            if before.length:
+                head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, before.base))
+            log.bases = (*log.bases, head.base)
+        if append.entries:
+            self.reader.grow_index(log, head.base, append.entries)
+        log.head = head
+        if append.is_new:
+            self._vacant.pop(log.partition, None)
+            self.logs.setdefault(log.partition.topic, {})[log.partition] = log
+        self._publish(log, GOOD)
+        if append.begins_segment and not append.is_new and not before.length:
+            # It was empty, at another sequence; from now on it would only be in the way.
+            log.bases = tuple(base for base in log.bases if base != before.base)
+            self._unlink(log, before.base)
+
+    def _restart(self, log: PartitionLog, next_sequence: int) -> None:
+        """Drops everything, and lets the partition go on in a segment of its own."""
+        head = log.head
+        bases = log.list_bases()
+        path = log.log_path(next_sequence)
+        is_made = False
+        self._mark_changing(log)
+        try:
+            if head.base != next_sequence:
+                _make_segment(path)
+                is_made = True
+                self.syncer.written([path], [log.folder])
+            write_floor(log.folder, next_sequence, head.latest_at)
+        except BaseException:
+            if is_made:
+                with suppress(OSError):
+                    os.unlink(path)
+                self.pool.forget(path)
+            self._publish(log, GOOD)
+            raise
+        new_head = Head(next_sequence, next_sequence, latest_at=head.latest_at, base=next_sequence)
+        log.bases = (*bases, next_sequence) if is_made else bases
+        self._drop_segments(log, new_head, (next_sequence,))
+
+    def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
+        """What is dropped leaves the catalog first, so that readers elsewhere do not look for it; then the disk."""
+        dropped = [base for base in log.list_bases() if base not in kept]
+        floor_bytes = _size(f"{log.folder}/{FLOOR_NAME}")
+        log.head = head
+        log.bases = kept
+        self._publish(log, CHANGING)
+        closed_bytes = head.closed_bytes
+        for base in dropped:
+            closed_bytes -= _size(log.log_path(base)) + _size(log.index_path(base))
+            self._unlink(log, base)
+        if head.earliest == head.end:
+            closed_bytes = floor_bytes
+        log.head = head._replace(closed_bytes=max(closed_bytes, 0))
+        self._publish(log, GOOD)
+
+    def _unlink(self, log: PartitionLog, base: int) -> None:
+        path = log.log_path(base)
+        for file in (path, log.index_path(base)):
+            with suppress(FileNotFoundError):
+                os.unlink(file)
+        self.pool.forget(path)
+        self.reader.forget(path)
+
+    def _write_index(self, log: PartitionLog, base: int) -> int:
+        """Writes a segment's index where that is worth a file; gives by how much the file has grown.
+
+        Without it, the next to read that segment has more to do.
+        """
+        with suppress(OSError):
+            index = self.reader.index_of(log, log.head, base)
+            if index.length > ROW_EVERY_BYTES:
+                octets, before = index.encode(), _size(log.index_path(base))
+                replace_file(log.index_path(base), octets, is_durable=False)
+                return len(octets) - before
+        return 0
+
+    def _mark_changing(self, log: PartitionLog) -> None:
+        self.catalog.put(log.slot, log.seed, CHANGING, log.head)
+
+    def _publish(self, log: PartitionLog, state: int) -> None:
+        """Writes the slot. It is a cache: what cannot be written now is written before the next change."""
+        try:
+            self.catalog.put(log.slot, log.seed, state, log.head)
+        except OSError:
+            if state == GOOD:
+                self._unpublished.add(log)
+
+    def _publish_late(self) -> None:
+        while self._unpublished:
+            log = self._unpublished.pop()
+            try:
+                self.catalog.put(log.slot, log.seed, GOOD, log.head)
+            except OSError:
+                self._unpublished.add(log)
+                raise
+
+
+def _make_segment(path: str) -> None:
+    """Makes an empty segment. One that is there already is taken if it is empty."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(fd).st_size:
+            raise StorageError(f"{path} is in the way of a new segment: delete the catalog files, and open it again")
+    finally:
+        os.close(fd)
+
+
+def _name(log: PartitionLog) -> tuple[bytes, bytes]:
+    return to_octets(log.partition.topic), to_octets(log.partition.address)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

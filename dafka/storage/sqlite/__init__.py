@@ -1,0 +1,10 @@
+"""Storage in a SQLite file, `sqlite:PATH` or `sqlite:PATH?synchronous=NORMAL`; the default.
+
+One connection writes and one reads, each in a worker thread of its own turn. The file is public: see
+docs/sqlite-schema.md.
+"""
+
+from dafka.storage.sqlite.opening import open_sqlite
+from dafka.storage.sqlite.storage import SqliteStorage
+
+__all__ = ["SqliteStorage", "open_sqlite"]

@@ -1,0 +1,76 @@
+"""Connections to a store's file, and what fails on them as a `StorageError` of one sentence."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from dafka.errors import StorageError, StorageFormatError
+from dafka.records import decode_text
+from dafka.storage.sqlite.schema import read_version
+
+BUSY_TIMEOUT_S = 30.0
+
+
+def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
+    """A connection that any thread may use, one at a time; transactions are begun and ended by hand."""
+    connection = sqlite3.connect(
+        f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rwc'}",
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.text_factory = decode_text  # never fails: what is text where octets should stand is found by its type
+    return connection
+
+
+@contextmanager
+def storage_errors(path: str) -> Iterator[None]:
+    """Raises what SQLite says as `StorageError`."""
+    try:
+        yield
+    except (sqlite3.Error, OverflowError, UnicodeEncodeError, MemoryError) as error:
+        raise StorageError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """All reads within see the same moment."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commits, or leaves nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def refuse_other(path: str) -> None:
+    """Raises `StorageFormatError` for what is plainly something else, before a lock file is made beside it.
+
+    SQLite does the reading: a file that this process opened and closed itself would lose every lock that SQLite has
+    on it (POSIX takes them back), here the writer's when its own process opens a reader.
+    """
+    if Path(path).is_dir():
+        raise StorageFormatError(f"{path} is a folder, not a dafka store")
+    if not Path(path).exists():
+        return
+    with suppress(sqlite3.Error), closing(connect(path, read_only=True)) as connection:  # opening it will say the same
+        read_version(connection, path)

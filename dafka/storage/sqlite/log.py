@@ -1,0 +1,100 @@
+"""The write-ahead log: kept small while readers come and go, and made durable on demand.
+
+SQLite copies the log back into the database every 1,000 pages, but begins it anew only at a moment when no reader is
+in it. Where readers overlap there is never such a moment: then the writer waits for those that are reading, while
+new ones read the database instead, and cuts the log. It waits briefly: a reader that stays for minutes makes the log
+grow, not the appends wait.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S
+from dafka.storage.sqlite.schema import SCHEMA_VERSION
+
+LOG_BYTES_MAX = 32 * 2**20
+"""A log longer than this is cut at the next write, as soon as readers let it. One append may write more."""
+
+READERS_TIMEOUT_S = 0.1
+"""How long an append waits for readers to leave the log."""
+
+POLL_S = 0.002
+
+RETRY_S = (0.1, 2.0)
+"""When to try again where they did not: at first, and at the most, for it doubles."""
+
+
+class WriteAheadLog:
+    """The log of one writer. All methods belong into the writer's turn, except `copy_back`."""
+
+    def __init__(self, path: str, writer: sqlite3.Connection, helper: sqlite3.Connection, synchronous: str) -> None:
+        """`helper` is a connection for `copy_back` alone."""
+        self._path = f"{os.path.realpath(path)}-wal"
+        self._writer = writer
+        self._helper = helper
+        self._synchronous = synchronous
+        self._next_cut = 0.0
+        self._retry_s = RETRY_S[0]
+        writer.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
+        writer.execute(f"PRAGMA synchronous = {synchronous}")
+
+    def bound(self) -> None:
+        """Cuts the log where it has grown long. Call after a commit; never fails: what was committed stays so."""
+        try:
+            if os.stat(self._path).st_size <= LOG_BYTES_MAX or time.monotonic() < self._next_cut:
+                return
+            if self._checkpoint("TRUNCATE"):
+                self._next_cut, self._retry_s = 0.0, RETRY_S[0]
+            else:
+                self._next_cut = time.monotonic() + self._retry_s
+                self._retry_s = min(self._retry_s * 2, RETRY_S[1])
+        except (OSError, sqlite3.Error):
+            return  # the next write says what is wrong
+
+    @contextmanager
+    def relaxed(self) -> Iterator[None]:
+        """Commits within neither wait for the disk nor copy the log back: for what a power cut may undo."""
+        self._writer.execute("PRAGMA wal_autocheckpoint = 0")
+        if self._synchronous != "OFF":
+            self._writer.execute("PRAGMA synchronous = NORMAL")
+        try:
+            yield
+        finally:
+            self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+            self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
+
+    def copy_back(self) -> None:
+        """What `relaxed` left to do, as far as readers let it; the writer goes on meanwhile. Never fails."""
+        with suppress(sqlite3.Error):
+            self._helper.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    def flush(self) -> None:
+        """Returns when everything committed is durable."""
+        if self._synchronous in ("FULL", "EXTRA"):
+            return
+        self._writer.execute("PRAGMA synchronous = FULL")
+        try:
+            # Writing page 1, even as it is, is a commit, and a commit that is durable makes all before it so.
+            self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            if self._synchronous == "OFF" and not self._checkpoint("FULL"):
+                os.sync()  # what was copied back without waiting for the disk
+        finally:
+            self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    def _checkpoint(self, mode: str) -> bool:
+        """Tells whether it came to its end."""
+        deadline = time.monotonic() + READERS_TIMEOUT_S
+        self._writer.execute("PRAGMA busy_timeout = 0")  # SQLite itself would look again ever more rarely
+        try:
+            while True:
+                (busy, *_) = self._writer.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+                if not busy or time.monotonic() > deadline:
+                    return not busy
+                time.sleep(POLL_S)
+        finally:
+            self._writer.execute(f"PRAGMA busy_timeout = {round(BUSY_TIMEOUT_S * 1000)}")

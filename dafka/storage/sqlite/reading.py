@@ -1,0 +1,153 @@
+"""Reading records: what is held is given whole, and what is held but cannot be read is said to be damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+from dafka.errors import StorageCorruptError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.sqlite.connection import snapshot
+from dafka.storage.sqlite.rows import SEQUENCE_MAX, RowReader
+from dafka.storage.sqlite.schema import to_columns
+
+READ_RECORDS_MAX = 10_000
+"""Rows of one read. They come one by one through the interpreter lock, so a read is kept short."""
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG}
+
+_SELECT = """
+    SELECT sequence, content, {stored_at} FROM records
+    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ?
+    ORDER BY sequence LIMIT ?
+"""
+
+_SELECT_SOUND = """
+    SELECT sequence FROM records
+    WHERE partition_id = ? AND sequence >= ? AND sequence < ?
+      AND typeof(content) = 'blob' AND typeof(stored_at) = 'integer'
+    ORDER BY sequence LIMIT 1
+"""
+
+_SELECT_TIME = """
+    SELECT sequence, stored_at FROM records
+    WHERE partition_id = ? AND sequence >= ? AND sequence < ?
+    ORDER BY sequence LIMIT 1
+"""
+
+
+def select_records(
+    reader: sqlite3.Connection,
+    rows: RowReader,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    with_times: bool,
+) -> RecordBatch | None:
+    """See `Storage.read`."""
+    if first_sequence > SEQUENCE_MAX or count < 1:
+        return None
+    contents: list[bytes] = []
+    times: list[int] = []
+    size = 0
+    failure: sqlite3.Error | None = None
+    statement = _SELECT.format(stored_at="stored_at" if with_times else "0")
+    arguments = (*to_columns(partition), first_sequence, min(count, READ_RECORDS_MAX))
+    try:
+        with closing(reader.execute(statement, arguments)) as found:
+            for sequence, content, stored_at in found:
+                if type(content) is not bytes or type(stored_at) is not int:
+                    break
+                if sequence != first_sequence + len(contents) or (contents and size + len(content) > bytes_max):
+                    break
+                contents.append(content)
+                times.append(stored_at)
+                size += len(content)
+    except sqlite3.Error as error:
+        failure = error  # what came before it is good
+        if not contents and error.sqlite_errorcode & 0xFF not in _DAMAGE:
+            raise
+    if contents:
+        return RecordBatch(partition, first_sequence, contents, times if with_times else None)
+    _refuse_damage(reader, rows, partition, first_sequence, failure)
+    return None
+
+
+def _refuse_damage(
+    reader: sqlite3.Connection,
+    rows: RowReader,
+    partition: Partition,
+    first_sequence: int,
+    failure: sqlite3.Error | None,
+) -> None:
+    """Raises `StorageCorruptError` where this record is held, for nothing was read."""
+    with snapshot(reader):  # or an append between the two would look like damage
+        held = rows.select_one(reader, partition)
+        if held is None or not held.info.earliest_sequence <= first_sequence < held.info.end_sequence:
+            return
+        end_sequence = held.info.end_sequence
+
+        def find_sound(sequence: int) -> int | None:
+            try:
+                found = reader.execute(_SELECT_SOUND, (held.row_id, sequence, end_sequence)).fetchone()
+            except sqlite3.DatabaseError:
+                return None
+            return end_sequence if found is None else int(found[0])
+
+        sound = find_sound(first_sequence) if failure is None else None
+        if sound is None:
+            sound = _next_sound(find_sound, first_sequence, end_sequence)
+    if sound > first_sequence:
+        missing = sound - first_sequence
+        which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {sound - 1} are"
+        reason = "missing" if failure is None else " ".join(str(failure).split())
+        raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", sound)
+
+
+def _next_sound(find_sound: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:
+    """The first record beyond a damaged stretch: damage is by the page, so one side of a place is good, one is not."""
+    step = 1
+    found: int | None = None
+    while found is None and damaged + step < end_sequence:
+        found = find_sound(damaged + step)
+        if found is None:
+            damaged += step
+            step *= 2
+    if found is None:
+        return end_sequence
+    good = damaged + step
+    while good - damaged > 1:
+        middle = (damaged + good) // 2
+        sound = find_sound(middle)
+        if sound is None:
+            damaged = middle
+        else:
+            good, found = middle, sound
+    return found
+
+
+def select_time(reader: sqlite3.Connection, rows: RowReader, partition: Partition, stored_at: int) -> int:
+    """See `Storage.find_time`. Looks up a record for every halving of the partition."""
+    with snapshot(reader):
+        held = rows.select_one(reader, partition)
+        if held is None:
+            return 0
+        low, high = held.info.earliest_sequence, held.info.end_sequence
+        if held.latest_stored_at < stored_at:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            found = reader.execute(_SELECT_TIME, (held.row_id, middle, high)).fetchone()
+            if found is None:
+                high = middle
+                continue
+            sequence, time_ms = found
+            if type(time_ms) is not int:
+                raise sqlite3.DataError(f"the time of sequence {sequence} of {partition} is damaged")
+            if time_ms < stored_at:
+                low = sequence + 1
+            else:
+                high = middle
+    return low

@@ -1,0 +1,433 @@
+# ruff: noqa: ASYNC240, PT017  (files of a few octets, in tests; errors that may come or not)
+"""Damage to the files of a file log: never wrong data, never a traceback, and nothing lost without a word."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import attrs
+import pytest
+
+from dafka.errors import StorageCorruptError, StorageError, StorageFormatError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.base import PartitionInfo, Retention, Storage
+from dafka.storage.filelog import open_filelog
+from dafka.storage.filelog.index import SegmentIndex
+from dafka.storage.filelog.partition import PartitionLog
+from dafka.storage.filelog.writer import LogWriter
+
+FIRST = Partition("orders", "A" * 8)
+SECOND = Partition("", "B")
+TIMES = [1_000_000, 1_000_500, 1_001_000]
+
+
+def content(sequence: int) -> bytes:
+    return b"%d." % sequence * (sequence % 4)
+
+
+def batch(first_sequence: int, count: int, partition: Partition = FIRST, stored_at: int | None = None) -> RecordBatch:
+    contents = [content(sequence) for sequence in range(first_sequence, first_sequence + count)]
+    return RecordBatch(partition, first_sequence, contents, None if stored_at is None else [stored_at] * count)
+
+
+@attrs.define
+class Files:
+    """All files of a folder, kept in memory, to be put back after each experiment."""
+
+    folder: Path
+    octets: dict[Path, bytes]
+
+    @classmethod
+    def keep(cls, folder: Path) -> Files:
+        found = (path for path in folder.rglob("*") if path.is_file() and path.name != "filelog.lock")
+        return cls(folder, {path: path.read_bytes() for path in sorted(found)})
+
+    def restore(self) -> None:
+        for path in [path for path in self.folder.rglob("*") if path.is_file()]:
+            if path not in self.octets and path.name != "filelog.lock":
+                path.unlink()
+        for path, octets in self.octets.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(octets)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are thousands of experiments, and no power cut is among them."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda fd: None)
+
+
+async def make_small(folder: Path) -> dict[Partition, range]:
+    """Two partitions, one of three segments whose first is trimmed in part; closed in order."""
+    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
+        await storage.append([batch(0, 5, stored_at=TIMES[0]), batch(7, 2, SECOND)])
+        await storage.append([batch(5, 4, stored_at=TIMES[0])])
+        await storage.append([batch(9, 5, stored_at=TIMES[1])])
+        await storage.append([batch(14, 3, stored_at=TIMES[1])])
+        await storage.append([batch(17, 4, stored_at=TIMES[2]), batch(9, 1, SECOND)])
+        await storage.trim(FIRST, 2)
+        await storage.save_positions("billing", {FIRST: 7})
+    assert len(list(folder.rglob("*.log"))) > 3
+    return {FIRST: range(2, 21), SECOND: range(7, 10)}
+
+
+async def read_held(storage: Storage, partition: Partition, sequences: range) -> tuple[set[int], set[int]]:
+    """The sequences that are read, all of them right, and those that are refused as damaged."""
+    good: set[int] = set()
+    bad: set[int] = set()
+    sequence = sequences.start
+    while sequence < sequences.stop:
+        try:
+            found = await storage.read(partition, sequence, 3)
+        except StorageCorruptError as error:
+            assert "\n" not in str(error)
+            assert error.end_sequence > sequence
+            bad |= set(range(sequence, error.end_sequence))
+            sequence = error.end_sequence
+            continue
+        assert found is not None, (partition, sequence)
+        assert found.first_sequence == sequence
+        assert found.contents == [content(number) for number in range(sequence, found.end_sequence)]
+        good |= set(range(sequence, found.end_sequence))
+        sequence = found.end_sequence
+    return good, bad
+
+
+async def examine(
+    folder: Path, expected: dict[Partition, range], *, read_only: bool = False, may_lose: bool = False
+) -> None:
+    """Opens and reads all. A record that is not read is refused as damaged, or told of in `repairs`, or `may_lose`."""
+    try:
+        async with open_filelog(f"{folder}?segment_bytes=200", read_only=read_only) as storage:
+            infos = await storage.partitions()
+            assert infos.keys() <= expected.keys()
+            for partition, sequences in expected.items():
+                found = await examine_partition(storage, partition, infos.get(partition, PartitionInfo()), sequences)
+                assert may_lose or set(sequences) <= found, (partition, storage.repairs)
+            try:
+                assert await storage.load_positions("billing") == {FIRST: 7}
+            except StorageError as error:
+                assert "positions/billing.json is damaged" in str(error)
+            await storage.check()
+            if not read_only and FIRST in infos:
+                end = infos[FIRST].end_sequence
+                await storage.append([batch(end, 2)])
+                assert await storage.read(FIRST, end, 9) == batch(end, 2)
+    except StorageFormatError as error:
+        assert "filelog.json" in str(error)
+        assert "\n" not in str(error)
+
+
+async def examine_partition(storage: Storage, partition: Partition, info: PartitionInfo, sequences: range) -> set[int]:
+    """The sequences that are read, or told of as damaged."""
+    good, bad = await read_held(storage, partition, range(info.earliest_sequence, info.end_sequence))
+    assert info.end_sequence <= sequences.stop
+    for time in (*TIMES, TIMES[-1] + 1):
+        sequence = await storage.find_time(partition, time)
+        assert info.earliest_sequence <= sequence <= info.end_sequence
+    for damage in storage.repairs:
+        if damage.partition == partition:
+            bad |= set(range(damage.first_sequence, damage.end_sequence))
+    return good | bad
+
+
+async def test_every_octet_of_every_file(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    expected = await make_small(folder)
+    files = Files.keep(folder)
+    generator = random.Random(4)
+    for path, octets in files.octets.items():
+        for place in range(len(octets)):
+            changed = bytearray(octets)
+            changed[place] ^= 1 << generator.randrange(8)
+            path.write_bytes(changed)
+            read_only = bool(generator.randrange(2))
+            await examine(folder, expected, read_only=read_only)
+            files.restore()
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_every_file_cut_short_or_deleted(tmp_path: Path, read_only: bool) -> None:
+    folder = tmp_path / "log"
+    expected = await make_small(folder)
+    files = Files.keep(folder)
+    for path, octets in files.octets.items():
+        for length in range(0, len(octets), 5):
+            path.write_bytes(octets[:length])
+            await examine(folder, expected, read_only=read_only)
+            files.restore()
+        if path.name != "billing.json":  # without it, there are no positions
+            path.unlink()
+            await examine(folder, expected, read_only=read_only)
+            files.restore()
+
+
+async def test_random_damage_to_several_files(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    expected = await make_small(folder)
+    files = Files.keep(folder)
+    damageable = [path for path in files.octets if path.name != "filelog.json"]
+    for seed in range(120):
+        generator = random.Random(seed)
+        for path in generator.sample(damageable, generator.randrange(1, 4)):
+            octets = bytearray(files.octets[path])
+            kind = generator.randrange(4)
+            if kind == 0 and path.name != "billing.json":
+                path.unlink()
+            elif kind == 1:
+                path.write_bytes(octets[: generator.randrange(len(octets) + 1)])
+            elif kind == 2:
+                path.write_bytes(octets + generator.randbytes(generator.randrange(60)))
+            else:
+                for _ in range(3):
+                    octets[generator.randrange(len(octets))] = generator.randrange(256)
+                path.write_bytes(octets)
+        with_trims = {partition: range(sequences.stop) for partition, sequences in expected.items()}
+        await examine(folder, with_trims, read_only=bool(seed % 3 == 0), may_lose=True)
+        files.restore()
+
+
+async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    ends = [0]
+    async with open_filelog(str(folder)) as storage:
+        for count in (3, 1, 4):
+            await storage.append([batch(ends[-1], count)])
+            ends.append(ends[-1] + count)
+    (log,) = folder.rglob("*.log")
+    octets = log.read_bytes()
+    for has_catalog in (True, False):
+        for length in range(len(octets)):
+            files = Files.keep(folder)
+            if not has_catalog:
+                (folder / "catalog.heads").unlink()
+            log.write_bytes(octets[:length])
+            async with open_filelog(str(folder)) as storage:
+                end = (await storage.partitions())[FIRST].end_sequence
+                assert end == max(end for end in ends if len_of(ends, end) <= length)
+                is_torn = length not in {len_of(ends, end) for end in ends}
+                assert any("cut off" in str(damage) for damage in storage.repairs) == is_torn
+                assert any("lost" in str(damage) for damage in storage.repairs) == has_catalog
+                await storage.append([batch(end, 9)])
+                good, bad = await read_held(storage, FIRST, range(end + 9))
+                assert good == set(range(end + 9))
+                assert not bad
+            files.restore()
+
+
+def len_of(ends: list[int], end: int) -> int:
+    """What the first appends of the test above take, up to this end."""
+    starts = ends[: ends.index(end)]
+    return sum(36 + 4 * (past - start) + sum(len(content(n)) for n in range(start, past))
+               for start, past in zip(starts, ends[1:], strict=False))  # fmt: skip
+
+
+async def test_append_of_several_entries_counts_only_as_a_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    contents = [b"%d" % sequence for sequence in range(10_000)]  # more than two entries hold
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([batch(0, 3)])
+        await storage.append([RecordBatch(FIRST, 3, contents)])
+    (log,) = folder.rglob("*.log")
+    octets = log.read_bytes()
+    flipped = bytearray(octets)
+    flipped[len(octets) // 2] ^= 1  # in the second of three
+    for changed in (octets[:-1], octets[: len(octets) // 2], octets[: len(octets) // 4], flipped):
+        for name in ("catalog.heads", "catalog.names"):
+            (folder / name).unlink()
+        log.write_bytes(changed)
+        async with open_filelog(str(folder), read_only=True) as storage:
+            assert (await storage.partitions())[FIRST].end_sequence == 3
+        async with open_filelog(str(folder)) as storage:
+            assert (await storage.partitions())[FIRST].end_sequence == 3
+            (damage,) = storage.repairs
+            assert damage.first_sequence == 3
+
+
+async def test_damage_in_the_middle_stays_and_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    async with open_filelog(str(folder)) as storage:
+        for first_sequence in range(0, 50, 5):
+            await storage.append([batch(first_sequence, 5)])
+    (log,) = folder.rglob("*.log")
+    octets = bytearray(log.read_bytes())
+    octets[octets.index(content(23)) + 1] ^= 4
+    log.write_bytes(octets)
+    for has_catalog in (True, False):
+        if not has_catalog:
+            (folder / "catalog.heads").unlink()
+        async with open_filelog(str(folder)) as storage:
+            assert len(storage.repairs) == (not has_catalog)
+            for damage in storage.repairs:
+                assert (damage.partition, damage.first_sequence, damage.end_sequence) == (FIRST, 20, 25)
+            for sequence in range(20, 25):
+                with pytest.raises(
+                    StorageCorruptError, match=f"^orders/AAAAAAAA: .*{sequence}.* damaged or missing in "
+                ) as caught:
+                    await storage.read(FIRST, sequence, 1)
+                assert caught.value.end_sequence == 25
+            assert await storage.read(FIRST, 7, 100) == batch(7, 13)
+            assert await storage.read(FIRST, 25, 100) == batch(25, 25)
+            assert (await storage.partitions())[FIRST].end_sequence == 50
+
+
+async def test_copy_of_a_log_within_a_content_is_no_entry(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([batch(0, 5)])
+    (log,) = folder.rglob("*.log")
+    copy = log.read_bytes()
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([RecordBatch(FIRST, 5, [copy * 3])])
+        await storage.append([batch(6, 3)])
+    octets = bytearray(log.read_bytes())
+    octets[len(copy) + 10] ^= 1  # in the header of the entry with the copies
+    log.write_bytes(octets)
+    async with open_filelog(str(folder)) as storage:
+        with pytest.raises(StorageCorruptError) as caught:
+            await storage.read(FIRST, 5, 10)
+        assert caught.value.end_sequence == 6
+        assert await storage.read(FIRST, 6, 10) == batch(6, 3)
+
+
+async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    large = [b"%d" % sequence * 300 for sequence in range(1000)]
+    async with open_filelog(str(folder)) as storage:
+        for first_sequence in range(0, 1000, 50):
+            await storage.append([RecordBatch(FIRST, first_sequence, large[first_sequence : first_sequence + 50])])
+        await storage.read(FIRST, 0, 1)
+    (index,) = folder.rglob("*.index")
+    octets = index.read_bytes()
+    changes = [b"", octets[:-30], octets[24:], bytes(len(octets))]
+    lying = SegmentIndex.decode(octets)
+    assert lying is not None
+    assert len(lying.rows) > 5
+    lying.rows = [(sequence, position + 7, time) for sequence, position, time in lying.rows]
+    changes.append(lying.encode())
+    lying.rows = [(sequence + 50, position - 7, time) for sequence, position, time in lying.rows]
+    changes.append(lying.encode())
+    for changed in changes:
+        index.write_bytes(changed)
+        async with open_filelog(str(folder)) as storage:
+            assert [str(damage) for damage in await storage.check()] == [
+                f"{index}: damaged: not used, and may be deleted"
+            ]
+            for sequence in (999, 0, 50, 420, 777):
+                found = await storage.read(FIRST, sequence, 1)
+                assert found is not None
+                assert list(found.contents) == [large[sequence]]
+        assert index.read_bytes() == octets, "made anew when the storage is closed"
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+async def test_records_go_also_where_their_segment_is_missing(tmp_path: Path, missing: int) -> None:
+    folder = tmp_path / "log"
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        for first_sequence in range(0, 20, 5):
+            await storage.append([batch(first_sequence, 5, stored_at=first_sequence)])
+        sorted(folder.rglob("*.log"))[missing].unlink()
+    for age_ms in (2 * 10**12, 0):
+        async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+            with pytest.raises(StorageCorruptError, match=r"are lost, |are damaged or missing in") as caught:
+                await storage.read(FIRST, 5 * missing + 1, 9)
+            assert caught.value.end_sequence == 5 * missing + 5
+            assert await storage.find_time(FIRST, 15) == 15
+            assert await storage.retain(Retention(age_ms=age_ms)) == ({} if age_ms else {FIRST: 20})
+            if age_ms:
+                await storage.retain(Retention(records_max=19))
+                await storage.trim(FIRST, 5 * missing + 1)
+
+
+async def test_killed_before_the_catalog_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "log"
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        await storage.append([batch(0, 5)])
+        with monkeypatch.context() as patch:
+            patch.setattr(LogWriter, "_publish", lambda *_: None)
+            await storage.append([batch(5, 5), batch(7, 3, SECOND)])
+            appended = Files.keep(folder)
+            await storage.trim(FIRST, 6)
+            trimmed = Files.keep(folder)
+    for files, earliest in ((appended, 0), (trimmed, 6)):
+        files.restore()
+        async with open_filelog(str(folder)) as storage:
+            infos = await storage.partitions()
+            assert (infos[FIRST].earliest_sequence, infos[FIRST].end_sequence) == (earliest, 10)
+            assert (infos[SECOND].earliest_sequence, infos[SECOND].end_sequence) == (7, 10)
+            assert not storage.repairs
+            for partition, info in infos.items():
+                _, bad = await read_held(storage, partition, range(info.earliest_sequence, info.end_sequence))
+                assert not bad
+
+
+async def test_killed_while_segments_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "log"
+    kept: list[Files] = []
+    real = LogWriter._unlink
+
+    def unlink(writer: LogWriter, log: PartitionLog, base: int) -> None:
+        real(writer, log, base)
+        kept.append(Files.keep(folder))
+
+    monkeypatch.setattr(LogWriter, "_unlink", unlink)
+    async with open_filelog(f"{folder}?segment_bytes=1") as storage:
+        for first_sequence in range(0, 20, 5):
+            await storage.append([batch(first_sequence, 5)])
+        await storage.trim(FIRST, 12)
+    assert len(kept) == 2
+    for files in kept:
+        files.restore()
+        for read_only in (True, False):
+            async with open_filelog(str(folder), read_only=read_only) as storage:
+                assert (await storage.partitions())[FIRST].earliest_sequence == 12
+                assert await storage.read(FIRST, 12, 3) == batch(12, 3)
+                assert not storage.repairs
+
+
+async def test_after_a_power_cut_the_catalog_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "log"
+    place = f"{folder}?segment_bytes=300"
+    async with open_filelog(place) as storage:
+        await storage.append([batch(0, 5)])
+        stale = (folder / "catalog.heads").read_bytes()
+        for first_sequence in range(5, 50, 5):
+            await storage.append([batch(first_sequence, 5), batch(first_sequence, 5, SECOND)])
+        files = Files.keep(folder)
+    files.octets[folder / "catalog.heads"] = stale
+    files.restore()
+    monkeypatch.setattr("dafka.storage.filelog.catalog.boot_id", lambda: b"another")
+    for read_only in (True, False):
+        async with open_filelog(place, read_only=read_only) as storage:
+            infos = await storage.partitions()
+            assert {partition: info.end_sequence for partition, info in infos.items()} == {FIRST: 50, SECOND: 50}
+            assert not storage.repairs
+            good, bad = await read_held(storage, FIRST, range(50))
+            assert len(good) == 50
+            assert not bad
+
+
+async def test_what_check_finds(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    await make_small(folder)
+    logs = sorted((folder / "topics" / "orders").rglob("*.log"))
+    async with open_filelog(f"{folder}?segment_bytes=200") as storage:
+        assert await storage.check() == []
+        logs[0].write_bytes(logs[0].read_bytes() + b"???")
+        assert [str(damage) for damage in await storage.check()] == [
+            f"{logs[0]}: there are 3 octets after the last record"
+        ]
+        logs[1].unlink()
+        (folder / "topics" / "orders" / "README").write_text("?")
+        (folder / "topics" / "orders" / "a b").mkdir()
+        (folder / "notes.txt").write_text("?")
+        found = {str(damage).replace(str(folder), "") for damage in await storage.check()}
+    assert found == {
+        "/notes.txt: no file of a file log",
+        "/topics/orders/README: no file of a file log",
+        "/topics/orders/a b: no file of a file log",
+        f"orders/AAAAAAAA, sequences 9 to 16: lost or damaged (/topics/orders/AAAAAAAA/{logs[0].name})",
+    }

@@ -1,0 +1,204 @@
+"""A file log's writer that is killed, and readers in other processes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+import trio
+
+from dafka.errors import StorageBusyError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.base import PartitionInfo, Storage, read_range
+from dafka.storage.filelog import open_filelog
+
+PARTITIONS = [Partition("orders", "A"), Partition("orders", "B")]
+
+
+def batch(first_sequence: int, count: int, partition: Partition) -> RecordBatch:
+    return RecordBatch(partition, first_sequence, [b"%d" % n for n in range(first_sequence, first_sequence + count)])
+
+
+@contextmanager
+def another_process(program: str, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert process.stdout is not None
+    return process.stdout
+
+
+async def read_line(process: subprocess.Popen[bytes]) -> bytes:
+    with trio.fail_after(20):
+        return await trio.to_thread.run_sync(output(process).readline, abandon_on_cancel=True)
+
+
+WRITE = """
+import sys, trio
+from dafka.records import Partition, RecordBatch
+from dafka.storage.filelog import open_filelog
+
+partitions = [Partition("orders", "A"), Partition("orders", "B")]
+
+async def main():
+    async with open_filelog(sys.argv[1]) as storage:
+        infos = await storage.partitions()
+        ends = [infos[partition].end_sequence if partition in infos else 0 for partition in partitions]
+        for round in range(10**9):
+            count = 1 + round % 7 * 30
+            batches = []
+            for number, partition in enumerate(partitions):
+                records = [b"%d" % n for n in range(ends[number], ends[number] + count)]
+                batches.append(RecordBatch(partition, ends[number], records))
+                ends[number] += count
+            await storage.append(batches)
+            print(*ends, flush=True)
+            if round % 5 == 4:
+                await storage.trim(partitions[1], ends[1] - 100)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("fsync", ["batch", "never"])
+async def test_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path, fsync: str) -> None:
+    generator = random.Random(fsync)
+    folder = tmp_path / "log"
+    place = f"{folder}?segment_bytes=3000&fsync={fsync}"
+    acknowledged = [0, 0]
+    earliest = 0
+    for _ in range(4):
+        with another_process(WRITE, place) as process:
+            first = await read_line(process)
+            assert int(first.split()[0]) > acknowledged[0], "appending does not go on"
+            await trio.sleep(generator.uniform(0, 0.03))  # at which moment it is killed is left to chance
+            process.send_signal(signal.SIGKILL)
+            lines = (first + output(process).read()).rpartition(b"\n")[0].splitlines()
+            assert process.wait() == -signal.SIGKILL
+        acknowledged = [int(end) for end in lines[-1].split()]
+        for read_only in (True, False):
+            async with open_filelog(place, read_only=read_only) as storage:
+                infos = await storage.partitions()
+                await check_records(storage, infos)
+                assert all(infos[p].end_sequence >= end for p, end in zip(PARTITIONS, acknowledged, strict=True))
+                assert infos[PARTITIONS[0]].earliest_sequence == 0
+                assert infos[PARTITIONS[1]].earliest_sequence >= earliest
+                if not read_only:
+                    assert await storage.check() == []
+                    earliest = infos[PARTITIONS[1]].earliest_sequence
+
+
+async def check_records(storage: Storage, infos: dict[Partition, PartitionInfo]) -> None:
+    for partition, info in infos.items():
+        earliest, end = info.earliest_sequence, info.end_sequence
+        found = [content async for part in read_range(storage, partition, earliest, end) for content in part.contents]
+        assert found == batch(earliest, end - earliest, partition).contents
+        assert info.content_bytes == sum(map(len, found))
+
+
+READ = """
+import sys, trio
+from dafka.records import Partition
+from dafka.storage.filelog import open_filelog
+
+async def main():
+    end = 0
+    async with open_filelog(sys.argv[1], read_only=True) as storage:
+        while end < 4000:
+            for partition, info in (await storage.partitions("orders")).items():
+                assert info.end_sequence >= end and info.end_sequence % 20 == 0, info
+                sequence = max(end, info.earliest_sequence)
+                while sequence < info.end_sequence:
+                    batch = await storage.read(partition, sequence, 17)
+                    if batch is None:  # it was trimmed meanwhile
+                        before, sequence = sequence, (await storage.partitions())[partition].earliest_sequence
+                        assert sequence > before
+                        continue
+                    for record in batch:
+                        assert record.sequence == sequence and record.content == b"%d" % sequence, record
+                        sequence += 1
+                assert await storage.find_time(partition, 0) >= info.earliest_sequence
+                end = info.end_sequence
+            print(end, flush=True)
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("has_catalog", [True, False])
+async def test_reader_follows_while_segments_roll_and_are_dropped(tmp_path: Path, has_catalog: bool) -> None:
+    folder = tmp_path / "log"
+    partition = PARTITIONS[0]
+    async with open_filelog(f"{folder}?segment_bytes=700&fsync=never") as storage:
+        await storage.append([batch(0, 20, partition)])
+        if not has_catalog:
+            (folder / "catalog.heads").unlink()
+        with another_process(READ, folder) as process:
+            assert await read_line(process) == b"20\n"
+            for first_sequence in range(20, 4000, 20):
+                await storage.append([batch(first_sequence, 20, partition)])
+                if first_sequence % 300 == 0:
+                    await storage.trim(partition, first_sequence - 150)
+                if first_sequence % 400 == 0:
+                    await read_line(process)
+            lines = (await trio.to_thread.run_sync(output(process).read)).split()
+            assert process.wait() == 0
+    assert lines[-1] == b"4000"
+
+
+HOLD = """
+import sys, trio
+from dafka.storage.filelog import open_filelog
+
+async def main():
+    async with open_filelog(sys.argv[1]):
+        print("open", flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read)
+
+trio.run(main)
+"""
+
+
+async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with another_process(HOLD, folder) as process:
+        assert await read_line(process) == b"open\n"
+        with trio.fail_after(1), pytest.raises(StorageBusyError, match="is being written to by another store"):
+            async with open_filelog(str(folder)):
+                pass
+        process.kill()
+        process.wait()
+        async with open_filelog(str(folder)) as storage:
+            await storage.append([batch(0, 1, PARTITIONS[0])])
+
+
+async def test_reader_goes_on_when_the_writer_has_left_and_another_came(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    first, second = PARTITIONS
+    async with open_filelog(str(folder)) as writer:
+        await writer.append([batch(0, 3, first)])
+    async with open_filelog(str(folder), read_only=True) as reader:
+        assert await reader.read(first, 0, 10) == batch(0, 3, first)
+        async with open_filelog(str(folder)) as writer:
+            assert reader.identity == writer.identity
+            await writer.append([batch(3, 2, first), batch(0, 1, second)])
+            assert await reader.read(first, 0, 10) == batch(0, 5, first)
+            assert await reader.read(second, 0, 10) == batch(0, 1, second)
+        (folder / "catalog.names").unlink()
+        async with open_filelog(str(folder)) as writer:  # which makes the catalog anew
+            await writer.append([batch(5, 2, first)])
+            assert await reader.read(first, 5, 10) == batch(5, 2, first)
+            assert (await reader.partitions()).keys() == {first, second}

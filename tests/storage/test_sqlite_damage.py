@@ -1,0 +1,194 @@
+"""Files that are not as they were written: errors of one sentence, and the records beyond the damage."""
+
+# ruff: noqa: ASYNC240  (files of a few octets, in tests)
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.errors import StorageCorruptError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import Retention, Storage, open_storage
+
+PARTITION = Partition("orders", "A" * 32)
+
+
+def batch(first_sequence: int, count: int, size: int = 0) -> RecordBatch:
+    contents = [(b"%d" % sequence).ljust(size, b".") for sequence in range(first_sequence, first_sequence + count)]
+    return RecordBatch(PARTITION, first_sequence, contents)
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    path = tmp_path / "store.db"
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([batch(0, 1000, 50)])
+        await storage.append([RecordBatch(Partition("orders", "B"), 0, [b"." * 20_000] * 3)])
+        await storage.save_positions("billing", {PARTITION: 5})
+    return path
+
+
+def damage(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+
+async def corrupt(storage: Storage, sequence: int) -> StorageCorruptError:
+    with pytest.raises(StorageCorruptError) as caught:
+        await storage.read(PARTITION, sequence, 10)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_missing_records_are_damage_and_those_beyond_are_read(path: Path, read_only: bool) -> None:
+    damage(path, "DELETE FROM records WHERE partition_id = 1 AND sequence BETWEEN 10 AND 12 OR sequence >= 990")
+    async with open_storage(f"sqlite:{path}", read_only=read_only) as storage:
+        assert await storage.read(PARTITION, 5, 100) == batch(5, 5, 50)
+        assert await storage.read(PARTITION, 13, 2) == batch(13, 2, 50)
+        for sequence in (10, 12):
+            assert (await corrupt(storage, sequence)).end_sequence == 13
+        assert str(await corrupt(storage, 12)) == f"{PARTITION}: sequence 12 is damaged: missing"
+        assert str(await corrupt(storage, 990)) == f"{PARTITION}: sequences 990 to 999 are damaged: missing"
+        assert (await corrupt(storage, 995)).end_sequence == 1000
+        assert await storage.read(PARTITION, 1000, 1) is None
+        assert [(each.first_sequence, each.end_sequence, each.reason) for each in await storage.check()] == [
+            (10, 13, "missing"),
+            (990, 1000, "missing"),
+        ]
+
+
+@pytest.mark.parametrize("value", ["NULL", "7", "0.5", "'text'", "CAST(x'ff' AS TEXT)"])
+async def test_content_that_is_no_octets_is_damage(path: Path, value: str) -> None:
+    damage(path, "PRAGMA writable_schema = ON")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET sql = replace(sql, 'content BLOB NOT NULL', 'content BLOB')")
+    damage(path, f"UPDATE records SET content = {value} WHERE partition_id = 1 AND sequence IN (0, 4)")
+    async with open_storage(f"sqlite:{path}") as storage:
+        assert (await corrupt(storage, 0)).end_sequence == 1
+        assert await storage.read(PARTITION, 1, 100) == batch(1, 3, 50)
+        assert (await corrupt(storage, 4)).end_sequence == 5
+        found = [(each.first_sequence, each.end_sequence) for each in await storage.check() if each.partition]
+        assert {(0, 1), (4, 5)} <= set(found)
+
+
+async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
+    damage(path, "VACUUM")  # or copies of it may stand in the unused parts of pages
+    octets = bytearray(path.read_bytes())
+    start = octets.index(b"500" + b"." * 47) // 4096 * 4096
+    octets[start : start + 4096] = b"\xee" * 4096
+    path.write_bytes(octets)
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        error = await corrupt(storage, 500)
+        assert 501 < error.end_sequence < 600
+        assert "malformed" in str(error)
+        assert await storage.read(PARTITION, error.end_sequence, 20) == batch(error.end_sequence, 20, 50)
+        with pytest.raises(StorageError):
+            await storage.read(PARTITION, error.end_sequence - 1, 20)
+        contents = await read_what_can_be_read(storage, PARTITION)
+        assert 900 < len(contents) < 999
+        assert contents == {sequence: batch(sequence, 1, 50).contents[0] for sequence in contents}
+        assert await storage.check() != []
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("UPDATE partitions SET content_bytes = 7 WHERE id = 1", "the records have 50000 octets, not 7"),
+        ("UPDATE partitions SET latest_stored_at = 7 WHERE id = 1", "the records have other times than its row says"),
+        ("UPDATE partitions SET earliest_sequence = 2, content_bytes = 49900 WHERE id = 1", "before the earliest"),
+        ("UPDATE partitions SET end_sequence = 999, content_bytes = 49950 WHERE id = 1", "beyond the end"),
+        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "time that goes back"),
+        ("INSERT INTO records VALUES (77, 0, 0, x'00')", "records of 1 partitions that have no row"),
+    ],
+)
+async def test_check_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        assert await storage.check() == []
+        damage(path, statement)
+        found = [str(each) for each in await storage.check()]
+        assert any(reason in each for each in found), found
+
+
+def open_files() -> list[str]:
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return [os.readlink(link) for link in links if os.path.lexists(link)]
+
+
+@pytest.mark.parametrize("value", ["NULL", "-1", "0.5", "x'00'"])
+@pytest.mark.parametrize("column", ["end_sequence", "content_bytes"])
+async def test_damaged_row_is_refused(path: Path, column: str, value: str) -> None:
+    damage(path, "ALTER TABLE partitions RENAME TO old")
+    damage(path, "CREATE TABLE partitions AS SELECT * FROM old")
+    damage(path, f"UPDATE partitions SET {column} = {value} WHERE id = 1")
+    with pytest.raises(StorageError, match="the row of partition 1 is damaged") as caught:
+        async with open_storage(f"sqlite:{path}"):
+            pass
+    assert caught.traceback  # which holds on to whatever was not closed
+    assert not [target for target in open_files() if target.startswith(str(path))]
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        with pytest.raises(StorageError, match="the row of partition 1 is damaged"):
+            await storage.partitions()
+
+
+async def read_what_can_be_read(storage: Storage, partition: Partition) -> dict[int, bytes]:
+    info = (await storage.partitions())[partition]
+    sequence = info.earliest_sequence
+    found: dict[int, bytes] = {}
+    while sequence < info.end_sequence:
+        try:
+            batch = await storage.read(partition, sequence, 300)
+        except StorageCorruptError as error:
+            before, sequence = sequence, error.end_sequence
+            if sequence <= before:
+                pytest.fail("damage that ends before it begins")
+            continue
+        if batch is None:
+            break
+        found.update(enumerate(batch.contents, sequence))
+        sequence = batch.end_sequence
+    return found
+
+
+async def test_flipped_octets_give_errors_of_one_sentence(path: Path) -> None:
+    good = path.read_bytes()
+    randomness = random.Random(46)
+    refused: list[str] = []
+    for number in range(120):
+        octets = bytearray(good)
+        # The first pages hold the tables' roots and what describes them: most flips elsewhere hit contents.
+        limit = 100 if number % 4 == 0 else 4096 * 12 if number % 4 == 1 else len(octets)
+        for _ in range(randomness.randint(1, 12)):
+            octets[randomness.randrange(limit)] ^= 1 << randomness.randrange(8)
+        path.write_bytes(octets)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        try:
+            with trio.fail_after(10):
+                await use(path, read_only=number % 3 > 0)
+        except StorageError as error:
+            refused.append(str(error))
+    assert 20 < len(refused) < 120
+    assert all("\n" not in sentence and len(sentence) < 500 for sentence in refused)
+
+
+async def use(path: Path, *, read_only: bool) -> None:
+    async with open_storage(f"sqlite:{path}", read_only=read_only) as storage:
+        for damage_found in await storage.check():
+            assert "\n" not in str(damage_found)
+        await storage.load_positions("billing")
+        for partition, info in (await storage.partitions()).items():
+            if info.count < 10_000:
+                await read_what_can_be_read(storage, partition)
+                await storage.find_time(partition, info.latest_stored_at or 0)
+        if not read_only:
+            await storage.append([batch(1000, 3)])
+            await storage.retain(Retention(records_max=10, bytes_max=300))
+            await storage.skip(PARTITION, 5000)

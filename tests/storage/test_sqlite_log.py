@@ -1,0 +1,209 @@
+"""The write-ahead log stays short, whoever reads."""
+
+# ruff: noqa: ASYNC221, ASYNC240  (short programs, and sizes of files, in tests)
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dafka.records import Partition, RecordBatch
+from dafka.storage import PartitionInfo, Storage, open_storage
+from dafka.storage.sqlite import SqliteStorage
+from dafka.storage.sqlite import log as log_module
+
+PARTITION = Partition("orders", "A" * 32)
+MIB = 2**20
+LIMIT = MIB
+
+
+@pytest.fixture(autouse=True)
+def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "LOG_BYTES_MAX", LIMIT)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+def log_bytes(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+async def append(storage: Storage, path: Path, first_sequence: int, count: int) -> int:
+    """Appends of about 64 KiB; gives the longest that the log was after one."""
+    longest = 0
+    for sequence in range(first_sequence, first_sequence + count):
+        await storage.append([RecordBatch(PARTITION, sequence, [b"." * 2**16])])
+        longest = max(longest, log_bytes(path))
+    return longest
+
+
+# Two transactions, each begun before the other ends: there is always one.
+OVERLAPPING = """
+import sqlite3, sys, time
+
+one, two = (sqlite3.connect(f"file:{sys.argv[1]}?mode=ro", uri=True, isolation_level=None) for _ in range(2))
+connections = one, two
+begun = False
+while True:
+    for connection, other in (connections, connections[::-1]):
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM partitions").fetchone()
+        if other.in_transaction:
+            other.execute("COMMIT")
+        time.sleep(0.002)
+    if not begun:
+        begun = True
+        print("reading", flush=True)
+"""
+
+
+@contextmanager
+def overlapping_readers(path: Path) -> Iterator[None]:
+    command = [sys.executable, "-c", OVERLAPPING, str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"reading\n"
+            yield
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+async def test_log_is_bounded_while_there_is_always_a_reader(path: Path) -> None:
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 1)
+        with ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(overlapping_readers(path))
+            longest = await append(storage, path, 1, 200)
+        assert LIMIT // 2 < longest < 3 * LIMIT
+        assert await storage.check() == []
+
+
+async def test_reader_that_stays_stops_no_append_and_the_log_is_cut_when_it_leaves(path: Path) -> None:
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 1)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
+            await append(storage, path, 1, 100)
+            assert log_bytes(path) > 6 * MIB
+            assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
+            connection.execute("COMMIT")
+            assert isinstance(storage, SqliteStorage)
+            storage._log._next_cut = 0.0
+            await append(storage, path, 101, 1)
+            assert log_bytes(path) == 0
+            assert connection.execute("SELECT count(*) FROM records").fetchone() == (102,)
+
+
+async def test_waits_for_a_reader_that_stays_become_rare(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        waits.append(now)
+        now += seconds
+
+    monkeypatch.setattr("dafka.storage.sqlite.log.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 1)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM records").fetchone()
+            await append(storage, path, 1, 20)
+            for sequence in range(21, 121):
+                now += 0.1
+                await append(storage, path, sequence, 1)
+    assert 0.1 < len(waits) * log_module.POLL_S < 1.2
+
+
+async def test_trim_leaves_no_long_log(path: Path) -> None:
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.append([RecordBatch(PARTITION, 0, [b"." * 100] * 50_000)])
+        assert isinstance(storage, SqliteStorage)
+        statements: list[str] = []
+        storage._log._helper.set_trace_callback(statements.append)
+        await storage.trim(PARTITION, 49_000)
+        storage._log._helper.set_trace_callback(None)
+        assert "PRAGMA wal_checkpoint(PASSIVE)" in statements
+        assert await storage.partitions() != {}
+        await append(storage, path, 50_000, 30)
+        assert log_bytes(path) < 3 * LIMIT
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [
+        ("NORMAL", ["PRAGMA synchronous = FULL", "PRAGMA user_version = 2", "PRAGMA synchronous = NORMAL"]),
+        ("FULL", []),
+    ],
+)
+async def test_flush_commits_durably_whatever_is_left_to_the_system(
+    path: Path, level: str, expected: list[str]
+) -> None:
+    async with open_storage(f"sqlite:{path}?synchronous={level}") as storage:
+        await append(storage, path, 0, 1)
+        assert isinstance(storage, SqliteStorage)
+        assert storage._writer is not None
+        before = log_bytes(path)
+        statements: list[str] = []
+        storage._writer.set_trace_callback(statements.append)
+        await storage.flush()
+        storage._writer.set_trace_callback(None)
+        assert statements == expected
+        assert (log_bytes(path) > before) == bool(expected), "a commit that writes nothing makes nothing durable"
+        assert await storage.partitions() != {}
+
+
+async def test_flush_copies_the_log_back_where_nothing_waits_for_the_disk(path: Path) -> None:
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 3)
+        assert path.stat().st_size < 3 * 2**16
+        await storage.flush()
+        assert path.stat().st_size > 3 * 2**16
+        assert isinstance(storage, SqliteStorage)
+        assert storage._writer is not None
+        assert storage._writer.execute("PRAGMA synchronous").fetchone() == (0,)
+
+
+async def test_flush_syncs_everything_where_a_reader_keeps_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    monkeypatch.setattr("dafka.storage.sqlite.log.os.sync", lambda: synced.append(True))
+    async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
+        await append(storage, path, 0, 1)
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM records").fetchone()
+            await append(storage, path, 1, 1)
+            await storage.flush()
+            assert synced == [True]
+
+
+# A reader of the store's own process must not take the writer's locks away: a foreign program would delete the log.
+
+
+async def test_reader_in_the_writers_process_leaves_its_locks(path: Path) -> None:
+    foreign = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()"
+    async with open_storage(f"sqlite:{path}") as storage:
+        await append(storage, path, 0, 1)
+        async with open_storage(f"sqlite:{path}", read_only=True):
+            pass
+        subprocess.run([sys.executable, "-c", foreign, str(path)], check=True)
+        await append(storage, path, 1, 1)
+        async with open_storage(f"sqlite:{path}", read_only=True) as reader:
+            info = (await reader.partitions())[PARTITION]
+        assert (info.earliest_sequence, info.end_sequence) == (0, 2)
+        assert info == (await storage.partitions())[PARTITION]
+        assert isinstance(info, PartitionInfo)
