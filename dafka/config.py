@@ -188,8 +188,21 @@ class StoreConfig:
     """Messages queued from or to one peer before further ones are dropped (they are fetched later)."""
     pending_bytes_max: int = _setting(64 * MIB, _at_least(1))
     """Records received and not yet durable. Beyond this, live records are let go and fetched later."""
+    retention_ms: int = _setting(0, _at_least(0))
+    """Records stored longer ago than this are dropped; 0: however old."""
+    retention_bytes: int = _setting(0, _at_least(0))
+    """The contents of each partition that are kept, the oldest going first; 0: however large."""
+    retention_records: int = _setting(0, _at_least(0))
+    """How many records of each partition are kept, the oldest going first; 0: however many."""
+    retention_interval_ms: int = _setting(60_000, _at_least(1))
+    """How often it is looked for records to drop."""
     retry_ms: int = _setting(1000, _at_least(1))
     """After the storage failed (a full disk), how long until it is tried again."""
+
+    @property
+    def has_retention(self) -> bool:
+        """Does the store drop records by itself?"""
+        return bool(self.retention_ms or self.retention_bytes or self.retention_records)
 
 
 @attrs.frozen(kw_only=True)

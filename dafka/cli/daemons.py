@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import click
 import trio
 
-from dafka.cli.options import config_options, node_options, usage_mistakes
+from dafka.cli.options import config_options, decorate, node_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
+from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
 from dafka.roles import Store, Tower, serve_store, serve_tower
 
@@ -14,7 +19,51 @@ _sub_option = click.option("--sub", metavar="ENDPOINT", help="Where to take node
 _pub_option = click.option(
     "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://*:5557]"
 )
-_storage_option = click.option("--storage", metavar="URL", help="Where records are kept.  [default: sqlite:dafka.db]")
+_STORE_OPTIONS = (
+    click.option(
+        "--storage",
+        metavar="URL",
+        help="Where records are kept: sqlite:PATH, filelog:FOLDER or memory:.  [default: sqlite:dafka.db]",
+    ),
+    click.option("--retain-age", type=DURATION, metavar="DURATION", help="Drop records stored longer ago, such as 7d."),
+    click.option(
+        "--retain-bytes",
+        type=BYTES,
+        metavar="SIZE",
+        help="Drop the oldest records of a partition above this, such as 1GB.",
+    ),
+    click.option(
+        "--retain-records",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Drop the oldest records of a partition above this number.",
+    ),
+)
+
+
+def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the node options, and those of where and how long records are kept; the command gets `config`."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any,
+        config: Config,
+        storage: str | None,
+        retain_age: int | None,
+        retain_bytes: int | None,
+        retain_records: int | None,
+        **options: Any,
+    ) -> Any:
+        config = config.override(
+            "store",
+            storage=storage,
+            retention_ms=retain_age,
+            retention_bytes=retain_bytes,
+            retention_records=retain_records,
+        )
+        return command(*args, config=config, **options)
+
+    return decorate(node_options(wrapper), _STORE_OPTIONS)
 
 
 @click.command()
@@ -35,11 +84,9 @@ def tower(config: Config, sub: str | None, pub: str | None) -> None:
 
 
 @click.command()
-@_storage_option
-@node_options
-def store(config: Config, storage: str | None) -> None:
+@_store_options
+def store(config: Config) -> None:
     """Run a store, which keeps every record and acknowledges it."""
-    config = config.override("store", storage=storage)
 
     async def program() -> int:
         async with trio.open_nursery() as nursery:
@@ -50,11 +97,10 @@ def store(config: Config, storage: str | None) -> None:
 
 
 @click.command()
-@_storage_option
+@_store_options
 @_sub_option
 @_pub_option
-@node_options
-def up(config: Config, storage: str | None, sub: str | None, pub: str | None) -> None:
+def up(config: Config, sub: str | None, pub: str | None) -> None:
     """Run a tower and a store in one process.
 
     It is all that a small cluster needs. The store joins this tower, and others where --tower-sub and --tower-pub
@@ -62,7 +108,6 @@ def up(config: Config, storage: str | None, sub: str | None, pub: str | None) ->
     """
     with usage_mistakes():
         config = config.override("tower", sub_address=sub, pub_address=pub)
-    config = config.override("store", storage=storage)
 
     async def program() -> int:
         async with trio.open_nursery() as nursery:

@@ -76,12 +76,12 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ).override("node", wire=wire)
         return command(*args, config=config, **options)
 
-    return _decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)
+    return decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds `--config` and `-v`; the command gets `config`."""
-    return _decorate(_with_config(command), _COMMON_OPTIONS)
+    return decorate(_with_config(command), _COMMON_OPTIONS)
 
 
 @contextmanager
@@ -104,7 +104,8 @@ def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _decorate(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
+def decorate(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
+    """Adds options to a command, in this order."""
     for option in reversed(options):
         command = option(command)
     return command

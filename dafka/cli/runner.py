@@ -17,9 +17,9 @@ import trio
 from dafka.cli.terminal import report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
+from dafka.groups import single_exception
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles import EventFeed
-from dafka.roles.scope import single_exception
 
 IMPATIENCE_S = 1.0
 """A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""

@@ -11,7 +11,7 @@ import attrs
 
 from dafka import wire
 from dafka.protocol.events import Event
-from dafka.records import RecordBatch
+from dafka.records import Partition, RecordBatch
 
 
 @attrs.frozen
@@ -50,10 +50,18 @@ class Append:
 
 
 @attrs.frozen
+class Skip:
+    """Drop what is stored of this partition, and let it go on at `next_sequence`: those between are gone."""
+
+    partition: Partition
+    next_sequence: int
+
+
+@attrs.frozen
 class Notify:
     """Let the embedding program know."""
 
     event: Event
 
 
-Action: TypeAlias = Publish | Subscribe | Unsubscribe | Deliver | Append | Notify
+Action: TypeAlias = Publish | Subscribe | Unsubscribe | Deliver | Append | Skip | Notify

@@ -12,6 +12,7 @@ from dafka.config import FetchConfig
 from dafka.protocol.cursor import Cursor
 from dafka.protocol.events import FetchUnanswered
 from dafka.protocol.fetching import Fetching
+from dafka.protocol.holders import Holders
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -22,11 +23,13 @@ UNANSWERED_ATTEMPTS = 3
 class Assembly:
     """Attributes:
     cursors: where each followed partition stands.
+    holders: who may have what is missing.
     fetches_sent: FETCHes so far.
     """
 
     def __init__(self, address: str, config: FetchConfig) -> None:
         self.cursors: dict[Partition, Cursor] = {}
+        self.holders = Holders()
         self.fetches_sent = 0
         self._address = address
         self._ahead_bytes_max = config.ahead_bytes_max
@@ -66,10 +69,42 @@ class Assembly:
             self._fetching.let_go(batch.partition, max(batch.first_sequence, cursor.next_sequence))
         self._changed[batch.partition] = None
 
+    def receive_earliest(self, message: wire.DirectEarliest) -> str:
+        """Somebody has not got what was asked for. Gives why the message is to be discarded, or nothing."""
+        cursor = self.cursors.get(Partition(message.subject, message.partition))
+        if message.requestor != self._address:
+            return "another requestor"
+        if cursor is None:
+            return "not asked for"
+        self.holders.answered(message, cursor.next_sequence)
+        return ""
+
+    def gone(self) -> list[tuple[Partition, int, int]]:
+        """Partitions that stand before records to be had nowhere: with these records' first and end sequence."""
+        found = []
+        for partition in self.holders.in_doubt():
+            first = self.cursors[partition].next_sequence
+            end = self.holders.earliest(partition, first, self._fetching.attempts(partition))
+            if end is not None:
+                found.append((partition, first, end))
+        return found
+
+    def skip(self, partition: Partition, next_sequence: int) -> list[RecordBatch]:
+        """Gives up the records before `next_sequence`; gives those that are in order from there on."""
+        cursor = self.cursors[partition]
+        ahead_bytes = cursor.ahead_bytes
+        ready = cursor.skip(next_sequence)
+        self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
+        self.holders.forget(partition)
+        self._fetching.forget(partition)
+        self._changed[partition] = None
+        return ready
+
     def forget(self, partition: Partition) -> None:
         """Stops following a partition."""
         cursor = self.cursors.pop(partition)
         self._ahead_bytes -= cursor.ahead_bytes
+        self.holders.forget(partition)
         self._fetching.unfollow(partition)
         self._changed.pop(partition, None)
 

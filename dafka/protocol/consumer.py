@@ -14,7 +14,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.assembly import Assembly
-from dafka.protocol.events import PartitionHeard, PartitionSilent
+from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -25,7 +25,7 @@ PEERS_REMEMBERED_MAX = 10_000
 """Producers remembered as having joined after this consumer, also when they are gone and only stores have them."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
-_OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO)
+_OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST)
 
 
 class ConsumerMachine:
@@ -35,6 +35,7 @@ class ConsumerMachine:
         topics: what it is subscribed to, and from when on GET-HEADS may be sent for it again.
         assembly: where each partition stands.
         buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
+        records_gone: records given up because nobody holds them any more.
         discarded: messages thrown away, by reason.
     """
 
@@ -43,6 +44,7 @@ class ConsumerMachine:
         self.topics: dict[str, float] = {}
         self.assembly = Assembly(address, config.fetch)
         self.buffered_bytes = 0
+        self.records_gone = 0
         self.discarded: Counter[str] = Counter()
         self._config = config
         self._positions = dict(positions or {})
@@ -89,6 +91,10 @@ class ConsumerMachine:
             elif isinstance(message, wire.StoreHello):
                 if message.consumer == self.address and self.topics:
                     actions.append(self._hello(message.address))
+            elif isinstance(message, wire.DirectEarliest):
+                reason = self.assembly.receive_earliest(message)
+                self.discarded.update([reason] if reason else [])
+                actions += self._give_up()
             else:
                 self.discarded["unexpected command"] += 1
         return actions + self._fetches(now)
@@ -97,6 +103,7 @@ class ConsumerMachine:
         """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
         actions: list[Action] = []
         for subscription in subscriptions:
+            self.assembly.holders.subscribed(subscription, self.address)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
@@ -110,6 +117,7 @@ class ConsumerMachine:
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
+        self.assembly.holders.joined(address)
         if not self._is_settled:
             self._older_peers.add(address)
         elif address not in self._older_peers:
@@ -120,6 +128,7 @@ class ConsumerMachine:
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
+        self.assembly.holders.left(address)
         for partition in [partition for partition in self._heard if partition.address == address]:
             del self._heard[partition]
             self._silent.discard(partition)
@@ -129,11 +138,12 @@ class ConsumerMachine:
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
         self._is_settled = True
-        return []
+        return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered, and notices silent producers."""
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
+        actions += self._give_up()
         if now >= self._silence_due:
             self._silence_due = now + self._silence / 2
             for partition, heard in self._heard.items():
@@ -189,6 +199,18 @@ class ConsumerMachine:
             return []
         self.assembly.learn(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
+
+    def _give_up(self) -> list[Action]:
+        """Goes on after records that nobody holds any more.
+
+        Not before the node has settled: somebody who holds them may be about to connect.
+        """
+        actions: list[Action] = []
+        for partition, first_sequence, end_sequence in self.assembly.gone() if self._is_settled else ():
+            self.records_gone += end_sequence - first_sequence
+            actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
+            actions += [Deliver(run) for run in self.assembly.skip(partition, end_sequence)]
+        return actions
 
     def _follow(self, partition: Partition, latest: int) -> bool:
         """Makes sure that a partition has a cursor; False where it is not this consumer's to follow."""

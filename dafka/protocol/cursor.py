@@ -50,6 +50,14 @@ class Cursor:
             self._release(ready)
         return ready
 
+    def skip(self, next_sequence: int) -> list[RecordBatch]:
+        """Gives up the records before `next_sequence`; gives the runs that they held back and that are now in order."""
+        self.learn(next_sequence)
+        self.next_sequence = next_sequence
+        ready: list[RecordBatch] = []
+        self._release(ready)
+        return ready
+
     def missing(self) -> tuple[int, int] | None:
         """The first gap as (first sequence, end sequence), or None where everything known is here."""
         if self.next_sequence >= self.known_end:

@@ -103,6 +103,51 @@ class FetchUnanswered:
 
 
 @attrs.frozen
+class RecordsGone:
+    """Nobody holds these records any more (retention has dropped them): the partition goes on at `end_sequence`."""
+
+    partition: Partition
+    first_sequence: int
+    end_sequence: int
+
+    def __str__(self) -> str:
+        which = _records(self.first_sequence, self.end_sequence, self.partition)
+        return f"{which} gone: nobody holds them any more; going on after them"
+
+
+@attrs.frozen
+class PartitionHalted:
+    """A store lacks these records, nobody holds them any more, and it keeps those before: it can store no further ones.
+
+    A partition has no gaps. A store with retention gives up the older records in such a case; one without never drops
+    a record by itself. `dafka storage trim` does, while the store is stopped.
+    """
+
+    partition: Partition
+    first_sequence: int
+    end_sequence: int
+
+    def __str__(self) -> str:
+        which = _records(self.first_sequence, self.end_sequence, self.partition)
+        return (
+            f"{which} gone, and this store, which has no retention, keeps those before: "
+            "it stores no more of this partition until they are trimmed"
+        )
+
+
+@attrs.frozen
+class RecordsDropped:
+    """A store's retention has dropped so many records of so many partitions."""
+
+    records: int
+    partitions: int
+
+    def __str__(self) -> str:
+        partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"retention dropped {self.records} records of {partitions}"
+
+
+@attrs.frozen
 class StoresSilent:
     """Records are unacknowledged, and no store has acknowledged any for `seconds`."""
 
@@ -119,6 +164,16 @@ class StoresHeard:
 
     def __str__(self) -> str:
         return "a store acknowledges again"
+
+
+@attrs.frozen
+class StorageRepaired:
+    """Opening the storage found damage, and cut it away or left it aside."""
+
+    damage: str
+
+    def __str__(self) -> str:
+        return f"the storage was damaged: {self.damage}"
 
 
 @attrs.frozen
@@ -139,6 +194,12 @@ class StorageRecovered:
         return "the storage works again"
 
 
+def _records(first_sequence: int, end_sequence: int, partition: Partition) -> str:
+    if end_sequence - first_sequence == 1:
+        return f"record {first_sequence} of {partition} is"
+    return f"records {first_sequence} to {end_sequence - 1} of {partition} are"
+
+
 Event: TypeAlias = (
     PeerJoined
     | PeerLeft
@@ -148,8 +209,12 @@ Event: TypeAlias = (
     | PartitionSilent
     | PartitionHeard
     | FetchUnanswered
+    | RecordsGone
+    | PartitionHalted
+    | RecordsDropped
     | StoresSilent
     | StoresHeard
+    | StorageRepaired
     | StorageFailed
     | StorageRecovered
 )

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
+from dafka.protocol.askers import Askers
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.replies import ReplyQueue
 from dafka.protocol.window import Window
@@ -22,6 +23,9 @@ from dafka.wire import Command
 
 HELD_RECORDS_MAX = 10_000
 """Records held back until the node has settled; then they go out at once."""
+
+ASKERS_MAX = 10_000
+"""Nodes that are told, when they ask for records that this producer no longer holds, that it does not."""
 
 STORES_MAX = 1024
 """Distinct stores whose ACKs are counted; further ones are discarded."""
@@ -38,6 +42,7 @@ class ProducerMachine:
             more of this partition than its producer, which has resumed from an outdated spool.
         window: the records held for FETCHes; without contents where a spool holds them.
         replies: the FETCHes to answer, from `window` or the spool.
+        spool_earliest: the first record that the spool still holds; whoever drives the machine keeps it.
         discarded: messages thrown away, by reason.
     """
 
@@ -59,10 +64,12 @@ class ProducerMachine:
         self.replies = ReplyQueue(replies_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
+        self.spool_earliest = max(acknowledged_end - 1, 0)
         self._config = config
         self._is_spooled = is_spooled
         self._published_end = next_sequence
         self._stores: dict[str, int] = {}
+        self._askers = Askers(ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
         self._silent_from = float("inf")
@@ -72,6 +79,11 @@ class ProducerMachine:
     def unacknowledged(self) -> int:
         """Records that lack ACKs; with `min_stores` 0, none."""
         return self.next_sequence - self.acknowledged_end
+
+    @property
+    def earliest_sequence(self) -> int:
+        """The first record that can still be sent again."""
+        return self.spool_earliest if self._is_spooled else self.window.first_sequence
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions of RFC 46, "Producer Subscriptions", and GET-HEADS for the topic (erratum 6)."""
@@ -128,7 +140,7 @@ class ProducerMachine:
             if isinstance(message, wire.Ack):
                 actions += self._receive_ack(message, now)
             elif isinstance(message, wire.Fetch):
-                self._receive_fetch(message)
+                actions += self._receive_fetch(message)
             elif isinstance(message, wire.GetHeads):
                 if message.subject == self.partition.topic and self._published_end:
                     actions.append(Publish(self._direct_head(message.address)))
@@ -138,10 +150,11 @@ class ProducerMachine:
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
+        is_new = False
         for subscription in subscriptions:
-            if subscription.active and subscription.covers(Command.HEAD, self.partition.topic):
-                return self._head(now)
-        return []
+            self._askers.subscribed(subscription)
+            is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
+        return self._head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Nothing to do: whoever needs the head subscribes to it."""
@@ -195,15 +208,22 @@ class ProducerMachine:
         partition = self.partition
         return wire.DirectHead(requestor, partition.address, partition.topic, self._published_end - 1)
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> None:
+    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
         if Partition(fetch.subject, fetch.partition) != self.partition:
             self.discarded["another partition"] += 1
-        elif fetch.sequence >= self._published_end:
+            return []
+        if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
         elif not self.replies.offer(fetch):
             self.discarded["too many fetches"] += 1
         else:
             self.fetches_received += 1
+        earliest = self.earliest_sequence
+        if fetch.sequence >= earliest:
+            return []
+        # What a store has acknowledged is with stores; what nobody has, and was let go, is nowhere.
+        gone = earliest if self.stored_end <= fetch.sequence else 0
+        return self._askers.answer(fetch, self.partition.address, earliest, gone)
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
         end_sequence = ack.sequence + 1

@@ -15,8 +15,11 @@ from collections.abc import Iterable, Mapping
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Action, Append, Notify, Publish, Subscribe
+from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.askers import Askers
 from dafka.protocol.assembly import Assembly
+from dafka.protocol.events import PartitionHalted, RecordsGone
+from dafka.protocol.holders import HOLDS_NOTHING
 from dafka.protocol.replies import ReplyQueue
 from dafka.records import Partition
 from dafka.wire import Command
@@ -31,21 +34,32 @@ class StoreMachine:
     Attributes:
         assembly: where each partition stands, counting what is on its way to the storage.
         durable: by topic, the sequence after the last durable record of each partition, by address.
+        earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
         pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
         replies: the FETCHes to answer from the storage.
         discarded: messages thrown away, by reason.
     """
 
-    def __init__(self, address: str, config: Config, ends: Mapping[Partition, int]) -> None:
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        ends: Mapping[Partition, int],
+        earliest: Mapping[Partition, int] | None = None,
+    ) -> None:
         self.address = address
         self.assembly = Assembly(address, config.fetch)
         self.durable: dict[str, dict[str, int]] = {}
+        self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
         self.replies = ReplyQueue(config.fetch.replies_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
+        self._askers = Askers(config.node.peers_max)
+        self._halted: set[Partition] = set()
+        self._is_settled = False
         for partition, end in ends.items():
             self.assembly.follow(partition, end)
             self._set_durable(partition, end)
@@ -54,11 +68,11 @@ class StoreMachine:
         """The subscriptions of RFC 46, "Store Subscriptions".
 
         CONSUMER-HELLO twice: the id alone, as the RFC says, and with the own address, by which a consumer learns
-        whom to greet (as libdafka does). DIRECT-HEAD for the answers of other stores.
+        whom to greet (as libdafka does). DIRECT-HEAD and DIRECT-EARLIEST for the answers of other stores.
         """
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
-        own_commands = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO)
+        own_commands = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST)
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
         return [Subscribe(prefix) for prefix in prefixes]
 
@@ -73,7 +87,11 @@ class StoreMachine:
             elif message.address == self.address:
                 self.discarded["own message"] += 1
             elif isinstance(message, wire.Fetch):
-                self._receive_fetch(message)
+                actions += self._receive_fetch(message)
+            elif isinstance(message, wire.DirectEarliest):
+                reason = self.assembly.receive_earliest(message)
+                self.discarded.update([reason] if reason else [])
+                actions += self._give_up()
             elif isinstance(message, wire.GetHeads):
                 actions += self._direct_heads(message.subject, message.address)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
@@ -87,6 +105,8 @@ class StoreMachine:
         """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
         actions: list[Action] = []
         for subscription in subscriptions:
+            self.assembly.holders.subscribed(subscription, self.address)
+            self._askers.subscribed(subscription)
             if not subscription.active:
                 continue
             command, topic = subscription.command, subscription.topic
@@ -112,22 +132,39 @@ class StoreMachine:
             actions += self._ack(partition)
         return actions + self._fetches(now)
 
+    def trimmed(self, earliest: Mapping[Partition, int]) -> int:
+        """Records before these sequences have been dropped from the storage; gives their number."""
+        count = 0
+        for partition, sequence in earliest.items():
+            count += max(sequence - self.earliest.get(partition, 0), 0)
+            self.earliest[partition] = sequence
+        return count
+
+    def skipped(self, partition: Partition, next_sequence: int) -> list[Action]:
+        """The storage has done as `Skip` asked it to: the partition goes on from there."""
+        self.earliest[partition] = next_sequence
+        self._set_durable(partition, next_sequence)
+        return self._ack(partition)
+
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: a peer shows what it is by what it subscribes to."""
+        """A peer shows what it is by what it subscribes to; that it is there at all may matter, too."""
+        self.assembly.holders.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its last records, if they were missed, are with other stores."""
+        self.assembly.holders.left(address)
         return [Publish(wire.GetHeads(topic, self.address)) for topic in self._by_address.get(address, ())]
 
     def settled(self, now: float) -> list[Action]:
-        """Nothing to do: a store listens from the first moment."""
-        return []
+        """A store listens from the first moment; only giving up records waits for this."""
+        self._is_settled = True
+        return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered."""
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
-        return actions + self._fetches(now)
+        return actions + self._give_up() + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
@@ -173,13 +210,40 @@ class StoreMachine:
         is_producers = isinstance(head, wire.Head)
         return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> None:
-        if fetch.sequence >= self.durable_end(Partition(fetch.subject, fetch.partition)):
+    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
+        partition = Partition(fetch.subject, fetch.partition)
+        earliest = self.earliest.get(partition, 0)
+        if fetch.sequence < earliest:
+            self.discarded["before the earliest"] += 1
+            return self._askers.answer(fetch, self.address, earliest, earliest)
+        if partition not in self.assembly.cursors:
+            self.discarded["beyond the head"] += 1
+            return self._askers.answer(fetch, self.address, HOLDS_NOTHING, 0)
+        if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
         elif not self.replies.offer(fetch):
             self.discarded["too many fetches"] += 1
         else:
             self.fetches_received += 1
+        return []
+
+    def _give_up(self) -> list[Action]:
+        """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
+        actions: list[Action] = []
+        for partition, first_sequence, end_sequence in self.assembly.gone() if self._is_settled else ():
+            if not self._must_keep(partition):
+                gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
+                actions += [gone, Skip(partition, end_sequence)]
+                actions += [Append(run) for run in self.assembly.skip(partition, end_sequence)]
+            elif partition not in self._halted:
+                self._halted.add(partition)
+                actions.append(Notify(PartitionHalted(partition, first_sequence, end_sequence)))
+        return actions
+
+    def _must_keep(self, partition: Partition) -> bool:
+        """Are there records before the gap, in a store that never drops any by itself?"""
+        is_empty = self.assembly.cursors[partition].next_sequence == self.earliest.get(partition, 0)
+        return not is_empty and not self._config.store.has_retention
 
     def _direct_heads(self, topic: str, requestor: str) -> list[Action]:
         return [

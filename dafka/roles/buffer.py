@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from dafka.records import Partition, RecordBatch
+from dafka.records import Partition, RecordBatch, join
 
 TAKE_RECORDS_MAX = 10_000
 """Records joined into one run; a longer run that came as one stays one."""
@@ -31,33 +31,31 @@ class RunBuffer:
     def take(self) -> RecordBatch:
         """The partition's turn that comes first: what has gathered of it, joined. The buffer must not be empty."""
         partition, runs = self._runs.popitem(last=False)
-        count = records = 0
+        count, records, end_sequence = 0, 0, runs[0].first_sequence
         for run in runs:
-            if count and records + len(run) > TAKE_RECORDS_MAX:
+            is_gap = run.first_sequence != end_sequence  # records between are gone
+            if is_gap or (count and records + len(run) > TAKE_RECORDS_MAX):
                 break
             count += 1
             records += len(run)
+            end_sequence = run.end_sequence
         if count < len(runs):
             self._runs[partition] = runs[count:]
-        return _join(runs[:count])
+        return join(runs[:count])
 
     def take_all(self) -> list[RecordBatch]:
-        """Everything, one run a partition."""
+        """Everything, one run a partition; none of them may have a gap."""
         runs, self._runs = self._runs, OrderedDict()
-        return [_join(each) for each in runs.values()]
+        return [join(each) for each in runs.values()]
 
     def first_sequences(self) -> dict[Partition, int]:
         """By partition, the sequence of the first record that waits."""
         return {partition: runs[0].first_sequence for partition, runs in self._runs.items()}
 
-    def drop(self, topic: str) -> int:
+    def drop_topic(self, topic: str) -> int:
         """Forgets a topic's runs; gives the memory that they took."""
-        dropped = [partition for partition in self._runs if partition.topic == topic]
-        return sum(run.memory_bytes for partition in dropped for run in self._runs.pop(partition))
+        return sum(self.drop(partition) for partition in [each for each in self._runs if each.topic == topic])
 
-
-def _join(runs: list[RecordBatch]) -> RecordBatch:
-    if len(runs) == 1:
-        return runs[0]
-    contents = [content for run in runs for content in run.contents]
-    return RecordBatch(runs[0].partition, runs[0].first_sequence, contents)
+    def drop(self, partition: Partition) -> int:
+        """Forgets a partition's runs; gives the memory that they took."""
+        return sum(run.memory_bytes for run in self._runs.pop(partition, ()))

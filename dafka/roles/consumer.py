@@ -10,13 +10,13 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError
+from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
-from dafka.roles.scope import single_exception
 from dafka.storage import Storage, open_storage
 
 SETTLE_S = 2.0
@@ -29,11 +29,13 @@ class ConsumerStatistics:
 
     `positions` gives, by partition, the next sequence the program will be given; `lag` how many records are known to
     exist from there on, partitions without any left out. `buffered_bytes` wait for the program to take them.
+    `records_gone` were to be had nowhere any more.
     """
 
     records: int
     bytes: int
     buffered_bytes: int
+    records_gone: int
     fetches_sent: int
     positions: dict[Partition, int]
     lag: dict[Partition, int]
@@ -84,7 +86,7 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stops following a topic: no record of it is given any more."""
         self._node.act(self._machine.unsubscribe(topic))
-        self._machine.buffered_bytes -= self._buffer.drop(topic)
+        self._machine.buffered_bytes -= self._buffer.drop_topic(topic)
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_open_batch()
 
@@ -133,6 +135,7 @@ class Consumer:
             records=self._records,
             bytes=self._bytes,
             buffered_bytes=self._machine.buffered_bytes,
+            records_gone=self._machine.records_gone,
             fetches_sent=self._machine.assembly.fetches_sent,
             positions=positions,
             lag=lag,

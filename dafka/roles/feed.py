@@ -12,8 +12,11 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    PartitionHalted,
     PartitionSilent,
+    RecordsGone,
     StorageFailed,
+    StorageRepaired,
     StoresSilent,
     TowersSilent,
 )
@@ -21,7 +24,17 @@ from dafka.protocol import (
 EVENTS_MAX = 1000
 """Events kept for readers; one that is further behind misses the oldest."""
 
-_WARNINGS = (FetchUnanswered, ForeignDialect, PartitionSilent, StorageFailed, StoresSilent, TowersSilent)
+_WARNINGS = (
+    FetchUnanswered,
+    ForeignDialect,
+    PartitionHalted,
+    PartitionSilent,
+    RecordsGone,
+    StorageFailed,
+    StorageRepaired,
+    StoresSilent,
+    TowersSilent,
+)
 
 
 class EventFeed:

@@ -27,6 +27,7 @@ from dafka.protocol import (
     PeerJoined,
     PeerLeft,
     Publish,
+    Skip,
     Subscribe,
 )
 from dafka.records import RecordBatch
@@ -61,6 +62,7 @@ class Node:
         self._found = trio.Event()
         self._connection = trio.lowlevel.ParkingLot()
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
+        self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
 
     @property
@@ -71,6 +73,10 @@ class Node:
     def on_batch(self, handler: Callable[[RecordBatch], None]) -> None:
         """Who takes the records that the machine delivers or wants appended."""
         self._on_batch = handler
+
+    def on_skip(self, handler: Callable[[Skip], None]) -> None:
+        """Who lets a stored partition go on elsewhere; only a store is asked to."""
+        self._on_skip = handler
 
     def on_change(self, handler: Callable[[], None]) -> None:
         """Who wants to look at the machine after each time something happened to it."""
@@ -93,6 +99,8 @@ class Node:
                 outbound.append(action.message)
             elif isinstance(action, (Deliver, Append)):
                 self._on_batch(action.batch)
+            elif isinstance(action, Skip):
+                self._on_skip(action)
             elif isinstance(action, Notify):
                 self.events.put(action.event)
             elif isinstance(action, Subscribe):

@@ -10,13 +10,13 @@ import trio
 
 from dafka.config import Config
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
+from dafka.groups import single_exception
 from dafka.protocol import ProducerMachine, Reply, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
-from dafka.roles.scope import single_exception
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
@@ -195,8 +195,7 @@ class Producer:
 
     async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
         """What is held of the records asked for: those that were acknowledged meanwhile are left out."""
-        earliest = self._machine.window.first_sequence if self._spool is None else self._trimmed_end - 1
-        first = max(reply.next_sequence, earliest)
+        first = max(reply.next_sequence, self._machine.earliest_sequence)
         count = min(count, reply.end_sequence - first)
         if count <= 0:
             return None
@@ -216,6 +215,7 @@ class Producer:
             try:
                 with trio.CancelScope(shield=True):
                     await spool.save_positions(_ACKNOWLEDGED, {self.partition: end})
+                    self._machine.spool_earliest = end - 1
                     await spool.trim(self.partition, end - 1)
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))

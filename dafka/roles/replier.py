@@ -15,6 +15,9 @@ from dafka.roles.node import Node
 CHUNK_RECORDS_MAX = 2000
 """Records sent before others, and what came in meanwhile, get their turn: a few milliseconds' worth."""
 
+REPORTS_MAX = 1000
+"""Different failures to read that are reported."""
+
 
 class Replier:
     """Attributes:
@@ -28,12 +31,19 @@ class Replier:
         self._node = node
         self._queue = queue
         self._read = read
+        self._reported: set[str] = set()
         self._idle = trio.lowlevel.ParkingLot()
 
     def wake(self) -> None:
         """There may be something to answer."""
         if len(self._queue):
             self._idle.unpark_all()
+
+    def _report(self, error: StorageError) -> None:
+        """Once: whoever asks for damaged records asks again and again."""
+        if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
+            self._reported.add(str(error))
+            self._node.events.put(StorageFailed(str(error)))
 
     async def run(self) -> None:
         """Answers until cancelled."""
@@ -47,7 +57,7 @@ class Replier:
             try:
                 batch = await self._read(reply, count)
             except StorageError as error:
-                self._node.events.put(StorageFailed(str(error)))
+                self._report(error)
                 batch = None
             if batch is None:
                 self._queue.sent(reply, None)

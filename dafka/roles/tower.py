@@ -11,7 +11,7 @@ import zmq
 
 from dafka.config import Config
 from dafka.errors import WireError
-from dafka.roles.scope import single_exception
+from dafka.groups import single_exception
 from dafka.transport import Socket, open_context
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 

@@ -15,7 +15,7 @@ NUMBER_8_MAX = 2**64 - 1
 
 
 class Command(enum.Enum):
-    """The nine commands; each value is the command's id, the first octet of its topic frame."""
+    """The nine commands of RFC 46, and one that is this project's (erratum 26); each value is the command's id."""
 
     RECORD = b"M"
     DIRECT_RECORD = b"D"
@@ -26,6 +26,7 @@ class Command(enum.Enum):
     GET_HEADS = b"G"
     CONSUMER_HELLO = b"W"
     STORE_HELLO = b"L"
+    DIRECT_EARLIEST = b"T"
 
 
 class Dialect(enum.Enum):

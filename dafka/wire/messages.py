@@ -1,4 +1,4 @@
-"""The nine commands of RFC 46 as values, and the table that describes them.
+"""The nine commands of RFC 46 as values, a tenth of our own, and the table that describes them.
 
 A message is checked when it is made: what exists can be sent. Each class says which of its fields the ZeroMQ topic
 frame carries (`TOPIC`) and which follow, in order (`FIELDS`); the codec, the documentation page and the tests are
@@ -202,10 +202,37 @@ class StoreHello:
 
 
 @attrs.frozen
+class DirectEarliest:
+    """DIRECT-EARLIEST: the node `address` tells whoever fetched (`requestor`) that it has not got what was asked for.
+
+    Of that partition it holds the records from `sequence` on, if it holds any. Those before `gone` have been dropped by
+    who kept them; those that it merely has not got may be elsewhere. RFC 46 has no such command (erratum 26): it goes
+    to nodes alone that subscribe to it.
+    """
+
+    COMMAND: ClassVar = Command.DIRECT_EARLIEST
+    TOPIC: ClassVar = "requestor"
+    FIELDS: ClassVar = (
+        ("address", Kind.STRING),
+        ("partition", Kind.STRING),
+        ("subject", Kind.STRING),
+        ("sequence", Kind.NUMBER_8),
+        ("gone", Kind.NUMBER_8),
+    )
+
+    requestor: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    partition: str = attrs.field(validator=_check_text)
+    subject: str = attrs.field(validator=_check_text)
+    sequence: int = attrs.field(validator=_CHECK_SEQUENCE)
+    gone: int = attrs.field(validator=_CHECK_SEQUENCE)
+
+
+@attrs.frozen
 class RecordRun:
     """A run of consecutive RECORDs of one partition, or of DIRECT-RECORDs to one `requestor`.
 
-    Not a tenth command: it stands for as many messages as it has records, and is what the batch encoder takes and
+    Not a command: it stands for as many messages as it has records, and is what the batch encoder takes and
     the batch decoder gives, so that nothing above the wire handles records one by one.
     """
 
@@ -213,8 +240,9 @@ class RecordRun:
     requestor: str | None = None
 
 
-Message: TypeAlias = Record | DirectRecord | Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello
-Inbound: TypeAlias = RecordRun | Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello
+_WithoutContent: TypeAlias = Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest
+Message: TypeAlias = Record | DirectRecord | _WithoutContent
+Inbound: TypeAlias = RecordRun | _WithoutContent
 """What the batch decoder gives and the batch encoder takes: records come and go as runs."""
 
 MESSAGES: tuple[type[Message], ...] = (
@@ -227,4 +255,5 @@ MESSAGES: tuple[type[Message], ...] = (
     GetHeads,
     ConsumerHello,
     StoreHello,
+    DirectEarliest,
 )

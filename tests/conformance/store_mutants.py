@@ -123,8 +123,8 @@ def overwrite(patch: Patch) -> None:
         last.update({(record.partition, record.sequence): record.content for record in run.batch})
         return receive(self, run, now)
 
-    async def read_last(self: SqliteStorage, *arguments: Any) -> RecordBatch | None:
-        found = await read(self, *arguments)
+    async def read_last(self: SqliteStorage, *arguments: Any, **options: Any) -> RecordBatch | None:
+        found = await read(self, *arguments, **options)
         return found and attrs.evolve(found, contents=[last[each.partition, each.sequence] for each in found])
 
     patch.setattr(StoreMachine, "_receive_run", receive_last)
@@ -235,9 +235,9 @@ def limit_partitions(patch: Patch) -> None:
 def answer_any_subject(patch: Patch) -> None:
     receive = StoreMachine._receive_fetch
 
-    def receive_corrected(self: StoreMachine, fetch: wire.Fetch) -> None:
+    def receive_corrected(self: StoreMachine, fetch: wire.Fetch) -> list[Action]:
         topics = [topic for topic, ends in self.durable.items() if fetch.partition in ends]
-        receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch)
+        return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch)
 
     patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
 
@@ -316,8 +316,8 @@ def start_with(change: Callable[[dict[Partition, int]], dict[Partition, int]], p
     """A store that is started knows other partitions than it has."""
     begin = StoreMachine.__init__
 
-    def begin_changed(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int]) -> None:
-        begin(self, address, config, change(ends))
+    def begin_changed(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int], *rest: Any) -> None:
+        begin(self, address, config, change(ends), *rest)
 
     patch.setattr(StoreMachine, "__init__", begin_changed)
 
@@ -325,8 +325,8 @@ def start_with(change: Callable[[dict[Partition, int]], dict[Partition, int]], p
 def start_anew(patch: Patch) -> None:
     begin = StoreMachine.__init__
 
-    def begin_anew(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int]) -> None:
-        begin(self, address, config, ends)
+    def begin_anew(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int], *rest: Any) -> None:
+        begin(self, address, config, ends, *rest)
         for partition in ends:
             self.assembly.follow(partition, 0)
 

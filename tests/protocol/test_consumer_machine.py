@@ -57,7 +57,7 @@ def receive(consumer: ConsumerMachine, *messages: wire.Inbound, now: float = 0.1
 
 
 def test_start_subscribes_to_what_is_addressed_to_the_consumer() -> None:
-    prefixes = [Subscribe(b"DCONSUMER"), Subscribe(b"ECONSUMER"), Subscribe(b"LCONSUMER")]
+    prefixes = [Subscribe(b"DCONSUMER"), Subscribe(b"ECONSUMER"), Subscribe(b"LCONSUMER"), Subscribe(b"TCONSUMER")]
     assert ConsumerMachine(ME, Config()).start(0.0) == prefixes
 
 

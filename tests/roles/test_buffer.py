@@ -54,5 +54,5 @@ def test_partitions_take_turns_when_one_has_much(monkeypatch: pytest.MonkeyPatch
 
 def test_a_topic_is_dropped_with_the_memory_it_took() -> None:
     runs = filled()
-    assert runs.drop("hello") == run(A, 5, 7).memory_bytes + run(A, 7, 8).memory_bytes
+    assert runs.drop_topic("hello") == run(A, 5, 7).memory_bytes + run(A, 7, 8).memory_bytes
     assert runs.take_all() == [run(B, 0, 1)]

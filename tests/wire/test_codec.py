@@ -14,6 +14,7 @@ from dafka.wire import (
     Ack,
     ConsumerHello,
     Dialect,
+    DirectEarliest,
     DirectHead,
     DirectRecord,
     Fetch,
@@ -98,6 +99,19 @@ VECTORS = [
         DirectHead("C9", "P1", "hello", 7),
         LIBDAFKA,
         ["'EC9' 00 | 01 | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(
+        DirectEarliest("C9", "S5", "P1", "hello", 258, 7),
+        RFC46,
+        [
+            "'TC9'",
+            "AA A5 | 'T' | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | 00 00 00 00 00 00 00 07",
+        ],
+    ),
+    Vector(
+        DirectEarliest("C9", "S5", "P1", "hello", 258, 7),
+        LIBDAFKA,
+        ["'TC9' 00 | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | 00 00 00 00 00 00 00 07"],
     ),
     Vector(GetHeads("hello", "C9"), RFC46, ["'Ghello'", "AA A5 | 'G' | 01 | 02 'C9'"]),
     Vector(GetHeads("hello", "C9"), LIBDAFKA, ["'Ghello' 00 | 01 | 02 'C9'"]),
@@ -263,6 +277,7 @@ def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector)
 BAD_TEXTS = ["é" * 128, "t" * 256, "\ud800", "\udcc3\udca9", b"bytes", 1, None]
 BAD_VALUES: dict[str, list[Any]] = {
     "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "gone": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "content": ["7", bytearray(b"7"), memoryview(b"7"), 7, None],
     "subjects": [[text] for text in BAD_TEXTS] + ["hello"],
@@ -280,7 +295,13 @@ def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
 
 @pytest.mark.parametrize("message", [vector.message for vector in VECTORS[::2]], ids=lambda each: type(each).__name__)
 def test_message_at_its_limits_can_be_sent(message: Any) -> None:
-    limits = {"sequence": NUMBER_8_MAX, "count": NUMBER_4_MAX, "content": b"", "subjects": ("é" * 127 + "t",) * 3}
+    limits = {
+        "sequence": NUMBER_8_MAX,
+        "gone": NUMBER_8_MAX,
+        "count": NUMBER_4_MAX,
+        "content": b"",
+        "subjects": ("é" * 127 + "t",) * 3,
+    }
     values = {field.name: limits.get(field.name, "é" * 127 + "t") for field in attrs.fields(type(message))}
     largest = attrs.evolve(message, **values)
     assert decode(encode(largest, RFC46)) == (largest, RFC46)

@@ -15,6 +15,7 @@ from dafka.wire import (
     BatchDecoder,
     ConsumerHello,
     Dialect,
+    DirectEarliest,
     DirectHead,
     DirectRecord,
     Fetch,
@@ -46,6 +47,7 @@ MESSAGES: list[Message] = [
     ConsumerHello("S5", "C9", ("hello", "", "t" * 255)),
     ConsumerHello("S5", "C9", ()),
     StoreHello("C9", "S5"),
+    DirectEarliest("C9", "S5", "P1", "hello", 258, NUMBER_8_MAX),
 ]
 SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
 

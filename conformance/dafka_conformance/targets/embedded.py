@@ -14,8 +14,8 @@ from typing import Any
 import trio
 
 import dafka
+from dafka.groups import single_exception
 from dafka.records import decode_text
-from dafka.roles.scope import single_exception
 from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError
 

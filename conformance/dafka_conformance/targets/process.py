@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 import attrs
 import trio
 
-from dafka.roles.scope import single_exception
+from dafka.groups import single_exception
 from dafka_conformance.targets.base import Delivery, Node, TargetError
 from dafka_conformance.targets.lines import InputFormat, LineParser
 

@@ -1,0 +1,86 @@
+"""Who may still hold what a node is missing: how it learns that records are gone, and where to go on (erratum 26).
+
+A node that has dropped records says so to who asks for them (DIRECT-EARLIEST): from where on it holds the partition,
+and which records it knows to be gone, rather than merely not with it. They count as gone when everybody who could have
+them has answered so: each store that is connected, and the producer. One that does not speak this command (libdafka's)
+is given time to send the records instead.
+"""
+
+from __future__ import annotations
+
+from dafka import wire
+from dafka.records import Partition
+from dafka.wire import Command
+
+HOLDS_NOTHING = wire.NUMBER_8_MAX
+"""The `sequence` of who has never held a record of the partition."""
+
+PATIENCE_ATTEMPTS = 5
+"""FETCHes in a row without an answer, after which a node that says nothing counts as one that has nothing."""
+
+STORES_MAX = 1024
+"""Stores that are waited for; of further ones it is only known what they say."""
+
+ANSWERS_MAX = 10_000
+"""Partitions about which answers are kept; what is said of further ones is forgotten, and said again."""
+
+
+class Holders:
+    """Attributes:
+    stores: the addresses of the stores that are connected.
+    """
+
+    def __init__(self) -> None:
+        self.stores: set[str] = set()
+        self._nodes: set[str] = set()
+        self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
+
+    def joined(self, address: str) -> None:
+        """Discovery found a node: if a partition is its own, it may hold records of it."""
+        self._nodes.add(address)
+
+    def left(self, address: str) -> None:
+        """Discovery lost a node."""
+        self._nodes.discard(address)
+        self.stores.discard(address)
+
+    def subscribed(self, subscription: wire.Subscription, own_address: str) -> None:
+        """A store is known by its subscription to what consumers greet it with."""
+        if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
+            if not subscription.active:
+                self.stores.discard(subscription.topic)
+            elif len(self.stores) < STORES_MAX:
+                self.stores.add(subscription.topic)
+
+    def answered(self, message: wire.DirectEarliest, next_sequence: int) -> None:
+        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent."""
+        partition = Partition(message.subject, message.partition)
+        asked, answers = self._answers.get(partition, (next_sequence, {}))
+        if asked != next_sequence:
+            answers = {}
+        if partition not in self._answers and len(self._answers) >= ANSWERS_MAX:
+            return
+        if message.sequence > next_sequence and (message.address in answers or len(answers) <= STORES_MAX):
+            answers[message.address] = message
+            self._answers[partition] = next_sequence, answers
+
+    def forget(self, partition: Partition) -> None:
+        """Nothing is missing of it (any more)."""
+        self._answers.pop(partition, None)
+
+    def in_doubt(self) -> list[Partition]:
+        """The partitions about which somebody has answered."""
+        return list(self._answers)
+
+    def earliest(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
+        """Where to go on, if the record at `next_sequence` is gone; None where somebody may have it."""
+        asked, answers = self._answers.get(partition, (next_sequence, {}))
+        if asked != next_sequence:
+            del self._answers[partition]
+            return None
+        if not any(answer.gone > next_sequence for answer in answers.values()):
+            return None
+        asked_for = self.stores | ({partition.address} & self._nodes)
+        if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:
+            return None
+        return min(answer.sequence for answer in answers.values() if answer.sequence != HOLDS_NOTHING)

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from cli_harness import Dafka
+
+LINES = [f"{sequence}\n" for sequence in range(500)]
+
+
+def test_consume_tells_which_records_are_gone(dafka: Dafka) -> None:
+    config = dafka.folder / "retention.toml"
+    config.write_text("[store]\nretention_interval_ms = 20\n")
+    up = dafka.start_up("--storage", "memory:", "--retain-records", "100", "--config", str(config), "-v")
+    assert dafka.node("produce", "hello", stdin="".join(LINES).encode()).status == 0
+    up.wait_errors("retention dropped 400 records of 1 partition")
+    ended = dafka.node("consume", "hello", "--from-beginning", "--count", "100")
+    assert (ended.status, ended.output) == (0, "".join(LINES[400:]).encode())
+    (line,) = ended.errors.splitlines()
+    assert re.search(r"records 0 to 399 of hello/[0-9A-F]{32} are gone: nobody holds them any more", line), line
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--retain-age", "7 years", "expected a duration above 0, such as 90s, 15m, 12h or 7d, not '7 years'"),
+        ("--retain-bytes", "-1", "expected a size above 0, such as 512KiB, 1GB, 10GiB or 1048576, not '-1'"),
+        ("--retain-records", "0", "0 is not in the range x>=1."),
+    ],
+)
+def test_retention_that_cannot_be(dafka: Dafka, option: str, value: str, sentence: str) -> None:
+    ended = dafka.run("store", option, value)
+    assert ended.status == 2
+    assert ended.errors.splitlines()[-1] == f"Error: Invalid value for '{option}': {sentence}"

@@ -1,0 +1,150 @@
+"""Retention in a running cluster: what was dropped is visible, to whoever asks for it and to stores that join."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from role_helpers import assert_nothing_more, contents, open_store, receive_partition, wait_event, wait_until
+
+from dafka import Config, Consumer, Store
+from dafka.errors import StorageError
+from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
+from dafka.storage import Retention, open_storage
+from dafka.storage.memory import MemoryStorage
+from dafka.testing import Cluster, open_cluster
+
+COUNT, KEPT = 1000, 100
+
+
+def retaining(config: Config | None = None) -> Config:
+    """A store's configuration that keeps some records."""
+    return (config or Config()).override("store", retention_records=KEPT, retention_interval_ms=20)
+
+
+def store_of(cluster: Cluster) -> Store:
+    assert cluster.store is not None
+    return cluster.store
+
+
+async def publish(cluster: Cluster, count: int = COUNT) -> None:
+    async with cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, count))
+
+
+async def wait_dropped(store: Store) -> None:
+    await wait_until(lambda: store.statistics().records_dropped >= COUNT - KEPT)
+
+
+async def expect_rest(consumer: Consumer, first: int = 0) -> None:
+    """The consumer is told that the records from `first` on are gone, and is given the last ones."""
+    event = await wait_event(consumer.events, RecordsGone)
+    assert (event.first_sequence, event.end_sequence) == (first, COUNT - KEPT)
+    assert str(event).startswith(f"records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are gone")
+    await receive_partition(consumer, COUNT - KEPT, COUNT)
+    assert consumer.statistics().records_gone == COUNT - KEPT - first
+    assert_nothing_more(consumer)
+
+
+@pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
+async def test_consumer_starts_at_the_earliest_there_is_and_is_told_what_is_gone_erratum_26(wire: str) -> None:
+    async with open_cluster(retaining().override("node", wire=wire)) as cluster:
+        await publish(cluster)
+        await wait_dropped(store_of(cluster))
+        dropped = await wait_event(store_of(cluster).events, RecordsDropped)
+        assert (dropped.records, dropped.partitions) == (COUNT - KEPT, 1)
+        async with cluster.consumer(["hello"]) as consumer:
+            await expect_rest(consumer)
+
+
+async def test_producer_that_is_still_there_does_not_hold_the_consumer_up() -> None:
+    async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, COUNT))
+        await wait_dropped(store_of(cluster))
+        async with cluster.consumer(["hello"]) as consumer:
+            with trio.fail_after(3):
+                await expect_rest(consumer)
+            await producer.send_many(contents(COUNT, COUNT + 10))
+            await receive_partition(consumer, COUNT, COUNT + 10)
+
+
+async def test_consumer_whose_position_is_gone_goes_on_after_it() -> None:
+    async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
+        await producer.send_many(contents(0, COUNT))
+        await wait_dropped(store_of(cluster))
+        async with cluster.consumer(["hello"], positions={producer.partition: 40}) as consumer:
+            await expect_rest(consumer, first=40)
+
+
+async def test_bounded_memory_drops_visibly_too() -> None:
+    async with open_cluster(storage=f"memory:?records_max={KEPT}") as cluster:
+        await publish(cluster)
+        async with cluster.consumer(["hello"]) as consumer:
+            await expect_rest(consumer)
+
+
+async def test_records_that_another_store_keeps_are_not_gone() -> None:
+    async with open_cluster(retaining()) as cluster:
+        archive = cluster.config.override("store", retention_records=0)
+        async with open_store(archive):
+            async with cluster.producer("hello", cluster.config.override("producer", min_stores=2)) as producer:
+                await producer.send_many(contents(0, COUNT))
+                await producer.wait_stored()
+            await wait_dropped(store_of(cluster))
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, COUNT)
+                assert consumer.statistics().records_gone == 0
+
+
+async def test_new_store_begins_where_the_others_do() -> None:
+    async with open_cluster(retaining()) as cluster:
+        await publish(cluster)
+        await wait_dropped(store_of(cluster))
+        async with open_store(cluster.config.override("store", retention_records=0)) as other:
+            await wait_until(lambda: other.statistics().records_stored == KEPT)
+            event = await wait_event(other.events, RecordsGone)
+            assert (event.first_sequence, event.end_sequence) == (0, COUNT - KEPT)
+            async with cluster.consumer(["hello"]) as consumer:
+                await expect_rest(consumer)
+
+
+@pytest.mark.parametrize("has_retention", [True, False])
+async def test_store_that_was_away_goes_on_or_keeps_what_it_has(has_retention: bool, tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'store.db'}"
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        limits = {"retention_records": 2 * COUNT, "retention_interval_ms": 20} if has_retention else {}
+        config = cluster.config.override("store", **limits)
+        async with open_store(retaining(cluster.config)) as store:
+            async with open_store(config, url) as away:
+                await producer.send_many(contents(0, 50))
+                await wait_until(lambda: away.statistics().records_stored == 50)
+            await producer.send_many(contents(50, COUNT))
+            await wait_dropped(store)
+            async with open_store(config, url) as returned:
+                if has_retention:
+                    await wait_until(lambda: returned.statistics().records_stored == KEPT)
+                    event: RecordsGone | PartitionHalted = await wait_event(returned.events, RecordsGone)
+                else:
+                    event = await wait_event(returned.events, PartitionHalted)
+                assert (event.first_sequence, event.end_sequence) == (50, COUNT - KEPT)
+    async with open_storage(url, read_only=True) as storage:
+        info = (await storage.partitions())[producer.partition]
+    held = (COUNT - KEPT, COUNT) if has_retention else (0, 50)
+    assert (info.earliest_sequence, info.end_sequence) == held
+
+
+async def test_retention_that_fails_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([StorageError("no room to trim"), StorageError("no room to trim")])
+    retain = MemoryStorage.retain
+
+    async def fail_first(self: MemoryStorage, retention: Retention, topic: str | None = None) -> object:
+        for error in failures:
+            raise error
+        return await retain(self, retention, topic)
+
+    monkeypatch.setattr(MemoryStorage, "retain", fail_first)
+    async with open_cluster(retaining()) as cluster:
+        assert (await wait_event(store_of(cluster).events, StorageFailed)).reason == "no room to trim"
+        await publish(cluster)
+        await wait_dropped(store_of(cluster))
