@@ -87,11 +87,13 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-def _commands(group: click.Group, program: str) -> Iterator[str]:
+def _commands(group: click.Group, program: str, parent: click.Context | None = None) -> Iterator[str]:
+    parent = parent or click.Context(group, info_name=program, **group.context_settings)
     for name, command in group.commands.items():
-        parent = click.Context(group, info_name=program, **group.context_settings)
         context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
         yield f"## {program} {name}\n\n```text\n{command.get_help(context)}\n```\n"
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{program} {name}", context)
 
 
 def configuration_page() -> str:

@@ -9,6 +9,7 @@ from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
 from dafka.cli.produce import produce
+from dafka.cli.storage import storage
 from dafka.cli.topics import topics
 
 
@@ -33,5 +34,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, demo):
+for command in (up, tower, store, produce, consume, topics, storage, demo):
     main.add_command(command)

@@ -5,8 +5,6 @@ Only a line feed ends a line; everything else, a carriage return too, belongs to
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import select
 import stat
@@ -15,7 +13,8 @@ from collections.abc import AsyncGenerator
 import trio
 
 from dafka.errors import LocalError
-from dafka.records import Partition, RecordBatch, encode_text
+from dafka.records import RecordBatch, encode_text
+from dafka.storage.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
 
@@ -67,20 +66,7 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
             b"%b %d %b\n" % (name, sequence, content)
             for sequence, content in enumerate(batch.contents, batch.first_sequence)
         )
-    lines = [
-        _to_json(batch.partition, sequence, content)
-        for sequence, content in enumerate(batch.contents, batch.first_sequence)
-    ]
-    return "".join(lines).encode("ascii")
-
-
-def _to_json(partition: Partition, sequence: int, content: bytes) -> str:
-    record: dict[str, str | int] = {"topic": partition.topic, "partition": partition.address, "sequence": sequence}
-    try:
-        record["content"] = content.decode("utf-8")
-    except UnicodeDecodeError:
-        record["content_base64"] = base64.b64encode(content).decode("ascii")
-    return json.dumps(record) + "\n"
+    return format_lines(batch).encode("ascii")
 
 
 def _read_some(fd: int) -> bytes:

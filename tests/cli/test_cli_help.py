@@ -8,13 +8,15 @@ from dafka.cli import main
 
 COMMON = {"--config", "--verbose", "--help"}
 NODE = {"--tower-sub", "--tower-pub", "--advertise", "--wire"} | COMMON
+STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
 OPTIONS = {
-    "up": {"--storage", "--sub", "--pub"} | NODE,
+    "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | COMMON,
-    "store": {"--storage"} | NODE,
+    "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--timeout"} | NODE,
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
     "topics": {"--storage", "--json", "--help"},
+    "storage": {"--help"},
     "demo": {"--file", "--wire", "--help"},
 }
 

@@ -1,0 +1,81 @@
+"""`dafka storage trim`: drops old records."""
+
+from __future__ import annotations
+
+import click
+
+from dafka.cli.storage.common import (
+    Meter,
+    counted,
+    json_option,
+    print_summary,
+    printable,
+    run_metered,
+    topics_option,
+    url_argument,
+)
+from dafka.cli.terminal import UsageMistake
+from dafka.cli.units import BYTES, DURATION
+from dafka.records import Partition
+from dafka.storage import Retention, open_storage
+from dafka.storage.selection import select_partitions
+
+
+@click.command()
+@url_argument
+@click.option("--age", type=DURATION, metavar="DURATION", help="Keep records of the last 90s, 15m, 12h or 7d.")
+@click.option(
+    "--bytes", "bytes_max", type=BYTES, metavar="SIZE", help="Keep 512KiB, 1GB or so of contents a partition."
+)
+@click.option(
+    "--records", "records_max", type=click.IntRange(min=0), metavar="N", help="Keep so many records a partition."
+)
+@topics_option
+@json_option
+def trim(
+    url: str,
+    age: int | None,
+    bytes_max: int | None,
+    records_max: int | None,
+    topics: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Drop the oldest records, as far as any limit says.
+
+    At least one limit is needed. Somewhat more may be kept, where that spares work. No store may be using it.
+    """
+    retention = Retention(age_ms=age, bytes_max=bytes_max, records_max=records_max)
+    if not retention:
+        raise UsageMistake("expected what to keep: --age, --bytes or --records")
+
+    async def program(meter: Meter) -> int:
+        async with open_storage(url, read_only=True):  # opened for writing, a wrong place would be made a storage
+            pass
+        dropped: dict[Partition, int] = {}
+        async with open_storage(url) as opened:
+            before = await select_partitions(opened, topics)
+            wanted: list[str | None] = [*sorted(set(topics))] or [None]
+            for topic in wanted:
+                for partition, earliest in (await opened.retain(retention, topic)).items():
+                    dropped[partition] = earliest - before[partition].earliest_sequence
+                    meter(meter.done + dropped[partition], None)
+        _print(dropped, as_json)
+        return 0
+
+    run_metered(program, "dropped")
+
+
+def _print(dropped: dict[Partition, int], as_json: bool) -> None:
+    records = sum(dropped.values())
+    if not as_json:
+        for partition, count in sorted(dropped.items()):
+            click.echo(f"{printable(str(partition))}: {counted(count, 'record')} dropped")
+    values = {
+        "records": records,
+        "partitions": [
+            {"topic": partition.topic, "partition": partition.address, "records": count}
+            for partition, count in sorted(dropped.items())
+        ],
+    }
+    sentence = f"{counted(records, 'record')} dropped from {counted(len(dropped), 'partition')}"
+    print_summary(sentence, values, as_json)

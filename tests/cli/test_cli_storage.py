@@ -1,0 +1,370 @@
+"""The storage commands in this process, over storages in its memory, named `shelf:NAME`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from dafka.cli import main
+from dafka.errors import StorageBusyError, StorageCorruptError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, Storage, base
+from dafka.storage.memory import MemoryStorage
+
+ORDERS = Partition("orders", "A")
+BILLS = Partition("bills", "B")
+STRANGE = Partition("[red]\x1b\udcff", "C")
+Open = Callable[..., AbstractAsyncContextManager[Storage]]
+
+
+class Shelf:
+    """Named storages, that outlive their blocks."""
+
+    def __init__(self) -> None:
+        self.storages: dict[str, MemoryStorage] = {}
+        self.in_use: set[str] = set()
+
+    def put(self, name: str, *batches: RecordBatch, storage: MemoryStorage | None = None) -> MemoryStorage:
+        self.storages[name] = storage or MemoryStorage()
+        trio.run(self.storages[name].append, batches)
+        return self.storages[name]
+
+    def load_plugin(self, group: str, name: str, error: type[StorageError]) -> Open:
+        return self.open
+
+    @asynccontextmanager
+    async def open(self, place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
+        if read_only and place not in self.storages:
+            raise StorageError(f"{place} does not exist")
+        if place in self.in_use and not read_only:
+            raise StorageBusyError(f"{place} is being written to by another store")
+        yield self.storages.setdefault(place, MemoryStorage())
+
+    def infos(self, name: str) -> dict[Partition, PartitionInfo]:
+        return trio.run(self.storages[name].partitions)
+
+
+class Corrupt(MemoryStorage):
+    """Sequence 5 of orders cannot be read."""
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        if partition == ORDERS and first_sequence <= 5:
+            if first_sequence == 5:
+                raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
+            count = min(count, 5 - first_sequence)
+        return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    shelf = Shelf()
+    monkeypatch.setattr(base, "load_plugin", shelf.load_plugin)
+    return shelf
+
+
+def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
+    """Stored a second apart."""
+    sequences = range(first_sequence, end_sequence)
+    times = [1_767_225_600_000 + 1000 * sequence for sequence in sequences]
+    return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], times)
+
+
+def run(*arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, ["storage", *arguments])
+    assert (result.exit_code, result.stderr if status == 0 else "") == (status, ""), result.output
+    return result
+
+
+def run_json(*arguments: str, status: int = 0) -> Any:
+    (line,) = run(*arguments, "--json", status=status).stdout.splitlines()
+    return json.loads(line)
+
+
+def error_of(*arguments: str, status: int = 2) -> str:
+    (line,) = run(*arguments, status=status).stderr.splitlines()
+    assert line.startswith("Error: ")
+    return line.removeprefix("Error: ")
+
+
+# info
+
+
+def test_info(shelf: Shelf) -> None:
+    storage = shelf.put("a", batch(0, 10), batch(5, 6, STRANGE), batch(0, 3, BILLS))
+    trio.run(storage.trim, ORDERS, 4)
+    trio.run(storage.trim, BILLS, 3)
+    trio.run(storage.save_positions, "billing", {ORDERS: 7, BILLS: 0, Partition("none", "N"): 5})
+    trio.run(storage.save_positions, "audit", {ORDERS: 2})
+    lines = run("info", "shelf:a").stdout.splitlines()
+    assert [" ".join(line.split()) for line in lines] == [
+        "topic partition earliest head records size first stored last stored",
+        r"[red]\x1b\udcff C 5 5 1 1 byte 2026-01-01T00:00:05.000Z 2026-01-01T00:00:05.000Z",
+        "bills B 3 2 0 0 bytes - -",
+        "orders A 4 9 6 6 bytes 2026-01-01T00:00:04.000Z 2026-01-01T00:00:09.000Z",
+        "",
+        "consumer topic partition next lag",
+        "audit orders A 2 6",
+        "billing bills B 0 0",
+        "billing none N 5 -",
+        "billing orders A 7 3",
+        "",
+        f"storage {storage.identity}: 3 partitions, 7 records of 7 bytes, {7 * 65} bytes stored",
+    ]
+
+
+def test_info_as_json(shelf: Shelf) -> None:
+    storage = shelf.put("a", batch(4, 10), batch(0, 3, BILLS))
+    trio.run(storage.save_positions, "billing", {ORDERS: 7, BILLS: 2, Partition("none", "N"): 5})
+    found = run_json("info", "shelf:a", "--topic", "orders")
+    orders = {
+        "topic": "orders",
+        "partition": "A",
+        "earliest": 4,
+        "head": 9,
+        "records": 6,
+        "bytes": 6,
+        "first_stored_at": 1_767_225_604_000,
+        "last_stored_at": 1_767_225_609_000,
+    }
+    assert found == {
+        "identity": storage.identity,
+        "totals": {"partitions": 2, "records": 9, "content_bytes": 9, "stored_bytes": 9 * 65},
+        "partitions": [orders],
+        "positions": [{"name": "billing", "topic": "orders", "partition": "A", "next": 7, "lag": 3}],
+    }
+    assert [line["topic"] for line in run_json("info", "shelf:a")["partitions"]] == ["bills", "orders"]
+    assert run_json("info", "shelf:a")["positions"][1]["lag"] is None
+
+
+def test_info_of_an_empty_storage_and_of_times_beyond_the_calendar(shelf: Shelf) -> None:
+    storage = shelf.put("a")
+    assert run("info", "shelf:a").stdout.splitlines()[-1].startswith(f"storage {storage.identity}: 0 partitions, ")
+    shelf.put("a", attrs.evolve(batch(0, 1), stored_at=[2**62]))
+    assert run("info", "shelf:a").stdout.splitlines()[1].split()[-2:] == [str(2**62)] * 2
+
+
+# verify
+
+
+def test_verify(shelf: Shelf) -> None:
+    shelf.put("a", batch(4, 10), batch(0, 1, BILLS))
+    assert run("verify", "shelf:a").stdout == "7 records in 2 partitions: all there, and as written\n"
+    assert run_json("verify", "shelf:a") == {"partitions": 2, "records": 7, "bytes": 7, "damages": []}
+
+
+def test_verify_tells_damage(shelf: Shelf) -> None:
+    storage = Corrupt()
+    shelf.put("a", batch(0, 10), batch(0, 1, BILLS), storage=storage)
+    storage.repairs = [Damage("1.log\x1b", "cut")]
+    assert run("verify", "shelf:a", status=1).stdout.splitlines() == [
+        "orders/A, sequence 5: the CRC is wrong (found by reading)",
+        r"1.log\x1b: cut",
+        "10 records in 2 partitions: 2 damages",
+    ]
+    found = run_json("verify", "shelf:a", status=1)
+    assert found["damages"] == [
+        {
+            "topic": "orders",
+            "partition": "A",
+            "first": 5,
+            "end": 6,
+            "place": "found by reading",
+            "reason": "the CRC is wrong",
+        },
+        {"topic": None, "partition": None, "first": 0, "end": 0, "place": "1.log\x1b", "reason": "cut"},
+    ]
+
+
+# copy
+
+
+def test_copy(shelf: Shelf) -> None:
+    shelf.put("a", batch(4, 10), batch(0, 1, BILLS))
+    trio.run(shelf.storages["a"].save_positions, "billing", {ORDERS: 7})
+    shelf.put("b", batch(4, 6), batch(0, 3, BILLS))
+    assert run("copy", "shelf:a", "shelf:b").stdout.splitlines() == [
+        "bills/B: the target holds more than the source, and was left as it is",
+        "4 records of 4 bytes copied into 1 partition, 3 were there already",
+    ]
+    assert run_json("copy", "shelf:a", "shelf:c", "--topic", "orders") == {
+        "partitions": 1,
+        "records": 6,
+        "bytes": 6,
+        "present": 0,
+        "position_names": 1,
+        "ahead": [],
+    }
+    assert shelf.infos("c") == {ORDERS: shelf.infos("a")[ORDERS]}
+    assert run_json("copy", "shelf:a", "shelf:b")["ahead"] == [{"topic": "bills", "partition": "B"}]
+
+
+def test_copy_of_what_is_damaged_or_another(shelf: Shelf) -> None:
+    shelf.put("a", batch(0, 10), storage=Corrupt())
+    assert error_of("copy", "shelf:a", "shelf:b", status=1) == "orders/A, sequence 5: the CRC is wrong"
+    assert shelf.infos("b")[ORDERS].end_sequence == 5
+    shelf.put("c", RecordBatch(ORDERS, 0, [b"x"]))
+    assert "orders/A: sequence 0 has another content" in error_of("copy", "shelf:b", "shelf:c", status=1)
+
+
+# import
+
+
+def test_import_of_a_file(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("a", batch(0, 2))
+    lines = [{"topic": "orders", "partition": "A", "sequence": number, "content": "x"} for number in range(5)]
+    path = tmp_path / "lines"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert run("import", "shelf:a", str(path)).stdout == "3 records of 3 bytes imported, 2 were there already\n"
+    assert run_json("import", "shelf:b", str(path)) == {"records": 5, "bytes": 5, "skipped": 0}
+    path.write_text("\n" + json.dumps({**lines[0], "sequence": 7}))
+    assert error_of("import", "shelf:a", str(path)) == "line 2: orders/A: sequence 7 would leave a gap, expected 5"
+
+
+# export to a file; to standard output see test_cli_storage_processes.py
+
+
+def test_export_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.put("a", batch(4, 6), batch(0, 1, BILLS))
+    path = tmp_path / "lines"
+    path.write_bytes(b"what was there before" * 100)
+    export = partial(run, "export", "shelf:a", "--output", str(path))
+    assert export().stdout == f"3 records written as {path.stat().st_size} bytes\n"
+    assert path.read_bytes().splitlines() == [
+        b'{"topic": "bills", "partition": "B", "sequence": 0, "stored_at": 1767225600000, "content": "0"}',
+        b'{"topic": "orders", "partition": "A", "sequence": 4, "stored_at": 1767225604000, "content": "4"}',
+        b'{"topic": "orders", "partition": "A", "sequence": 5, "stored_at": 1767225605000, "content": "5"}',
+    ]
+    assert json.loads(export("--topic", "bills", "--json").stdout) == {"records": 1, "bytes": path.stat().st_size}
+    assert len(path.read_bytes().splitlines()) == 1
+
+
+def test_a_file_is_not_touched_where_there_is_nothing_to_write(shelf: Shelf, tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    assert error_of("export", "shelf:a", "--output", str(path)) == "a does not exist"
+    assert not path.exists()
+    shelf.put("a")
+    path.write_text("precious")
+    assert error_of("export", "shelf:a", "--topic", "orders", "--output", str(path)) == (
+        "there is no partition of topic 'orders'"
+    )
+    assert path.read_text() == "precious"
+    assert "No such file or directory" in error_of("export", "shelf:a", "--output", str(tmp_path / "none" / "lines"))
+
+
+# trim
+
+
+def test_trim(shelf: Shelf) -> None:
+    shelf.put("a", batch(0, 10), batch(0, 3, BILLS))
+    assert run("trim", "shelf:a", "--records", "4").stdout.splitlines() == [
+        "orders/A: 6 records dropped",
+        "6 records dropped from 1 partition",
+    ]
+    assert run_json("trim", "shelf:a", "--bytes", "3B", "--topic", "orders") == {
+        "records": 1,
+        "partitions": [{"topic": "orders", "partition": "A", "records": 1}],
+    }
+    assert shelf.infos("a")[ORDERS].earliest_sequence == 7
+    assert shelf.infos("a")[BILLS].count == 3
+    assert run_json("trim", "shelf:a", "--age", "1s")["records"] == 6
+    assert run("trim", "shelf:a", "--age", "1s").stdout == "0 records dropped from 0 partitions\n"
+
+
+def test_trim_of_two_topics(shelf: Shelf) -> None:
+    shelf.put("a", batch(0, 10), batch(0, 3, BILLS), batch(0, 3, STRANGE))
+    found = run_json("trim", "shelf:a", "--records", "1", "--topic", "orders", "--topic", "bills")
+    assert [(line["topic"], line["records"]) for line in found["partitions"]] == [("bills", 2), ("orders", 9)]
+    assert shelf.infos("a")[STRANGE].count == 3
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["info", "shelf:none"], "none does not exist"),
+        (["verify", "shelf:none"], "none does not exist"),
+        (["export", "shelf:none"], "none does not exist"),
+        (["copy", "shelf:none", "shelf:new"], "none does not exist"),
+        (["trim", "shelf:none", "--age", "1s"], "none does not exist"),
+        (["trim", "shelf:a"], "expected what to keep: --age, --bytes or --records"),
+        (["copy", "shelf:a", "shelf:busy"], "busy is being written to by another store"),
+        (["import", "shelf:busy"], "busy is being written to by another store"),
+        (["trim", "shelf:busy", "--records", "1"], "busy is being written to by another store"),
+        (["info", "shelf:a", "--topic", "bills"], "there is no partition of topic 'bills'"),
+        (["trim", "shelf:a", "--age", "1s", "--topic", "bills"], "there is no partition of topic 'bills'"),
+        (["copy", "shelf:a", "shelf:new", "--topic", "bills"], "there is no partition of topic 'bills'"),
+        (["info", "a.db"], "storage 'a.db': expected SCHEME:PLACE, such as sqlite:dafka.db"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes(shelf: Shelf, arguments: list[str], error: str) -> None:
+    shelf.put("a", batch(0, 3))
+    shelf.put("busy", batch(0, 3))
+    shelf.in_use.add("busy")
+    if arguments[0] == "import":  # the test has no standard input that could be read
+        arguments = [*arguments, "/dev/null"]
+    assert error_of(*arguments) == error
+    assert "none" not in shelf.storages
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "export"])
+def test_a_store_in_use_is_read_all_the_same(shelf: Shelf, tmp_path: Path, command: str) -> None:
+    shelf.put("a", batch(0, 3))
+    shelf.in_use.add("a")
+    options = ["--output", str(tmp_path / "lines")] if command == "export" else []
+    assert "3" in run(command, "shelf:a", *options).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["trim", "shelf:a", "--age", "7"], "expected a duration above 0, such as 90s, 15m, 12h or 7d, not '7'"),
+        (
+            ["trim", "shelf:a", "--bytes", "1G"],
+            "expected a size above 0, such as 512KiB, 1GB, 10GiB or 1048576, not '1G'",
+        ),
+        (["trim", "shelf:a", "--records", "-1"], "-1 is not in the range x>=0."),
+        (["import", "shelf:a", "/nowhere/lines"], "File '/nowhere/lines' does not exist."),
+        (["import", "shelf:a", "/"], "File '/' is a directory."),
+        (["export", "shelf:a", "--output", "/"], "File '/' is a directory."),
+        (["info"], "Missing argument 'URL'."),
+        (["copy", "shelf:a"], "Missing argument 'TARGET'."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_parser_refuses(shelf: Shelf, arguments: list[str], error: str) -> None:
+    shelf.put("a", batch(0, 3))
+    assert run(*arguments, status=2).stderr.splitlines()[-1].endswith(error)
+
+
+def test_memory_is_refused_by_itself() -> None:
+    assert error_of("info", "memory:") == "storage 'memory:' has no place, and is gone when its process is"
+
+
+def test_help_names_the_commands_in_the_order_of_their_use() -> None:
+    text = CliRunner().invoke(main, ["storage", "--help"], terminal_width=100).output
+    rows = text.partition("Commands:\n")[2].splitlines()
+    listed = [row.split()[0] for row in rows]
+    assert listed == ["info", "verify", "copy", "export", "import", "trim"]
+    assert all(row.endswith(".") and not row.endswith("...") for row in rows)
+    for command in listed:
+        assert CliRunner().invoke(main, ["storage", command, "-h"]).exit_code == 0

@@ -1,0 +1,102 @@
+"""The storage commands as an operator has them: pipes, signals, a terminal, a store at work."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import trio
+from cli_harness import Dafka, open_terminal
+
+from dafka.records import Partition, RecordBatch
+from dafka.storage import open_storage
+
+ORDERS = Partition("orders", "A")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    url = f"sqlite:{tmp_path / 'source.db'}"
+
+    async def fill() -> None:
+        async with open_storage(url) as storage:
+            contents = [b"%d" % sequence for sequence in range(1000)]
+            await storage.append([RecordBatch(ORDERS, 5, contents, [1000 + number for number in range(1000)])])
+
+    trio.run(fill)
+    return url
+
+
+def test_export_is_read_by_import(dafka: Dafka, source: str, tmp_path: Path) -> None:
+    target = f"sqlite:{tmp_path / 'target.db'}"
+    exported = dafka.run("storage", "export", source, "--json")
+    lines = exported.output
+    assert (exported.status, lines.count(b"\n")) == (0, 1000)
+    assert json.loads(exported.errors) == {"records": 1000, "bytes": len(lines)}
+    imported = dafka.run("storage", "import", target, "--json", stdin=lines)
+    assert json.loads(imported.output) == {"records": 1000, "bytes": 2890, "skipped": 0}
+    again = dafka.run("storage", "export", target)
+    assert (again.status, again.output, again.errors) == (0, lines, "")
+
+
+def test_a_store_at_work(dafka: Dafka, source: str) -> None:
+    dafka.start_up("--storage", source)
+    verified = dafka.run("storage", "verify", source)
+    assert (verified.status, verified.errors) == (0, "")
+    assert verified.output == b"1,000 records in 1 partition: all there, and as written\n"
+    trimmed = dafka.run("storage", "trim", source, "--records", "1")
+    assert (trimmed.status, trimmed.output) == (2, b"")
+    assert trimmed.error.endswith("is being written to by another store")
+
+
+def test_a_terminal_shows_how_much_is_copied(dafka: Dafka, source: str, tmp_path: Path) -> None:
+    with open_terminal(dafka, "storage", "copy", source, f"sqlite:{tmp_path / 'target.db'}") as terminal:
+        assert terminal.wait() == 0
+        assert b"100%" in terminal.seen
+        assert b"1,000 records, " in terminal.seen
+        assert terminal.seen.rstrip().endswith(b"copied into 1 partition, 0 were there already")
+        assert b"\x1b[?25h" in terminal.seen  # the cursor is back
+
+
+def test_a_terminal_gets_a_table_of_its_width(dafka: Dafka, tmp_path: Path) -> None:
+    async def fill() -> None:
+        async with open_storage(f"sqlite:{tmp_path / 'long.db'}") as storage:
+            await storage.append([RecordBatch(Partition("a" * 100, "A"), 0, [b"0"])])
+
+    trio.run(fill)
+    with open_terminal(dafka, "storage", "info", f"sqlite:{tmp_path / 'long.db'}") as terminal:
+        assert terminal.wait() == 0
+        rows = [line.rstrip() for line in terminal.seen.splitlines()]
+        table = [row for row in rows[: rows.index(b"")] if b"\x1b" not in row]  # without the heading
+        assert max(map(len, table)) <= 80
+        assert "\N{HORIZONTAL ELLIPSIS}".encode() not in b"".join(table)
+        assert b"".join(table).count(b"a") == 100
+
+
+def test_an_interrupted_import_goes_on(dafka: Dafka, tmp_path: Path) -> None:
+    target = f"sqlite:{tmp_path / 'target.db'}"
+    lines = [
+        json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "content": "x" * 1000}).encode() + b"\n"
+        for sequence in range(3000)
+    ]
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as pipe:
+        running = dafka.start("storage", "import", target, stdin=reading)
+        os.close(reading)
+        pipe.write(b"".join(lines[:2000]))
+        pipe.flush()
+        ended = running.end(signal.SIGINT)
+    assert ended.status == 1
+    found = re.fullmatch(r"interrupted: ([0-9,]+) records done; run it again to go on\n", ended.errors)
+    assert found, ended.errors
+    imported = int(found[1].replace(",", ""))
+    again = dafka.run("storage", "import", target, "--json", stdin=b"".join(lines))
+    assert json.loads(again.output) == {
+        "records": 3000 - imported,
+        "bytes": 1000 * (3000 - imported),
+        "skipped": imported,
+    }

@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import READ_BYTES, PartitionInfo, Storage, open_storage, read_range
+from dafka.storage.copying import GROUP_BYTES, CopySummary, RecordsDifferError, copy_storage
+from dafka.storage.memory import MemoryStorage
+
+ORDERS = Partition("orders", "A")
+BILLS = Partition("bills", "B")
+SKIPPED = Partition("skipped", "C")
+TRIMMED = Partition("orders", "D")
+
+
+def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS, size: int = 0) -> RecordBatch:
+    """Each record was stored at ten times its sequence."""
+    sequences = range(first_sequence, end_sequence)
+    contents = [(b"%d" % sequence).ljust(size, b".") for sequence in sequences]
+    return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
+
+
+async def memory(*batches: RecordBatch) -> MemoryStorage:
+    storage = MemoryStorage()
+    await storage.append(batches)
+    return storage
+
+
+async def everything(
+    storage: Storage,
+) -> tuple[dict[Partition, PartitionInfo], dict[Partition, list[tuple[bytes, int]]]]:
+    infos = await storage.partitions()
+    held: dict[Partition, list[tuple[bytes, int]]] = {}
+    for partition, info in infos.items():
+        held[partition] = []
+        async for read in read_range(storage, partition, info.earliest_sequence, info.end_sequence, with_times=True):
+            held[partition] += zip(read.contents, read.stored_at or (), strict=True)
+    return infos, held
+
+
+class Recorder(MemoryStorage):
+    """Remembers what was appended, and can fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.appends: list[list[RecordBatch]] = []
+        self.is_flushed = False
+        self.room = 1_000_000
+
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        if len(self.appends) >= self.room:
+            raise StorageError("the disk is full")
+        await super().append(batches)
+        self.appends.append(list(batches))
+        self.is_flushed = False
+
+    async def flush(self) -> None:
+        await super().flush()
+        self.is_flushed = True
+
+
+class Corrupt(MemoryStorage):
+    """Sequence 5 cannot be read."""
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        if first_sequence == 5:
+            raise StorageCorruptError("orders/A, sequence 5: the CRC is wrong", 6)
+        count = min(count, 5 - first_sequence) if first_sequence < 5 else count
+        return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+
+
+async def test_round_trip_through_every_kind(tmp_path: Path) -> None:
+    source = await memory(batch(3, 5000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
+    await source.append([RecordBatch(BILLS, 7, [b"\xff\0", b""])])
+    await source.skip(SKIPPED, 12)
+    await source.trim(ORDERS, 6)
+    await source.trim(TRIMMED, 9)
+    await source.save_positions("billing", {ORDERS: 7, Partition("elsewhere", "E"): 1})
+    expected = await everything(source)
+    assert expected[0][TRIMMED] == PartitionInfo(9, 9)
+
+    async with AsyncExitStack() as stack:
+        storages: list[Storage] = [source]
+        filelog = f"filelog:{tmp_path / 'log'}?segment_bytes=2000"
+        for url in (f"sqlite:{tmp_path / '1.db'}", filelog, "memory:", f"sqlite:{tmp_path / '2.db'}"):
+            storages.append(await stack.enter_async_context(open_storage(url)))
+            summary = await copy_storage(storages[-2], storages[-1])
+            assert (summary.partitions, summary.records, summary.present) == (2, 4994 + 9, 0)
+        for storage in storages[1:]:
+            assert await everything(storage) == expected
+            assert await storage.position_names() == ["billing"]
+            assert await storage.load_positions("billing") == await source.load_positions("billing")
+            await storage.append([RecordBatch(SKIPPED, 12, [b"12"]), RecordBatch(TRIMMED, 9, [b"9"])])
+        assert len({storage.identity for storage in storages}) == len(storages)
+
+
+async def test_what_is_told() -> None:
+    source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), Recorder()
+    shown: list[tuple[int, int | None]] = []
+    summary = await copy_storage(source, target, progress=lambda done, total: shown.append((done, total)))
+    assert summary == CopySummary(2, 13, 13, 0, (), 0)
+    assert shown[-1] == (13, 13)
+    assert target.is_flushed
+
+
+async def test_copying_again_copies_nothing() -> None:
+    source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), Recorder()
+    await copy_storage(source, target)
+    target.appends.clear()
+    assert await copy_storage(source, target) == CopySummary(0, 0, 0, 13, (), 0)
+    assert [batch for batches in target.appends for batch in batches] == []
+
+
+async def test_topics() -> None:
+    source = await memory(batch(0, 10), batch(0, 3, BILLS), batch(0, 4, SKIPPED))
+    await source.save_positions("billing", {ORDERS: 7, BILLS: 2})
+    target = MemoryStorage()
+    assert (await copy_storage(source, target, topics=["orders", "skipped"])).records == 14
+    assert set(await target.partitions()) == {ORDERS, SKIPPED}
+    assert await target.load_positions("billing") == {ORDERS: 7}
+    with pytest.raises(StorageError, match="there is no partition of topic 'order'"):
+        await copy_storage(source, target, topics=["bills", "order"])
+    assert BILLS not in await target.partitions()
+
+
+async def test_small_partitions_share_an_append_and_large_ones_are_divided() -> None:
+    many = [batch(0, 10, Partition("small", f"{number:04}")) for number in range(1000)]
+    source, target = await memory(*many, batch(0, 3000, BILLS, size=1000)), Recorder()
+    await copy_storage(source, target)
+    sizes = [sum(batch.memory_bytes for batch in batches) for batches in target.appends]
+    assert len(sizes) <= 6
+    assert max(sizes) < 3 * GROUP_BYTES
+    assert await everything(source) == await everything(target)
+    # The source gives runs of one time, here single records: they come as one batch.
+    assert len(target.appends[-1]) <= 1001
+
+
+async def test_reading_goes_on_while_the_last_is_being_appended() -> None:
+    reads: list[int] = []
+
+    class Source(MemoryStorage):
+        async def read(
+            self,
+            partition: Partition,
+            first_sequence: int,
+            count: int,
+            bytes_max: int = READ_BYTES,
+            *,
+            with_times: bool = False,
+        ) -> RecordBatch | None:
+            reads.append(first_sequence)
+            return await super().read(partition, first_sequence, 1, bytes_max, with_times=with_times)
+
+    class Target(MemoryStorage):
+        async def append(self, batches: Sequence[RecordBatch]) -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            read_before.append(len(reads))
+            await super().append(batches)
+
+    read_before: list[int] = []
+    source = Source()
+    await source.append([batch(0, 20, size=GROUP_BYTES)])
+    await copy_storage(source, Target())
+    assert read_before[0] == 3  # one being appended, one that waits, one that is read and finds no room
+    assert read_before[5] == 8
+
+
+@pytest.mark.parametrize("held", [1, 4, 9, 10])
+async def test_a_first_part_is_continued(held: int) -> None:
+    source, target = await memory(batch(0, 10)), Recorder()
+    await MemoryStorage.append(target, [batch(0, held)])
+    summary = await copy_storage(source, target)
+    assert (summary.records, summary.present) == (10 - held, held)
+    assert await everything(source) == await everything(target)
+
+
+async def test_a_failing_target_keeps_what_it_took_and_is_continued() -> None:
+    source, target = await memory(batch(0, 10, size=GROUP_BYTES), batch(0, 3, BILLS)), Recorder()
+    target.room = 4
+    with pytest.raises(StorageError, match="the disk is full"):
+        await copy_storage(source, target)
+    assert len((await everything(target))[1][ORDERS]) > 0
+    target.room = 100
+    assert (await copy_storage(source, target)).present > 0
+    assert await everything(source) == await everything(target)
+
+
+async def test_cancelled_anywhere_it_goes_on(tmp_path: Path) -> None:
+    many = [batch(0, 10, Partition("small", f"{number:02}")) for number in range(20)]
+    many.append(batch(0, 12, size=GROUP_BYTES // 4))
+    source = await memory(*(attrs.evolve(batch, stored_at=[7] * len(batch)) for batch in many))
+    await source.skip(SKIPPED, 12)
+    await source.save_positions("billing", {ORDERS: 7})
+    target = MemoryStorage()
+    for checkpoints in range(200):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def cancel(checkpoints: int = checkpoints, scope: trio.CancelScope = scope) -> None:
+                    for _ in range(checkpoints):
+                        await trio.lowlevel.checkpoint()
+                    scope.cancel()
+
+                nursery.start_soon(cancel)
+                await copy_storage(source, target)
+                nursery.cancel_scope.cancel()
+    assert await copy_storage(source, target) == CopySummary(0, 0, 0, 212, (), 1)
+    assert await everything(source) == await everything(target)
+
+
+async def test_a_source_that_trimmed_what_was_copied() -> None:
+    source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
+    await source.trim(ORDERS, 5)
+    assert (await copy_storage(source, target)).records == 5
+    assert (await everything(target))[1][ORDERS] == list(zip(batch(0, 10).contents, range(0, 100, 10), strict=True))
+
+
+async def test_a_target_that_trimmed_what_was_copied() -> None:
+    source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
+    await target.trim(ORDERS, 5)
+    assert (await copy_storage(source, target)).records == 5
+    assert (await target.partitions())[ORDERS].earliest_sequence == 5
+
+
+async def test_an_empty_partition_of_the_target_is_moved_on_to_where_the_source_begins() -> None:
+    source, target = await memory(batch(7, 10)), MemoryStorage()
+    await target.skip(ORDERS, 3)
+    assert (await copy_storage(source, target)).records == 3
+    assert await everything(source) == await everything(target)
+
+
+@pytest.mark.parametrize("end", [7, 10])
+async def test_records_that_nobody_has_any_more(end: int) -> None:
+    source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), await memory(batch(0, 5))
+    await source.trim(ORDERS, end)
+    with pytest.raises(StorageSequenceError) as caught:
+        await copy_storage(source, target)
+    assert str(caught.value) == (
+        f"orders/A: the source begins with sequence {end}, the target ends with 4, "
+        "and nothing has the records between: copy to a new target"
+    )
+    assert list(await target.partitions()) == [ORDERS]
+
+
+@pytest.mark.parametrize(
+    ("held", "what"),
+    [
+        (RecordBatch(ORDERS, 0, [b"0", b"1", b"x"], [0, 10, 20]), "content"),
+        (RecordBatch(ORDERS, 0, [b"0", b"1", b"2"], [0, 10, 21]), "time"),
+    ],
+)
+@pytest.mark.parametrize("source_end", [3, 10])
+async def test_another_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
+    source = await memory(batch(0, 3, BILLS), batch(0, source_end))
+    target = await memory(held)
+    with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has another {what} in the target"):
+        await copy_storage(source, target)
+    assert list(await target.partitions()) == [ORDERS]
+
+
+async def test_a_target_that_holds_more_is_left_as_it_is() -> None:
+    source, target = await memory(batch(0, 3), batch(0, 3, BILLS)), await memory(batch(0, 5))
+    await source.save_positions("billing", {ORDERS: 1, BILLS: 1})
+    await target.save_positions("billing", {ORDERS: 5})
+    summary = await copy_storage(source, target)
+    assert summary == CopySummary(1, 3, 3, 3, (ORDERS,), 1)
+    assert (await target.partitions())[ORDERS].count == 5
+    assert await target.load_positions("billing") == {ORDERS: 5, BILLS: 1}
+
+
+async def test_damage_stops_it_after_what_comes_before() -> None:
+    source, target = Corrupt(), MemoryStorage()
+    await source.append([batch(0, 5, BILLS), batch(0, 10)])
+    for _ in range(2):
+        with pytest.raises(StorageCorruptError, match="orders/A, sequence 5: the CRC is wrong"):
+            await copy_storage(source, target)
+        _, held = await everything(target)
+        assert {partition: len(records) for partition, records in held.items()} == {ORDERS: 5, BILLS: 5}
+
+
+async def test_records_that_are_dropped_while_they_are_copied() -> None:
+    class Dropping(MemoryStorage):
+        async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+            infos = await super().partitions(topic)
+            await self.trim(ORDERS, 4)
+            return infos
+
+    source = Dropping()
+    await source.append([batch(0, 10)])
+    with pytest.raises(StorageSequenceError, match="the records from sequence 0 up to 3 were dropped before"):
+        await copy_storage(source, target := MemoryStorage())
+    assert await target.partitions() == {}
+    assert (await copy_storage(source, target)).records == 6

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import PartitionInfo, Storage, open_storage
+from dafka.storage.json_lines import ImportSummary, JsonLineError, export_lines, format_lines, import_lines
+from dafka.storage.memory import MemoryStorage
+from dafka.storage.support import now_ms
+
+ORDERS = Partition("orders", "A")
+BILLS = Partition("bills", "B")
+STRANGE = Partition('"\udcff\\', "\N{SNOWMAN}\n\x1b\u2028")
+LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "content": "3"}
+
+
+def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
+    """Each record was stored at ten times its sequence."""
+    sequences = range(first_sequence, end_sequence)
+    contents = [b"%d" % sequence for sequence in sequences]
+    return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
+
+
+async def memory(*batches: RecordBatch) -> MemoryStorage:
+    storage = MemoryStorage()
+    await storage.append(batches)
+    return storage
+
+
+async def exported(storage: Storage, topics: Sequence[str] | None = None) -> list[bytes]:
+    chunks = [chunk async for chunk in export_lines(storage, topics)]
+    return b"".join(chunks).splitlines()
+
+
+async def lists(*lines: bytes | dict[str, Any]) -> AsyncIterator[list[bytes]]:
+    """Two lines, then two hundred at a time."""
+    octets = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    yield octets[:2]
+    for start in range(2, len(octets), 200):
+        yield octets[start : start + 200]
+
+
+def test_a_line_says_all_there_is() -> None:
+    contents = [b"text", b"", '"\N{SNOWMAN}\0\u2028\n'.encode(), b"\xff\x00"]
+    lines = format_lines(RecordBatch(STRANGE, 7, contents, [70, 80, 90, 100])).splitlines()
+    assert all(line.isascii() for line in lines)
+    assert [json.loads(line) for line in lines] == [
+        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 7, "stored_at": 70, "content": "text"},
+        {"topic": STRANGE.topic, "partition": STRANGE.address, "sequence": 8, "stored_at": 80, "content": ""},
+        {
+            "topic": STRANGE.topic,
+            "partition": STRANGE.address,
+            "sequence": 9,
+            "stored_at": 90,
+            "content": '"\N{SNOWMAN}\0\u2028\n',
+        },
+        {
+            "topic": STRANGE.topic,
+            "partition": STRANGE.address,
+            "sequence": 10,
+            "stored_at": 100,
+            "content_base64": "/wA=",
+        },
+    ]
+    assert format_lines(RecordBatch(ORDERS, 7, [b"7"])) == (
+        '{"topic": "orders", "partition": "A", "sequence": 7, "content": "7"}\n'
+    )
+
+
+async def test_lines_come_in_order() -> None:
+    later = Partition("bills", "C")
+    storage = await memory(batch(0, 3), batch(5, 7, later), batch(2, 4, BILLS))
+    await storage.trim(ORDERS, 1)
+    found = [json.loads(line) for line in await exported(storage)]
+    assert [(line["topic"], line["partition"], line["sequence"]) for line in found] == [
+        ("bills", "B", 2),
+        ("bills", "B", 3),
+        ("bills", "C", 5),
+        ("bills", "C", 6),
+        ("orders", "A", 1),
+        ("orders", "A", 2),
+    ]
+    assert {json.loads(line)["topic"] for line in await exported(storage, ["orders"])} == {"orders"}
+    assert await exported(storage, ["orders", "bills", "orders"]) == await exported(storage)
+    with pytest.raises(StorageError, match="there is no partition of topic 'order'"):
+        await exported(storage, ["orders", "order"])
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/store.db"])
+async def test_what_is_exported_is_imported_alike(url: str, tmp_path: Path) -> None:
+    source = await memory(
+        batch(0, 500),
+        RecordBatch(STRANGE, 2**40, [b"\xff", b"", "\N{SNOWMAN}".encode()], [5, 5, 6]),
+        batch(1, 3, BILLS),
+    )
+    lines = await exported(source)
+    async with open_storage(url.format(folder=tmp_path)) as target:
+        summary = await import_lines(target, lists(*lines))
+        assert (summary.records, summary.skipped) == (505, 0)
+        assert await exported(target) == lines
+        assert await target.partitions() == await source.partitions()
+        assert await import_lines(target, lists(*lines)) == ImportSummary(0, 0, 505)
+
+
+async def test_progress() -> None:
+    exporting: list[tuple[int, int | None]] = []
+    importing: list[tuple[int, int | None]] = []
+    storage = await memory(batch(0, 5))
+    async for _ in export_lines(storage, progress=lambda done, total: exporting.append((done, total))):
+        pass
+    assert exporting == [(5, 5)]
+    lines = lists(*await exported(storage))
+    await import_lines(MemoryStorage(), lines, progress=lambda done, total: importing.append((done, total)))
+    assert importing == [(5, None)]
+
+
+async def test_lines_are_appended_many_at_a_time() -> None:
+    class Counting(MemoryStorage):
+        appends = 0
+
+        async def append(self, batches: Sequence[RecordBatch]) -> None:
+            self.appends += 1
+            partitions = [batch.partition for batch in batches]
+            assert len(partitions) == len(set(partitions))  # though lines of the two alternate
+            await super().append(batches)
+
+    lines = [
+        {"topic": topic, "partition": "A", "sequence": sequence, "content": "x" * 100}
+        for sequence in range(10_000)
+        for topic in ("a", "b")
+    ]
+    storage = Counting()
+    assert (await import_lines(storage, lists(*lines))).records == 20_000
+    assert 2 <= storage.appends <= 6
+
+
+async def test_a_line_without_time_is_stored_now() -> None:
+    storage = MemoryStorage()
+    before = now_ms()
+    await import_lines(storage, lists({"topic": "orders", "partition": "A", "sequence": 0, "content": "0"}))
+    info = (await storage.partitions())[ORDERS]
+    assert info.earliest_stored_at is not None
+    assert before <= info.earliest_stored_at <= now_ms()
+
+
+async def test_lines_for_what_is_there_already_are_skipped() -> None:
+    storage = await memory(batch(0, 5))
+    await storage.trim(ORDERS, 2)
+    await storage.skip(BILLS, 4)
+    lines = await exported(await memory(batch(0, 7), batch(4, 6, BILLS)))
+    assert await import_lines(storage, lists(*lines, b"", b"  \r")) == ImportSummary(4, 4, 5)
+    assert (await storage.partitions())[ORDERS] == PartitionInfo(2, 7, 5, 20, 60)
+    assert (await storage.partitions())[BILLS].earliest_sequence == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (b"{", "expected a JSON object in UTF-8"),
+        (b"7", "expected a JSON object in UTF-8"),
+        (b"[]", "expected a JSON object in UTF-8"),
+        (b'{"topic": "\xff"}', "expected a JSON object in UTF-8"),
+        (b"[" * 100_000, "expected a JSON object in UTF-8"),
+        (b'{"sequence": ' + b"1" * 10_000 + b"}", "expected a JSON object in UTF-8"),
+        ({"time": 7}, "unknown field 'time', expected content, content_base64, partition, sequence, stored_at, topic"),
+        ({"topic": None}, "topic: expected text, not NoneType"),
+        ({"topic": []}, "topic: expected text, not list"),
+        ({"partition": 7}, "partition: expected text, not int"),
+        ({"topic": "a" * 256}, "topic: expected at most 255 octets, not 256"),
+        ({"topic": "\ud800"}, "topic: expected text that octets can carry (a lone surrogate stands in it)"),
+        ({"sequence": "7"}, 'sequence: expected a whole number from 0 to 18446744073709551615, not "7"'),
+        ({"sequence": True}, "sequence: expected a whole number from 0 to 18446744073709551615, not true"),
+        ({"sequence": -1}, "sequence: expected a whole number from 0 to 18446744073709551615, not -1"),
+        ({"sequence": 2**64}, f"sequence: expected a whole number from 0 to 18446744073709551615, not {2**64}"),
+        ({"sequence": 3.0}, "sequence: expected a whole number from 0 to 18446744073709551615, not 3.0"),
+        ({"stored_at": None}, "stored_at: expected a whole number from 0 to 9223372036854775807, not null"),
+        ({"content": None}, "content: expected text without lone surrogates"),
+        ({"content": "\udcff"}, "content: expected text without lone surrogates"),
+        ({"content_base64": "MQ=="}, "expected either content or content_base64"),
+        ({"sequence": 4}, "orders/A: sequence 4 would leave a gap, expected 3"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+async def test_a_wrong_line(wrong: bytes | dict[str, Any], error: str) -> None:
+    storage = await memory(batch(0, 2))
+    line = wrong if isinstance(wrong, bytes) else {**LINE, **wrong}
+    lines = lists(b"", {**LINE, "sequence": 2}, line, {**LINE, "topic": "after"})
+    with pytest.raises(JsonLineError) as caught:
+        await import_lines(storage, lines)
+    assert str(caught.value) == f"line 3: {error}"
+    assert {partition: info.end_sequence for partition, info in (await storage.partitions()).items()} == {ORDERS: 3}
+
+
+@pytest.mark.parametrize("field", ["topic", "partition", "sequence", "content"])
+async def test_a_field_that_is_missing(field: str) -> None:
+    line = {name: value for name, value in LINE.items() if name != field}
+    error = "expected either content or content_base64" if field == "content" else f"{field} is missing"
+    with pytest.raises(JsonLineError, match=f"^line 1: {error}$"):
+        await import_lines(MemoryStorage(), lists(line))
+
+
+@pytest.mark.parametrize("text", ["M", "MQ", "M Q==", "\N{SNOWMAN}", 7, None])
+async def test_content_that_is_not_base_64(text: Any) -> None:
+    line = {name: value for name, value in LINE.items() if name != "content"} | {"content_base64": text}
+    with pytest.raises(JsonLineError, match=r"^line 1: content_base64: expected text in base 64$"):
+        await import_lines(MemoryStorage(), lists(line))
+
+
+async def test_records_that_are_not_to_be_had() -> None:
+    class Listed(MemoryStorage):
+        is_trimming = False
+
+        async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+            infos = await super().partitions(topic)
+            if self.is_trimming:
+                await self.trim(ORDERS, 4)
+                return infos
+            return {partition: PartitionInfo(0, 12) for partition in infos}
+
+    storage = Listed()
+    await storage.append([batch(0, 10)])
+    chunks = export_lines(storage)
+    assert (await anext(chunks)).count(b"\n") == 10
+    with pytest.raises(StorageCorruptError, match="orders/A: sequence 10 should be held, and is not there"):
+        await anext(chunks)
+    storage.is_trimming = True
+    with pytest.raises(StorageSequenceError, match="orders/A: the records from sequence 0 up to 3 were dropped"):
+        await exported(storage)

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import pytest
+
+from dafka.errors import StorageCorruptError, StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, StorageStatistics, open_storage
+from dafka.storage.memory import MemoryStorage
+from dafka.storage.verifying import Verification, verify
+
+ORDERS = Partition("orders", "A")
+BILLS = Partition("bills", "B")
+
+
+def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
+    return RecordBatch(partition, first_sequence, [b"%d" % number for number in range(first_sequence, end_sequence)])
+
+
+class DamagedStorage(MemoryStorage):
+    """Some sequences are not there, some cannot be read, and some totals are wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.missing: set[int] = set()
+        self.corrupt: dict[int, int] = {}
+        """The sequence after the damage, by each sequence hit."""
+        self.message = "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7)"
+        self.found: list[Damage] = []
+        self.listed: dict[Partition, PartitionInfo] = {}
+        self.lost: int = 0
+        self.dropping: Mapping[int, int] = {}
+        """Reading a sequence drops everything before another."""
+        self.read_calls = 0
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        self.read_calls += 1
+        if partition != ORDERS:
+            return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+        if first_sequence in self.dropping:
+            await self.trim(partition, self.dropping[first_sequence])
+        if first_sequence in self.corrupt:
+            raise StorageCorruptError(self.message, self.corrupt[first_sequence])
+        if first_sequence in self.missing:
+            return None
+        end = min({first_sequence + count, *self.missing, *self.corrupt} - set(range(first_sequence + 1)))
+        return await super().read(partition, first_sequence, end - first_sequence, bytes_max, with_times=with_times)
+
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        return {**await super().partitions(topic), **self.listed}
+
+    async def statistics(self) -> StorageStatistics:
+        statistics = await super().statistics()
+        return attrs.evolve(statistics, records=statistics.records - self.lost)
+
+    async def check(self) -> list[Damage]:
+        return self.found
+
+
+@pytest.fixture
+async def storage() -> DamagedStorage:
+    storage = DamagedStorage()
+    await storage.append([batch(0, 10), batch(5, 8, BILLS)])
+    return storage
+
+
+def ranges(found: Verification) -> list[tuple[int, int]]:
+    return [(damage.first_sequence, damage.end_sequence) for damage in found.damages]
+
+
+async def test_all_is_there(storage: DamagedStorage) -> None:
+    shown: list[tuple[int, int | None]] = []
+    found = await verify(storage, progress=lambda done, total: shown.append((done, total)))
+    assert found == Verification(2, 13, 13, (), ())
+    assert shown[-1] == (13, 13)
+
+
+@pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/store.db"])
+async def test_a_sound_storage_of_every_kind(url: str, tmp_path: Path) -> None:
+    gone = Partition("gone", "C")
+    async with open_storage(url.format(folder=tmp_path)) as opened:
+        await opened.append([batch(0, 10_000), batch(5, 8, BILLS), batch(0, 2, gone)])
+        await opened.append([attrs.evolve(batch(10_000, 10_002), stored_at=[2**41, 2**41 + 1])])
+        await opened.trim(ORDERS, 2)
+        await opened.trim(gone, 2)
+        found = await verify(opened)
+    assert (found.partitions, found.records, found.damages, found.repairs) == (3, 10_003, (), ())
+
+
+async def test_an_empty_storage() -> None:
+    assert await verify(MemoryStorage()) == Verification(0, 0, 0, (), ())
+
+
+async def test_damage_is_told_and_read_past(storage: DamagedStorage) -> None:
+    storage.corrupt = {1: 3, 7: 8}
+    found = await verify(storage)
+    assert ranges(found) == [(1, 3), (7, 8)]
+    assert found.records == 13 - 3
+    assert str(found.damages[0]) == (
+        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7) (found by reading)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("orders/A: bad", "bad"),
+        ("orders/A, sequence 3: bad", "bad"),
+        ("orders/A: sequence 3 is damaged in 0.log", "damaged in 0.log"),
+        ("orders/A: sequences 3 to 10 are lost, 0.log is missing", "lost, 0.log is missing"),
+        ("a bad CRC", "a bad CRC"),
+    ],
+)
+async def test_the_partition_is_named_once(storage: DamagedStorage, message: str, reason: str) -> None:
+    storage.corrupt = {1: 2}
+    storage.message = message
+    assert [damage.reason for damage in (await verify(storage)).damages] == [reason]
+
+
+async def test_damage_that_runs_on_is_one(storage: DamagedStorage) -> None:
+    storage.corrupt = {sequence: sequence + 1 for sequence in range(2, 9)}
+    assert ranges(await verify(storage)) == [(2, 9)]
+
+
+async def test_damage_that_leads_nowhere_or_too_far_ends_all_the_same(storage: DamagedStorage) -> None:
+    storage.corrupt = {3: 3, 4: 0, 9: 1000}
+    found = await verify(storage)
+    assert ranges(found) == [(3, 5), (9, 10)]
+    assert found.records == 13 - 3
+
+
+@pytest.mark.parametrize("missing", [{0}, {9}, {4, 5, 6}, {3, 5, 8}, set(range(10)), {1, 2, 3, 4, 5, 6, 7, 8}])
+async def test_missing_records_are_found(storage: DamagedStorage, missing: set[int]) -> None:
+    storage.missing = missing
+    found = await verify(storage)
+    assert {sequence for first, end in ranges(found) for sequence in range(first, end)} == missing
+    assert {damage.reason for damage in found.damages} == {"not there"}
+
+
+async def test_a_long_gap_is_not_felt_out_one_by_one(storage: DamagedStorage) -> None:
+    await storage.append([batch(10, 50_000)])
+    storage.missing = set(range(100, 49_000))
+    assert ranges(await verify(storage)) == [(100, 49_000)]
+    assert storage.read_calls < 200
+
+
+async def test_missing_records_before_damaged_ones_are_told_with_them(storage: DamagedStorage) -> None:
+    storage.missing = {2, 3}
+    storage.corrupt = {4: 6}
+    assert ranges(await verify(storage)) == [(2, 6)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"content_bytes": 11}, "listed with 11 octets of content, but reading gives 10"),
+        ({"earliest_stored_at": 1}, "listed with 1 as the first record's time, but reading gives 7"),
+        ({"latest_stored_at": 1}, "listed with 1 as the last record's time, but reading gives 7"),
+    ],
+)
+async def test_totals_of_a_partition(changes: dict[str, int], reason: str) -> None:
+    storage = DamagedStorage()
+    await storage.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
+    storage.listed = {ORDERS: attrs.evolve(PartitionInfo(0, 10, 10, 7, 7), **changes)}
+    reasons = [damage.reason for damage in (await verify(storage)).damages if damage.place == "found by adding up"]
+    assert reasons == [reason]
+
+
+async def test_times_that_go_back(storage: DamagedStorage) -> None:
+    class Backwards(MemoryStorage):
+        async def read(
+            self,
+            partition: Partition,
+            first_sequence: int,
+            count: int,
+            bytes_max: int = READ_BYTES,
+            *,
+            with_times: bool = False,
+        ) -> RecordBatch | None:
+            return attrs.evolve(batch(first_sequence, min(first_sequence + 5, 10)), stored_at=self.times)
+
+        times = [7, 7, 7, 7, 7]
+
+    backwards = Backwards()
+    await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
+    assert (await verify(backwards)).damages == ()
+    for times in ([7, 8, 6, 7, 7], [6, 6, 6, 6, 7]):
+        backwards.times = times
+        (damage,) = (await verify(backwards)).damages
+        assert damage.reason == "the times of its records go back"
+
+
+async def test_totals_of_the_storage(storage: DamagedStorage) -> None:
+    storage.lost = 3
+    (damage,) = (await verify(storage)).damages
+    assert str(damage) == "statistics: 10 records, but the partitions add up to 13"
+
+
+async def test_records_that_are_dropped_meanwhile_are_no_damage(storage: DamagedStorage) -> None:
+    storage.dropping = {0: 4}
+    await storage.append([batch(10, 12)])
+    found = await verify(storage)
+    assert (found.records, found.damages) == (3 + 8, ())
+    storage.dropping = {4: 100}
+    found = await verify(storage)
+    assert (found.records, found.damages) == (3, ())
+
+
+async def test_what_is_appended_meanwhile_is_no_damage(storage: DamagedStorage) -> None:
+    class Growing(MemoryStorage):
+        async def statistics(self) -> StorageStatistics:
+            await self.append([batch(10, 12)])
+            return await super().statistics()
+
+    growing = Growing()
+    await growing.append([batch(0, 10)])
+    assert await verify(growing) == Verification(1, 12, 14, (), ())
+
+
+async def test_what_the_storage_itself_finds(storage: DamagedStorage) -> None:
+    storage.corrupt = {1: 3}
+    known = Damage("0.log", "again", ORDERS, 2, 5)
+    elsewhere = Damage("0.log", "another", ORDERS, 3, 5)
+    index = Damage("0.index", "out of order")
+    torn = Damage("1.log", "cut", BILLS, 8, 9)
+    storage.found = [known, elsewhere, index]
+    storage.repairs = [known, torn]
+    found = await verify(storage)
+    assert found.damages[1:] == (elsewhere, index)
+    assert found.repairs == (torn,)
+
+
+async def test_a_medium_that_fails() -> None:
+    class Failing(MemoryStorage):
+        async def check(self) -> list[Damage]:
+            raise StorageError("the disk is gone")
+
+    with pytest.raises(StorageError, match="the disk is gone"):
+        await verify(Failing())
