@@ -229,8 +229,11 @@ async def test_trimming_removes_segments_and_opening_again_keeps_it(folder: Path
             expected = (await storage.partitions())[PARTITION]
             assert expected.earliest_sequence == max(earliest, 1)
             assert expected.content_bytes == 50 * (100 - expected.earliest_sequence)
-            kept = [base for base, end in zip(segments(folder), [*segments(folder)[1:], 101], strict=True)
-                    if end > expected.earliest_sequence]  # fmt: skip
+            kept = [
+                base
+                for base, end in zip(segments(folder), [*segments(folder)[1:], 101], strict=True)
+                if end > expected.earliest_sequence
+            ]
             assert segments(folder) == kept
         assert expected == PartitionInfo(100, 100)
         assert segments(folder) == [100]

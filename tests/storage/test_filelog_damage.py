@@ -221,8 +221,10 @@ async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Pat
 def len_of(ends: list[int], end: int) -> int:
     """What the first appends of the test above take, up to this end."""
     starts = ends[: ends.index(end)]
-    return sum(36 + 4 * (past - start) + sum(len(content(n)) for n in range(start, past))
-               for start, past in zip(starts, ends[1:], strict=False))  # fmt: skip
+    return sum(
+        36 + 4 * (past - start) + sum(len(content(n)) for n in range(start, past))
+        for start, past in zip(starts, ends[1:], strict=False)
+    )
 
 
 async def test_append_of_several_entries_counts_only_as_a_whole(tmp_path: Path) -> None:

@@ -99,8 +99,11 @@ async def test_name_that_octets_cannot_carry_is_refused(tmp_path: Path, name: st
         assert await storage.load_positions("name") == {}
 
 
-runs = st.lists(st.tuples(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.integers(-(2**63), 2**63 - 1)),
-                min_size=1, max_size=5)  # fmt: skip
+runs = st.lists(
+    st.tuples(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.integers(-(2**63), 2**63 - 1)),
+    min_size=1,
+    max_size=5,
+)
 
 
 @given(runs, st.integers(0, 2**32), st.integers(0, 2**63), st.integers(0, 2**32 - 1))

@@ -68,9 +68,15 @@ class SegmentIndex:
         """As it stands in its file."""
         rows = b"".join(_ROW.pack(*row) for row in self.rows)
         trailer = _TRAILER.pack(
-            _MAGIC, len(self.rows), self.base, self.end_sequence, self.length, self.content_bytes,
-            self.first_stored_at, self.last_stored_at,
-        )  # fmt: skip
+            _MAGIC,
+            len(self.rows),
+            self.base,
+            self.end_sequence,
+            self.length,
+            self.content_bytes,
+            self.first_stored_at,
+            self.last_stored_at,
+        )
         return rows + trailer + crc32c(rows + trailer).to_bytes(4, "big")
 
     @classmethod

@@ -90,10 +90,12 @@ class Recovery:
         closed_bytes = sum(sizes[base] + _size(log.index_path(base)) for base in log.bases[:-1])
         floor_bytes = _size(f"{log.folder}/{FLOOR_NAME}")
         start = head._replace(
-            end=head.base, length=0, closed_bytes=closed_bytes + floor_bytes,
+            end=head.base,
+            length=0,
+            closed_bytes=closed_bytes + floor_bytes,
             content_bytes=sum(index.content_bytes for index in indexes),
             latest_at=max([floor_at, *(index.last_stored_at for index in indexes)]),
-        )  # fmt: skip
+        )
         head = self._with_tail(log, start, head.length) if head.length else start
         earliest = min(max(log.bases[0], floor), head.end)
         if earliest < floor and self.is_writer:
@@ -123,10 +125,13 @@ class Recovery:
         if tail.length == known.length:
             return known
         return known._replace(
-            end=tail.end, length=tail.length, content_bytes=known.content_bytes + tail.content_bytes,
+            end=tail.end,
+            length=tail.length,
+            content_bytes=known.content_bytes + tail.content_bytes,
             earliest_at=tail.first_at if known.earliest == known.end else known.earliest_at,
-            latest_at=max(known.latest_at, tail.last_at), base_at=known.base_at if known.length else tail.first_at,
-        )  # fmt: skip
+            latest_at=max(known.latest_at, tail.last_at),
+            base_at=known.base_at if known.length else tail.first_at,
+        )
 
     def _read_floor(self, log: PartitionLog) -> tuple[int, int]:
         try:
