@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -17,36 +18,7 @@ from dafka.testing import check_storage
 
 _ALL = 2**63
 
-THIRD_PARTY = '''
-"""A storage plugin of somebody else: keeps a whole storage in a pickle, and writes it anew after each change."""
-
-import os
-import pickle
-from contextlib import asynccontextmanager
-from dafka.storage.memory import MemoryStorage
-
-
-class PickleStorage(MemoryStorage):
-    def __init__(self, path):
-        super().__init__()
-        self._path = path
-        if os.path.exists(path):
-            with open(path, "rb") as file:
-                self.__dict__.update(pickle.load(file))
-
-    def save(self):
-        with open(self._path, "wb") as file:
-            pickle.dump(self.__dict__, file)
-
-
-@asynccontextmanager
-async def open_pickle(place, *, read_only=False):
-    storage = PickleStorage(place)
-    try:
-        yield storage
-    finally:
-        storage.save()
-'''
+THIRD_PARTY = Path(__file__).with_name("third_party") / "dafka_pickle.py"
 
 
 @pytest.fixture
@@ -55,7 +27,7 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     metadata = site / "dafka_pickle-1.0.dist-info"
     metadata.mkdir(parents=True)
-    (site / "dafka_pickle.py").write_text(THIRD_PARTY)
+    shutil.copy(THIRD_PARTY, site)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dafka-pickle\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[dafka.storage]\npickle = dafka_pickle:open_pickle\n")
     monkeypatch.syspath_prepend(site)

@@ -1,0 +1,199 @@
+"""A storage plugin as somebody else would write it: everything in one pickle, which each change replaces.
+
+It knows of dafka what docs/library.md names: the protocol `Storage` and the types in it, and `dafka.storage.support`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+
+import trio
+
+from dafka.errors import StorageError, StorageFormatError, StorageSequenceError
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, Retention, StorageStatistics
+from dafka.storage.support import now_ms, stamp, writer_lock
+
+
+class Log:
+    """One partition."""
+
+    def __init__(self, earliest: int) -> None:
+        self.earliest = earliest
+        self.contents: list[bytes] = []
+        self.times: list[int] = []
+        self.latest = 0
+
+    @property
+    def end(self) -> int:
+        return self.earliest + len(self.contents)
+
+    def info(self) -> PartitionInfo:
+        times = (self.times[0], self.times[-1]) if self.times else (None, None)
+        return PartitionInfo(self.earliest, self.end, sum(map(len, self.contents)), *times)
+
+    def append(self, batch: RecordBatch, time_ms: int) -> None:
+        for run in stamp(batch, time_ms, self.latest):
+            assert run.stored_at is not None
+            self.contents += run.contents
+            self.times += run.stored_at
+        self.latest = self.times[-1]
+
+    def trim(self, earliest: int) -> bool:
+        count = min(max(earliest - self.earliest, 0), len(self.contents))
+        del self.contents[:count], self.times[:count]
+        self.earliest += count
+        return count > 0
+
+    def kept_from(self, retention: Retention, time_ms: int) -> int:
+        first = self.earliest
+        if retention.records_max is not None:
+            first = max(first, self.end - retention.records_max)
+        if retention.age_ms is not None:
+            first = max(first, self.earliest + bisect_left(self.times, time_ms - retention.age_ms))
+        if retention.bytes_max is not None:
+            while sum(map(len, self.contents[first - self.earliest :])) > retention.bytes_max:
+                first += 1
+        return first
+
+
+class PickleStorage:
+    repairs: Sequence[Damage] = ()
+
+    def __init__(self, path: Path, read_only: bool) -> None:
+        self._path = path
+        self._read_only = read_only
+        self._turn = trio.Lock()
+        self.identity = new_address()
+        self._logs: dict[Partition, Log] = {}
+        self._positions: dict[str, dict[Partition, int]] = {}
+        if path.exists():
+            self._load()
+
+    async def append(self, batches: Sequence[RecordBatch]) -> None:
+        def change() -> None:
+            ends: dict[Partition, int] = {}
+            for batch in batches:
+                if batch.contents:
+                    log = self._logs.get(batch.partition)
+                    end = ends.get(batch.partition, log.end if log is not None else 0)
+                    PartitionInfo(0, end).check_append(batch)
+                    ends[batch.partition] = batch.end_sequence
+            for batch in batches:
+                if batch.contents:
+                    self._logs.setdefault(batch.partition, Log(batch.first_sequence)).append(batch, now_ms())
+
+        await self._change(change)
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        if log is None or count < 1 or not log.earliest <= first_sequence < log.end:
+            return None
+        start = first_sequence - log.earliest
+        stop, size = start + 1, len(log.contents[start])
+        while stop < min(start + count, len(log.contents)) and size + len(log.contents[stop]) <= bytes_max:
+            size += len(log.contents[stop])
+            stop += 1
+        times = log.times[start:stop] if with_times else None
+        return RecordBatch(partition, first_sequence, log.contents[start:stop], times)
+
+    async def find_time(self, partition: Partition, stored_at: int) -> int:
+        await trio.lowlevel.checkpoint()
+        log = self._logs.get(partition)
+        return 0 if log is None else log.earliest + bisect_left(log.times, stored_at)
+
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        await trio.lowlevel.checkpoint()
+        return {each: log.info() for each, log in self._logs.items() if topic in {None, each.topic}}
+
+    async def statistics(self) -> StorageStatistics:
+        infos = (await self.partitions()).values()
+        content_bytes = sum(info.content_bytes for info in infos)
+        stored_bytes = self._path.stat().st_size if self._path.exists() else 0
+        return StorageStatistics(len(infos), sum(info.count for info in infos), content_bytes, stored_bytes)
+
+    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
+        await self._change(lambda: partition in self._logs and self._logs[partition].trim(earliest_sequence))
+
+    async def skip(self, partition: Partition, next_sequence: int) -> None:
+        def change() -> None:
+            log = self._logs.get(partition, Log(0))
+            if next_sequence < log.end:
+                raise StorageSequenceError(f"{partition}: it has come to {log.end}, beyond {next_sequence}")
+            begun = self._logs[partition] = Log(next_sequence)
+            begun.latest = log.latest
+
+        await self._change(change)
+
+    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+        moved: dict[Partition, int] = {}
+
+        def change() -> None:
+            for partition, log in self._logs.items():
+                if topic in {None, partition.topic} and log.trim(log.kept_from(retention, now_ms())):
+                    moved[partition] = log.earliest
+
+        await self._change(change)
+        return moved
+
+    async def flush(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def check(self) -> list[Damage]:
+        await trio.lowlevel.checkpoint()
+        return []
+
+    async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
+        await self._change(lambda: self._positions.setdefault(name, {}).update(positions))
+
+    async def load_positions(self, name: str) -> dict[Partition, int]:
+        await trio.lowlevel.checkpoint()
+        return dict(self._positions.get(name, {}))
+
+    async def position_names(self) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return sorted(name for name, positions in self._positions.items() if positions)
+
+    async def _change(self, change: Callable[[], object]) -> None:
+        if self._read_only:
+            raise StorageError(f"{self._path} was opened for reading only")
+        await trio.lowlevel.checkpoint()
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                change()
+                await trio.to_thread.run_sync(self._save)
+
+    def _save(self) -> None:
+        new = self._path.with_suffix(".new")
+        with new.open("wb") as file:
+            pickle.dump((self.identity, self._logs, self._positions), file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self._path)
+
+    def _load(self) -> None:
+        try:
+            with self._path.open("rb") as file:
+                self.identity, self._logs, self._positions = pickle.load(file)
+        except (pickle.UnpicklingError, EOFError, ValueError):
+            raise StorageFormatError(f"{self._path} is not a pickle of records") from None
+
+
+@asynccontextmanager
+async def open_pickle(place: str, *, read_only: bool = False) -> AsyncIterator[PickleStorage]:
+    with nullcontext() if read_only else writer_lock(place):
+        yield await trio.to_thread.run_sync(PickleStorage, Path(place), read_only)
