@@ -15,6 +15,9 @@ from dafka.wire import Command
 HOLDS_NOTHING = wire.NUMBER_8_MAX
 """The `sequence` of who has never held a record of the partition."""
 
+SEQUENCE_MAX = 2**62
+"""No partition comes this far. A peer that says so would have a store go on where no storage can count."""
+
 PATIENCE_ATTEMPTS = 5
 """FETCHes in a row without an answer, after which a node that says nothing counts as one that has nothing."""
 
@@ -60,7 +63,8 @@ class Holders:
             answers = {}
         if partition not in self._answers and len(self._answers) >= ANSWERS_MAX:
             return
-        if message.sequence > next_sequence and (message.address in answers or len(answers) <= STORES_MAX):
+        is_possible = next_sequence < message.sequence <= SEQUENCE_MAX or message.sequence == HOLDS_NOTHING
+        if is_possible and (message.address in answers or len(answers) <= STORES_MAX):
             answers[message.address] = message
             self._answers[partition] = next_sequence, answers
 

@@ -199,6 +199,13 @@ def test_a_partition_that_is_empty_now_goes_on_at_its_end() -> None:
     assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
 
 
+@pytest.mark.parametrize("sequence", [2**62 + 1, 2**63, HOLDS_NOTHING - 1])
+def test_a_sequence_that_cannot_be_is_not_gone_to(sequence: int) -> None:
+    consumer = make_consumer("A")
+    assert gone(consumer.receive([earliest(sequence)], 0.2)) == []
+    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+
+
 def test_unsubscribing_forgets_what_was_said() -> None:
     consumer = make_consumer("A", "B")
     consumer.receive([earliest(100, "A")], 0.2)
