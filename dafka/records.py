@@ -115,6 +115,15 @@ class RecordBatch:
         times = None if self.stored_at is None else self.stored_at[start:stop]
         return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop], times)
 
+    def within(self, bytes_max: int) -> RecordBatch:
+        """The first records of this run, of about so many octets of contents together, at least one."""
+        size = 0
+        for kept, content in enumerate(self.contents):
+            size += len(content)
+            if size > bytes_max and kept:
+                return self.between(self.first_sequence, self.first_sequence + kept)
+        return self
+
     def __len__(self) -> int:
         return len(self.contents)
 

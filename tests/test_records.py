@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import WireError
-from dafka.records import Partition, Record, RecordBatch, decode_text, encode_text, new_address
+from dafka.records import Partition, Record, RecordBatch, decode_text, encode_text, join, new_address
 
 PARTITION = Partition("orders", "P1")
 
@@ -79,3 +79,21 @@ def test_part_outside_of_a_batch_is_empty(start: int, end: int) -> None:
     part = batch(5, 8).between(start, end)
     assert not part
     assert part.end_sequence == part.first_sequence
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "count"), [(0, 1), (1, 1), (3, 1), (4, 2), (8, 2), (9, 3), (11, 3), (12, 4), (999, 4)]
+)
+def test_a_bounded_part_of_a_batch_has_at_least_one_record(bytes_max: int, count: int) -> None:
+    whole = RecordBatch(batch(5, 6).partition, 5, [b"123", b"4", b"56789", b"012"], [1, 2, 3, 4])
+    part = whole.within(bytes_max)
+    assert part == RecordBatch(whole.partition, 5, whole.contents[:count], [1, 2, 3, 4][:count])
+
+
+def test_runs_that_follow_one_another_are_joined() -> None:
+    partition = batch(5, 6).partition
+    runs = [RecordBatch(partition, 5, [b"5", b"6"], [1, 2]), RecordBatch(partition, 7, [b"7"], [3])]
+    assert join(runs) == RecordBatch(partition, 5, [b"5", b"6", b"7"], [1, 2, 3])
+    assert join(runs[:1]) is runs[0]
+    untimed = [runs[0], RecordBatch(partition, 7, [b"7"])]
+    assert join(untimed) == RecordBatch(partition, 5, [b"5", b"6", b"7"])

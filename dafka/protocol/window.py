@@ -57,10 +57,4 @@ class Window:
         if not self.first_sequence <= first_sequence < self.end_sequence:
             return None
         index = bisect_right(self._runs, first_sequence, key=lambda run: run.first_sequence) - 1
-        run = self._runs[index].between(first_sequence, first_sequence + count)
-        size = 0
-        for kept, content in enumerate(run.contents):
-            size += len(content)
-            if size > bytes_max and kept:
-                return run.between(first_sequence, first_sequence + kept)
-        return run
+        return self._runs[index].between(first_sequence, first_sequence + count).within(bytes_max)

@@ -50,13 +50,7 @@ class _Log:
         if not self.earliest_sequence <= first_sequence < self.end_sequence:
             return None
         index = bisect_right(self.runs, first_sequence, key=lambda run: run.first_sequence) - 1
-        run = self.runs[index].between(first_sequence, first_sequence + count)
-        size = 0
-        for kept, content in enumerate(run.contents):
-            size += len(content)
-            if size > bytes_max and kept:
-                return run.between(first_sequence, first_sequence + kept)
-        return run
+        return self.runs[index].between(first_sequence, first_sequence + count).within(bytes_max)
 
     def find_time(self, stored_at: int) -> int:
         index = bisect_left(self.runs, stored_at, key=lambda run: run.stored_at[0] if run.stored_at else 0)
