@@ -51,7 +51,7 @@ async def test_memory_keeps_the_contract() -> None:
 
 @pytest.mark.usefixtures("third_party")
 async def test_installed_plugin_keeps_the_contract(tmp_path: Path) -> None:
-    await check_storage(lambda: open_storage(f"pickle:{tmp_path}/store.pickle"), reopens=True)
+    await check_storage(lambda: open_storage(f"pickle:{tmp_path}/pickles"), reopens=True)
 
 
 @pytest.mark.usefixtures("third_party")

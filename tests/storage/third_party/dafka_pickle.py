@@ -1,16 +1,18 @@
-"""A storage plugin as somebody else would write it: everything in one pickle, which each change replaces.
+"""A storage plugin as somebody else would write it: a folder of pickles, one a partition, replaced by each change.
 
 It knows of dafka what docs/library.md names: the protocol `Storage` and the types in it, and `dafka.storage.support`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -65,15 +67,22 @@ class Log:
 class PickleStorage:
     repairs: Sequence[Damage] = ()
 
-    def __init__(self, path: Path, read_only: bool) -> None:
-        self._path = path
+    def __init__(self, folder: Path, read_only: bool) -> None:
+        self._folder = folder
         self._read_only = read_only
         self._turn = trio.Lock()
         self.identity = new_address()
         self._logs: dict[Partition, Log] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
-        if path.exists():
-            self._load()
+        if not read_only:
+            folder.mkdir(exist_ok=True)
+        for path in folder.glob("*.log"):
+            partition, log = self._load(path)
+            self._logs[partition] = log
+        if (folder / "positions").exists():
+            self.identity, self._positions = self._load(folder / "positions")
+        elif not read_only:
+            self._save([])
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         def change() -> None:
@@ -87,8 +96,10 @@ class PickleStorage:
             for batch in batches:
                 if batch.contents:
                     self._logs.setdefault(batch.partition, Log(batch.first_sequence)).append(batch, now_ms())
+            changed.extend(ends)
 
-        await self._change(change)
+        changed: list[Partition] = []
+        await self._change(change, changed)
 
     async def read(
         self,
@@ -123,11 +134,12 @@ class PickleStorage:
     async def statistics(self) -> StorageStatistics:
         infos = (await self.partitions()).values()
         content_bytes = sum(info.content_bytes for info in infos)
-        stored_bytes = self._path.stat().st_size if self._path.exists() else 0
+        stored_bytes = self._folder.stat().st_size if self._folder.exists() else 0
         return StorageStatistics(len(infos), sum(info.count for info in infos), content_bytes, stored_bytes)
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
-        await self._change(lambda: partition in self._logs and self._logs[partition].trim(earliest_sequence))
+        known = [partition] if partition in self._logs else []
+        await self._change(lambda: [self._logs[each].trim(earliest_sequence) for each in known], known)
 
     async def skip(self, partition: Partition, next_sequence: int) -> None:
         def change() -> None:
@@ -137,7 +149,7 @@ class PickleStorage:
             begun = self._logs[partition] = Log(next_sequence)
             begun.latest = log.latest
 
-        await self._change(change)
+        await self._change(change, [partition])
 
     async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
         moved: dict[Partition, int] = {}
@@ -147,7 +159,7 @@ class PickleStorage:
                 if topic in {None, partition.topic} and log.trim(log.kept_from(retention, now_ms())):
                     moved[partition] = log.earliest
 
-        await self._change(change)
+        await self._change(change, moved)
         return moved
 
     async def flush(self) -> None:
@@ -158,7 +170,7 @@ class PickleStorage:
         return []
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
-        await self._change(lambda: self._positions.setdefault(name, {}).update(positions))
+        await self._change(lambda: self._positions.setdefault(name, {}).update(positions), [])
 
     async def load_positions(self, name: str) -> dict[Partition, int]:
         await trio.lowlevel.checkpoint()
@@ -168,29 +180,37 @@ class PickleStorage:
         await trio.lowlevel.checkpoint()
         return sorted(name for name, positions in self._positions.items() if positions)
 
-    async def _change(self, change: Callable[[], object]) -> None:
+    async def _change(self, change: Callable[[], object], changed: Collection[Partition]) -> None:
+        """`changed` is looked at after the change."""
         if self._read_only:
-            raise StorageError(f"{self._path} was opened for reading only")
+            raise StorageError(f"{self._folder} was opened for reading only")
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):
             async with self._turn:
                 change()
-                await trio.to_thread.run_sync(self._save)
+                await trio.to_thread.run_sync(self._save, changed)
 
-    def _save(self) -> None:
-        new = self._path.with_suffix(".new")
+    def _save(self, changed: Collection[Partition]) -> None:
+        for partition in changed:
+            name = hashlib.sha256(repr(partition).encode()).hexdigest()
+            self._replace(f"{name}.log", (partition, self._logs[partition]))
+        if not changed:
+            self._replace("positions", (self.identity, self._positions))
+
+    def _replace(self, name: str, value: object) -> None:
+        new = self._folder / f"{name}.new"
         with new.open("wb") as file:
-            pickle.dump((self.identity, self._logs, self._positions), file)
+            pickle.dump(value, file)
             file.flush()
             os.fsync(file.fileno())
-        new.replace(self._path)
+        new.replace(self._folder / name)
 
-    def _load(self) -> None:
+    def _load(self, path: Path) -> Any:
         try:
-            with self._path.open("rb") as file:
-                self.identity, self._logs, self._positions = pickle.load(file)
+            with path.open("rb") as file:
+                return pickle.load(file)
         except (pickle.UnpicklingError, EOFError, ValueError):
-            raise StorageFormatError(f"{self._path} is not a pickle of records") from None
+            raise StorageFormatError(f"{path} is not a pickle of records") from None
 
 
 @asynccontextmanager
