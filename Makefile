@@ -8,7 +8,7 @@ demo: .venv/demo
 	$(BIN)/dafka demo
 
 test: .venv/dev
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest
 
 check: .venv/dev
 	$(BIN)/ruff check

@@ -75,7 +75,10 @@ def _silent_about(kind: type[Any]) -> Apply:
 
 
 def _deliver_twice(_: ConsumerMachine, action: Action) -> Iterable[Action]:
-    return (action, action) if isinstance(action, Deliver) else (action,)
+    if not isinstance(action, Deliver):
+        return [action]
+    batch = action.batch
+    return [Deliver(attrs.evolve(batch, contents=[*batch.contents, *batch.contents]))]
 
 
 def _deliver_backwards(_: ConsumerMachine, action: Action) -> Iterable[Action]:

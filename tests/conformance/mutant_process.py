@@ -17,16 +17,23 @@ from dafka.roles.store import Store
 from dafka_conformance.targets import open_target
 from dafka_conformance.targets.base import Target
 
+WRITE_DELAY_S = 2.0
+
 
 def acknowledge_before_durable() -> None:
-    """A store acknowledges what it has received, and then writes it."""
-    take = Store._take
+    """A store acknowledges what it has received, and writes it a while later: whoever kills it then is sooner."""
+    take, flush = Store._take, Store._flush
 
     def take_and_acknowledge(self: Store, batch: RecordBatch) -> None:
         take(self, batch)
         self._node.act(self._machine.committed({batch.partition: batch.end_sequence}, trio.current_time()))
 
+    async def flush_late(self: Store) -> None:
+        await trio.sleep(WRITE_DELAY_S)
+        await flush(self)
+
     Store._take = take_and_acknowledge  # type: ignore[method-assign]
+    Store._flush = flush_late  # type: ignore[method-assign]
 
 
 MUTATIONS: Mapping[str, Callable[[], None]] = {"acks-before-durable": acknowledge_before_durable}

@@ -266,15 +266,15 @@ async def silent_peer(stage: Stage) -> None:
     stage.check_alive("subscriber.connects")
     text = f"{silence_s(stage):g} s after the last sign of a peer, its connection was still there"
     stage.check("subscriber.disconnects", is_dropped, text)
-    lost = [event for event in stage.trace.events if (event.receiver, event.label) == (other.label, "unsubscribe")]
-    text = f"its connection to {other.label}, of which the tower went on telling, was dropped, too"
-    stage.check("subscriber.connects", not lost, text)
     if stage.role is not Role.PRODUCER:  # a producer may be one that cannot be told to publish
         await works(stage, "robust.vanished-peer")
     if stage.role is Role.STORE:
         await _expect_kept(stage, peer, 4, ", whose producer had fallen silent")
     tower.announce(peer.address, peer.endpoint)
     is_back = await stage.wait(lambda: all(peer.subscriptions[prefix] >= count for prefix, count in before.items()))
+    lost = [event for event in stage.trace.events if (event.receiver, event.label) == (other.label, "unsubscribe")]
+    text = f"its connection to {other.label}, of which the tower went on telling, was dropped, too"
+    stage.check("subscriber.connects", not lost, text)
     text = "the connection to a peer that was silent for some time was dropped, and not made again when it was back"
     stage.require("subscriber.connects", is_back, text)
     if stage.role is Role.STORE:
