@@ -63,7 +63,7 @@ async def test_producer_that_is_still_there_does_not_hold_the_consumer_up() -> N
         await producer.send_many(contents(0, COUNT))
         await wait_dropped(store_of(cluster))
         async with cluster.consumer(["hello"]) as consumer:
-            with trio.fail_after(3):
+            with trio.fail_after(8):  # a node that says nothing would be waited for longer
                 await expect_rest(consumer)
             await producer.send_many(contents(COUNT, COUNT + 10))
             await receive_partition(consumer, COUNT, COUNT + 10)
