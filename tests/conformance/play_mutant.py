@@ -1,14 +1,14 @@
-"""Plays the scenario that is meant for a mutant: `python play_mutant.py NAME` prints what came of it, as JSON.
+"""Plays the scenario that is meant for a mutant; `python play_mutant.py NAME` prints what came of it.
 
 Each mutant has a process of its own, since it breaks the roles of all: so many can be played at once.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from functools import partial
+from typing import TypeAlias
 
 import consumer_mutants
 import producer_mutants
@@ -28,21 +28,25 @@ MUTANTS: dict[str, Mutant] = {
     for mutant in module.MUTANTS
 }
 
+CATALOGUE = Catalogue.load()
+
 PATIENCE = 0.5
 
+Outcome: TypeAlias = tuple[str, list[tuple[str, str]]]
+"""What came of the scenario, and clause and message of every check that does not hold."""
 
-def main(name: str) -> None:
-    """Prints the outcome, and every check that does not hold."""
+
+def play(name: str) -> Outcome:
+    """Breaks the roles of this process, and plays."""
     mutant = MUTANTS[name]
     logging.getLogger("dafka").addHandler(logging.NullHandler())
     target = mutant.target() if mutant.target else open_target("embedded", {})
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         play = partial(run, dialects=[mutant.dialect], patterns=[mutant.scenario], patience=PATIENCE)
-        (result,) = trio.run(play, Catalogue.load(), target).results
-    findings = [[check.clause, check.message] for check in result.checks if not check.holds]
-    print(json.dumps({"outcome": result.outcome.value, "findings": findings}))
+        (result,) = trio.run(play, CATALOGUE, target).results
+    return result.outcome.value, [(check.clause, check.message) for check in result.checks if not check.holds]
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    print(*play(sys.argv[1]), sep="\n")
