@@ -48,7 +48,6 @@ class ConsumerMachine:
         self.discarded: Counter[str] = Counter()
         self._config = config
         self._positions = dict(positions or {})
-        self._is_settled = False
         self._older_peers: set[str] = set()
         self._newer_peers: dict[str, None] = {}
         self._heard: dict[Partition, float] = {}
@@ -117,8 +116,9 @@ class ConsumerMachine:
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
-        self.assembly.holders.joined(address)
-        if not self._is_settled:
+        holders = self.assembly.holders
+        holders.joined(address)
+        if not holders.is_settled:
             self._older_peers.add(address)
         elif address not in self._older_peers:
             self._newer_peers[address] = None
@@ -137,7 +137,7 @@ class ConsumerMachine:
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self._is_settled = True
+        self.assembly.holders.is_settled = True
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -201,12 +201,9 @@ class ConsumerMachine:
         return [] if is_direct else self._note_heard(partition, now)
 
     def _give_up(self) -> list[Action]:
-        """Goes on after records that nobody holds any more.
-
-        Not before the node has settled: somebody who holds them may be about to connect.
-        """
+        """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone() if self._is_settled else ():
+        for partition, first_sequence, end_sequence in self.assembly.gone():
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.assembly.skip(partition, end_sequence)]

@@ -31,10 +31,13 @@ ANSWERS_MAX = 10_000
 class Holders:
     """Attributes:
     stores: the addresses of the stores that are connected.
+    is_settled: whether the nodes that were there before have been found. Until then nothing is given up: somebody
+        who holds it may be about to connect.
     """
 
     def __init__(self) -> None:
         self.stores: set[str] = set()
+        self.is_settled = False
         self._nodes: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
 
@@ -73,8 +76,8 @@ class Holders:
         self._answers.pop(partition, None)
 
     def in_doubt(self) -> list[Partition]:
-        """The partitions about which somebody has answered."""
-        return list(self._answers)
+        """The partitions about which somebody has answered, once it is known who is there."""
+        return list(self._answers) if self.is_settled else []
 
     def earliest(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
         """Where to go on, if the record at `next_sequence` is gone; None where somebody may have it."""

@@ -59,7 +59,6 @@ class StoreMachine:
         self._by_address: dict[str, dict[str, None]] = {}
         self._askers = Askers(config.node.peers_max)
         self._halted: set[Partition] = set()
-        self._is_settled = False
         for partition, end in ends.items():
             self.assembly.follow(partition, end)
             self._set_durable(partition, end)
@@ -158,7 +157,7 @@ class StoreMachine:
 
     def settled(self, now: float) -> list[Action]:
         """A store listens from the first moment; only giving up records waits for this."""
-        self._is_settled = True
+        self.assembly.holders.is_settled = True
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -230,7 +229,7 @@ class StoreMachine:
     def _give_up(self) -> list[Action]:
         """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone() if self._is_settled else ():
+        for partition, first_sequence, end_sequence in self.assembly.gone():
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
                 actions += [gone, Skip(partition, end_sequence)]

@@ -105,6 +105,14 @@ def read_file(path: str) -> bytes | None:
         return None
 
 
+def file_bytes(path: str) -> int:
+    """How large a file is; 0 where there is none. Raises `OSError`."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
 def replace_file(path: str, octets: bytes, *, is_durable: bool = True) -> None:
     """Puts a file in place of the one there, if any, so that either of them is found, whole. Raises `OSError`."""
     folder, name = os.path.split(path)

@@ -11,7 +11,7 @@ from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
 from dafka.storage.filelog.files import FilePool
 from dafka.storage.filelog.marker import TOPICS_FOLDER
-from dafka.storage.filelog.names import to_octets, walk_names
+from dafka.storage.filelog.names import walk_names
 from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
@@ -50,7 +50,7 @@ def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tu
     known.load()
     if not (known.is_whole and known.is_trusted):
         found = _recover_by_folders(known, topics_folder, recovery)
-        catalog.make([(_name(log), GOOD if is_held else VACANT, log.head) for log, is_held in found])
+        catalog.make([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found
     catalog.open(len(known.names))  # from here on, nobody takes it for one that was closed
     found = []
@@ -96,7 +96,3 @@ def _walk(topics_folder: str) -> Iterator[Partition]:
     for topic, folder in walk_names(topics_folder):
         for address, _ in walk_names(folder):
             yield Partition(decode_text(topic), decode_text(address))
-
-
-def _name(log: PartitionLog) -> tuple[bytes, bytes]:
-    return to_octets(log.partition.topic), to_octets(log.partition.address)

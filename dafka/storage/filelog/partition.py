@@ -58,8 +58,8 @@ class PartitionLog:
 
     def __init__(self, partition: Partition, topics: str, slot: int = -1) -> None:
         """`topics` is the folder of all topics, `slot` the partition's place in the catalog."""
-        topic, address = to_octets(partition.topic), to_octets(partition.address)
         self.partition = partition
+        topic, address = self.name
         self.folder = "/".join((topics, *to_parts(topic), *to_parts(address)))
         self.seed = partition_seed(topic, address)
         self.slot = slot
@@ -70,6 +70,11 @@ class PartitionLog:
         """True where what a failed append wrote could not be cut off again."""
         self._head = Head()
         self._info: PartitionInfo | None = None
+
+    @property
+    def name(self) -> tuple[bytes, bytes]:
+        """Topic and address in octets, as the catalog has them. Raises `StorageError` for what octets cannot spell."""
+        return to_octets(self.partition.topic), to_octets(self.partition.address)
 
     @property
     def head(self) -> Head:

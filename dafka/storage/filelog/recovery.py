@@ -12,7 +12,7 @@ import attrs
 
 from dafka.storage.base import Damage
 from dafka.storage.filelog.entries import FIRST, MORE, SEQUENCE_END_MAX
-from dafka.storage.filelog.files import FilePool
+from dafka.storage.filelog.files import FilePool, file_bytes
 from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, find_bases, read_floor, write_floor
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import SCAN_BYTES, Window, body_ends, hop
@@ -87,8 +87,8 @@ class Recovery:
                 self._report(
                     log, log.log_path(index.base), "lost: the segments do not fit", index.end_sequence, next_base
                 )
-        closed_bytes = sum(sizes[base] + _size(log.index_path(base)) for base in log.bases[:-1])
-        floor_bytes = _size(f"{log.folder}/{FLOOR_NAME}")
+        closed_bytes = sum(sizes[base] + file_bytes(log.index_path(base)) for base in log.bases[:-1])
+        floor_bytes = file_bytes(f"{log.folder}/{FLOOR_NAME}")
         start = head._replace(
             end=head.base,
             length=0,
@@ -180,10 +180,3 @@ def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
             tail.content_bytes, tail.holes = content_bytes, holes.copy()
             is_whole = False
     return tail
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0

@@ -18,9 +18,8 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
 from dafka.storage.filelog.entries import Run, check_run
-from dafka.storage.filelog.files import FilePool, make_folders, replace_file, write_at
+from dafka.storage.filelog.files import FilePool, file_bytes, make_folders, replace_file, write_at
 from dafka.storage.filelog.index import ROW_EVERY_BYTES
-from dafka.storage.filelog.names import to_octets
 from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, write_floor
 from dafka.storage.filelog.planning import Append, plan_append
 from dafka.storage.filelog.reading import LogReader
@@ -95,13 +94,13 @@ class LogWriter:
         kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
         self._mark_changing(log)
         if earliest not in kept:
-            before = _size(f"{log.folder}/{FLOOR_NAME}")
+            before = file_bytes(f"{log.folder}/{FLOOR_NAME}")
             try:
                 write_floor(log.folder, earliest, head.latest_at)
             except BaseException:
                 self._publish(log, GOOD)
                 raise
-            grown = _size(f"{log.folder}/{FLOOR_NAME}") - before
+            grown = file_bytes(f"{log.folder}/{FLOOR_NAME}") - before
             new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
         self._drop_segments(log, new_head, kept)
         return True
@@ -166,7 +165,7 @@ class LogWriter:
         unlisted = [append.log for append in appends if append.log.slot < 0]
         if unlisted:
             try:
-                slot = self.catalog.add([_name(log) for log in unlisted])
+                slot = self.catalog.add([log.name for log in unlisted])
             except OSError:
                 with suppress(OSError):
                     self.catalog.undo_add()
@@ -261,13 +260,13 @@ class LogWriter:
     def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
         """What is dropped leaves the catalog first, so that readers elsewhere do not look for it; then the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
-        floor_bytes = _size(f"{log.folder}/{FLOOR_NAME}")
+        floor_bytes = file_bytes(f"{log.folder}/{FLOOR_NAME}")
         log.head = head
         log.bases = kept
         self._publish(log, CHANGING)
         closed_bytes = head.closed_bytes
         for base in dropped:
-            closed_bytes -= _size(log.log_path(base)) + _size(log.index_path(base))
+            closed_bytes -= file_bytes(log.log_path(base)) + file_bytes(log.index_path(base))
             self._unlink(log, base)
         if head.earliest == head.end:
             closed_bytes = floor_bytes
@@ -290,7 +289,7 @@ class LogWriter:
         with suppress(OSError):
             index = self.reader.index_of(log, log.head, base)
             if index.length > ROW_EVERY_BYTES:
-                octets, before = index.encode(), _size(log.index_path(base))
+                octets, before = index.encode(), file_bytes(log.index_path(base))
                 replace_file(log.index_path(base), octets, is_durable=False)
                 return len(octets) - before
         return 0
@@ -324,14 +323,3 @@ def _make_segment(path: str) -> None:
             raise StorageError(f"{path} is in the way of a new segment: delete the catalog files, and open it again")
     finally:
         os.close(fd)
-
-
-def _name(log: PartitionLog) -> tuple[bytes, bytes]:
-    return to_octets(log.partition.topic), to_octets(log.partition.address)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
