@@ -1,6 +1,7 @@
-# Everything runs in .venv, which is made anew when pyproject.toml changes.
+# Everything runs in .venv, which is made anew when pyproject.toml or what is compiled changes.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
 
 .PHONY: demo test check format clean
 
@@ -20,16 +21,16 @@ format: .venv/dev
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist dafka/transport/*.so
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dafka needs Python 3.11 or newer; name one with make PYTHON=...")'
 	$(PYTHON) -m venv .venv
 
-.venv/demo: pyproject.toml | .venv/bin/python
+.venv/demo: $(INSTALLED) | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
-.venv/dev: pyproject.toml | .venv/bin/python
+.venv/dev: $(INSTALLED) | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	touch $@

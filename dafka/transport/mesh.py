@@ -12,7 +12,7 @@ import trio
 import zmq
 
 from dafka.config import NodeConfig
-from dafka.transport.socket import Socket, read_handshake
+from dafka.transport.socket import RunSocket, Socket, read_handshake
 
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
@@ -28,7 +28,7 @@ class Mesh:
     endpoint: where the publisher listens, with its port.
     """
 
-    def __init__(self, publisher: Socket, subscriber: Socket, handshakes: Socket, endpoint: str) -> None:
+    def __init__(self, publisher: Socket, subscriber: RunSocket, handshakes: Socket, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
@@ -66,7 +66,7 @@ async def open_mesh(config: NodeConfig, high_watermark: int) -> AsyncIterator[Me
     """
     async with open_context(config.linger_ms) as context:
         publisher = Socket(context.socket(zmq.SocketType.XPUB))
-        subscriber = Socket(context.socket(zmq.SocketType.SUB))
+        subscriber = RunSocket(context.socket(zmq.SocketType.SUB))
         handshakes = subscriber.monitor_handshakes()
         try:
             publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX)

@@ -10,20 +10,27 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import anyio
 import trio
 import zmq
 
 from dafka.errors import AddressInUseError, TransportError
+from dafka.transport.loops import choose_loops
+from dafka.wire.batch import FrameRun
 
 RECEIVE_COUNT_MAX = 1000
 """Messages drained in one call; then other tasks get their turn."""
 
+RECEIVE_BYTES_MAX = 16 * 1024 * 1024
+"""Octets drained in one call, with what keeping each frame costs; the message that reaches them is the last."""
+
+_Item = TypeVar("_Item")
+
 PORT_MAX = 65535
 
-_NOBLOCK = int(zmq.NOBLOCK)
 _MONITOR_NUMBERS = itertools.count()
 
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
@@ -34,10 +41,14 @@ def read_handshake(frames: Sequence[bytes]) -> str:
     return frames[-1].decode("utf-8", "replace")
 
 
-class Socket:
-    """One ZeroMQ socket, owned by one node. Only one task may receive at a time; any may send."""
+class BaseSocket:
+    """What every socket can do but receiving by the batch.
+
+    Raises `ConfigError` where the loops that the environment asks for are not to be had (`choose_loops`).
+    """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._loops = choose_loops()
         self._socket = socket
         self._fd = self._socket.FD
         self._waiting: anyio.CancelScope | None = None
@@ -102,50 +113,14 @@ class Socket:
         self._socket.setsockopt(zmq.UNSUBSCRIBE, prefix)
         self._wake()
 
-    def send_many(self, messages: Iterable[Sequence[bytes]]) -> int:
+    def send_many(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
         """Queues these messages for whoever subscribed to them; gives how many. Never waits.
 
         A message that the socket cannot take at all (it has no peer, or its queue is full) is dropped.
         """
-        send = self._socket.send
-        more, last = _NOBLOCK | int(zmq.SNDMORE), _NOBLOCK
-        count = 0
-        for frames in messages:
-            try:
-                for frame in frames[:-1]:
-                    send(frame, more)
-                send(frames[-1], last)
-            except zmq.Again:
-                continue
-            count += 1
+        count = self._loops.send(self._socket, messages)
         self._wake()
         return count
-
-    async def receive_many(self) -> list[list[bytes]]:
-        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            messages = self.receive_nowait()
-            if messages:
-                return messages
-            await self._wait_events()
-
-    def receive_nowait(self) -> list[list[bytes]]:
-        """The messages that are here, up to `RECEIVE_COUNT_MAX`."""
-        receive = self._socket.recv
-        messages: list[list[bytes]] = []
-        try:
-            while len(messages) < RECEIVE_COUNT_MAX:
-                # A frame that is not copied knows whether more follow; asking the socket costs half as much again.
-                frame = receive(_NOBLOCK, False)
-                frames = [frame.bytes]
-                while frame.more:
-                    frame = receive(_NOBLOCK, False)
-                    frames.append(frame.bytes)
-                messages.append(frames)
-        except zmq.Again:
-            pass
-        return messages
 
     async def receive_with_peer(self) -> tuple[list[bytes], str]:
         """Waits for one message, and tells the IP address that it came from (empty where that is unknown)."""
@@ -168,6 +143,14 @@ class Socket:
             self._is_closed = True
             self._socket.close(linger_ms)
 
+    async def _receive(self, drain: Callable[[], list[_Item]]) -> list[_Item]:
+        await trio.lowlevel.checkpoint()
+        while True:
+            items = drain()
+            if items:
+                return items
+            await self._wait_events()
+
     async def _wait_events(self) -> None:
         if self._waiting is not None:
             raise trio.BusyResourceError("another task is receiving from this socket")
@@ -187,6 +170,33 @@ class Socket:
         """After a call that may have consumed the sign that a waiting reader waits for."""
         if self._waiting is not None and self._has_messages():
             self._waiting.cancel()
+
+
+class Socket(BaseSocket):
+    """One ZeroMQ socket, owned by one node. Only one task may receive at a time; any may send."""
+
+    async def receive_many(self) -> list[list[bytes]]:
+        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
+        return await self._receive(self.receive_nowait)
+
+    def receive_nowait(self) -> list[list[bytes]]:
+        """The messages that are here, up to `RECEIVE_COUNT_MAX` and `RECEIVE_BYTES_MAX`."""
+        return self._loops.receive(self._socket, RECEIVE_COUNT_MAX, RECEIVE_BYTES_MAX)
+
+
+class RunSocket(BaseSocket):
+    """A `Socket` for records: consecutive ones of a partition may be drained as one `FrameRun`.
+
+    A run stands where the first of its messages stood.
+    """
+
+    async def receive_many(self) -> list[list[bytes] | FrameRun]:
+        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
+        return await self._receive(self.receive_nowait)
+
+    def receive_nowait(self) -> list[list[bytes] | FrameRun]:
+        """The messages that are here, up to `RECEIVE_COUNT_MAX` and `RECEIVE_BYTES_MAX`."""
+        return self._loops.receive_runs(self._socket, RECEIVE_COUNT_MAX, RECEIVE_BYTES_MAX)
 
 
 def _reason(error: zmq.ZMQError) -> str:

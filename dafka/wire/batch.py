@@ -2,13 +2,16 @@
 
 Consecutive RECORDs of a partition differ in their last eight header octets alone, the sequence. The decoder knows a
 header it has read before by the rest of it, and gathers records into runs; the encoder writes a run's header once.
-Both agree with `codec`, message by message; a test compares them on random input.
+Both agree with `codec`, message by message; a test compares them on random input. A transport that gathers runs by
+itself hands them over as `FrameRun`, which is also what the encoder gives.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+
+import attrs
 
 from dafka.errors import WireError
 from dafka.records import Partition, RecordBatch
@@ -22,6 +25,39 @@ HEADERS_MAX = 16_384
 one slow decode a header; a peer that invents headers gains nothing else."""
 
 _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
+
+
+@attrs.frozen
+class FrameRun:
+    """A run of records as it stands on the wire, without the frames of each.
+
+    A record's frames are the topic frame (None where the header holds the topic), the header, which is the stem and
+    eight octets of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the sequence
+    after.
+    """
+
+    topic_frame: bytes | None
+    stem: bytes
+    first_sequence: int
+    contents: Sequence[bytes]
+
+    def messages(self) -> Iterator[Sequence[bytes]]:
+        """The frames of each record, in order."""
+        pack, stem = NUMBER_8.pack, self.stem
+        numbered = enumerate(self.contents, self.first_sequence)
+        if self.topic_frame is None:
+            return ((stem + pack(sequence), content) for sequence, content in numbered)
+        topic = self.topic_frame
+        return ((topic, stem + pack(sequence), content) for sequence, content in numbered)
+
+
+def expand(messages: Iterable[Sequence[bytes] | FrameRun]) -> Iterator[Sequence[bytes]]:
+    """The frames of every message, those of a run one by one."""
+    for message in messages:
+        if isinstance(message, FrameRun):
+            yield from message.messages()
+        else:
+            yield message
 
 
 class _Header:
@@ -46,6 +82,18 @@ class _Header:
         return run
 
 
+def _begin_run(header: _Header, sequence: int, inbound: list[Inbound | _Header]) -> list[bytes]:
+    """Ends the run that the header is gathering, if any, and begins another; gives the place for its contents."""
+    if header.contents is not None:
+        inbound[header.place] = header.close_run()
+    contents: list[bytes] = []
+    header.contents = contents
+    header.first_sequence = sequence
+    header.place = len(inbound)
+    inbound.append(header)
+    return contents
+
+
 class BatchDecoder:
     """Turns drained messages into a list of runs and commands; discards and counts what is malformed.
 
@@ -59,11 +107,15 @@ class BatchDecoder:
         self.heard: set[Dialect] = set()
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
 
-    def decode(self, messages: Iterable[Sequence[bytes]]) -> list[Inbound]:
+    def decode(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> list[Inbound]:
         """Runs and other commands in the order in which they began. Malformed messages leave only a count."""
         inbound: list[Inbound | _Header] = []
         headers = self._headers
-        for frames in messages:
+        for message in messages:
+            if isinstance(message, FrameRun):
+                self._decode_run(message, inbound)
+                continue
+            frames = message
             first = frames[0] if frames else b""
             command = first[0] if first else -1
             if command not in _RECORD_IDS:
@@ -86,15 +138,28 @@ class BatchDecoder:
             sequence = int.from_bytes(octets, "big")
             contents = header.contents
             if contents is None or sequence != header.next_sequence:
-                if contents is not None:
-                    inbound[header.place] = header.close_run()
-                header.contents = contents = []
-                header.first_sequence = sequence
-                header.place = len(inbound)
-                inbound.append(header)
+                contents = _begin_run(header, sequence, inbound)
             contents.append(frames[-1])
             header.next_sequence = sequence + 1
         return [item.close_run() if isinstance(item, _Header) else item for item in inbound]
+
+    def _decode_run(self, run: FrameRun, inbound: list[Inbound | _Header]) -> None:
+        """As its messages one by one would be. Whether a header is well-formed, its sequence does not say."""
+        topic, stem = run.topic_frame, run.stem
+        key = stem if topic is None else (topic, stem)
+        header = self._headers.get(key)
+        if header is None:
+            for frames in run.messages():
+                header = self._read_header(frames, key)
+                if header is not None:
+                    break
+        if header is None or not run.contents:
+            return
+        contents = header.contents
+        if contents is None or run.first_sequence != header.next_sequence:
+            contents = _begin_run(header, run.first_sequence, inbound)
+        contents.extend(run.contents)
+        header.next_sequence = run.first_sequence + len(run.contents)
 
     def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Header]) -> None:
         try:
@@ -133,9 +198,9 @@ class BatchEncoder:
         self.discarded: Counter[str] = Counter()
         self._dialect = dialect
 
-    def encode(self, messages: Iterable[Inbound]) -> list[Sequence[bytes]]:
-        """The frames of every message, a run as one message a record, in order."""
-        encoded: list[Sequence[bytes]] = []
+    def encode(self, messages: Iterable[Inbound]) -> list[Sequence[bytes] | FrameRun]:
+        """The frames of every message, in order; of a run, what `FrameRun` keeps of them."""
+        encoded: list[Sequence[bytes] | FrameRun] = []
         for message in messages:
             try:
                 if isinstance(message, RecordRun):
@@ -147,10 +212,10 @@ class BatchEncoder:
         return encoded
 
 
-def _encode_run(run: RecordRun, dialect: Dialect) -> list[Sequence[bytes]]:
+def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[FrameRun]:
     batch = run.batch
     if not batch.contents:
-        return []
+        return ()
     partition, first_sequence = batch.partition, batch.first_sequence
     if batch.end_sequence - 1 > NUMBER_8_MAX:
         raise WireError("sequence", f"a number from 0 to {NUMBER_8_MAX}, not {batch.end_sequence - 1}")
@@ -160,10 +225,4 @@ def _encode_run(run: RecordRun, dialect: Dialect) -> list[Sequence[bytes]]:
     else:
         first = DirectRecord(run.requestor, partition.address, partition.topic, first_sequence, batch.contents[0])
     *topic_frame, header, _ = codec.encode(first, dialect)
-    stem = header[:-8]
-    pack = NUMBER_8.pack
-    numbered = enumerate(batch.contents, first_sequence)
-    if topic_frame:
-        topic = topic_frame[0]
-        return [(topic, stem + pack(sequence), content) for sequence, content in numbered]
-    return [(stem + pack(sequence), content) for sequence, content in numbered]
+    return (FrameRun(topic_frame[0] if topic_frame else None, header[:-8], first_sequence, batch.contents),)

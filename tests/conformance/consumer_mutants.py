@@ -20,7 +20,7 @@ from dafka.protocol.cursor import Cursor
 from dafka.protocol.fetching import Fetching
 from dafka.records import Partition, RecordBatch
 from dafka.roles import node
-from dafka.wire import Command, codec
+from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import Reader
 
 Apply = Callable[[pytest.MonkeyPatch], None]
@@ -217,7 +217,7 @@ def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = wire.BatchDecoder.decode
 
     def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[Any]:
-        return decode(self, [frames[:3] for frames in messages])
+        return decode(self, [frames[:3] for frames in batch.expand(messages)])
 
     monkeypatch.setattr(wire.BatchDecoder, "decode", decoded)
 

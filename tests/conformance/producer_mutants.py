@@ -166,7 +166,7 @@ def encode_with(change: Runs, patch: Patch) -> None:
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
-        return list(change(run, encode(run, dialect)))
+        return list(change(run, list(batch.expand(encode(run, dialect)))))
 
     patch.setattr(batch, "_encode_run", encode_changed)
 
@@ -192,7 +192,7 @@ def answer_to_partition(patch: Patch) -> None:
     def encode_to_partition(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
         if run.requestor is not None:
             run = attrs.evolve(run, requestor=run.batch.partition.address)
-        return encode(run, dialect)
+        return list(batch.expand(encode(run, dialect)))
 
     patch.setattr(batch, "_encode_run", encode_to_partition)
 

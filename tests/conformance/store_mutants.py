@@ -69,7 +69,7 @@ def encode_answers(change: Callable[[list[Any]], list[Any]], patch: Patch) -> No
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: Any) -> list[Any]:
-        messages = list(encode(run, dialect))
+        messages = list(batch.expand(encode(run, dialect)))
         return messages if run.requestor is None else change(messages)
 
     patch.setattr(batch, "_encode_run", encode_changed)
@@ -200,7 +200,7 @@ def decode_with(change: Callable[[Sequence[bytes]], Sequence[bytes]], patch: Pat
     decode = batch.BatchDecoder.decode
 
     def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.Inbound]:
-        return decode(self, [changed for changed in map(change, messages) if changed])
+        return decode(self, [changed for changed in map(change, batch.expand(messages)) if changed])
 
     patch.setattr(batch.BatchDecoder, "decode", decode_changed)
 

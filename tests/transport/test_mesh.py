@@ -13,6 +13,8 @@ from dafka.config import NodeConfig
 from dafka.errors import AddressInUseError
 from dafka.transport import Socket, open_context, open_mesh
 
+pytestmark = pytest.mark.usefixtures("either_loops")
+
 CONFIG = NodeConfig(bind="tcp://127.0.0.1:*")
 
 

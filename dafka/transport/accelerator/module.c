@@ -1,0 +1,169 @@
+/* The module: its connection to libzmq, and what its functions share. */
+
+#include "accelerator.h"
+
+#include <dlfcn.h>
+
+#define INTERFACE 1 /* counted up with every change that Python sees */
+
+void raise_failure(State *state, int number)
+{
+    PyObject *error = PyObject_CallFunction(state->failure, "i", number);
+    if (error != NULL) {
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+        Py_DECREF(error);
+    }
+}
+
+State *opened_state(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL && !state->is_open) {
+        PyErr_SetString(PyExc_RuntimeError, "the accelerator has not been connected to libzmq");
+        return NULL;
+    }
+    return state;
+}
+
+void *as_socket(State *state, PyObject *handle)
+{
+    void *socket = PyLong_AsVoidPtr(handle);
+    if (socket == NULL && !PyErr_Occurred())
+        raise_failure(state, ENOTSOCK);
+    return socket;
+}
+
+static int look_up(void *library, const char *name, void *function)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL) {
+        PyErr_Format(PyExc_OSError, "pyzmq's library has no %s", name);
+        return -1;
+    }
+    memcpy(function, &found, sizeof found);
+    return 0;
+}
+
+PyDoc_STRVAR(connect_doc,
+"connect(path, run_class, failure, /)\n--\n\n"
+"Finds libzmq's functions through the loaded library at `path`; gives its version, (major, minor, patch).\n"
+"Runs are made with `run_class`, and errors with `failure(number)`. Raises OSError where a function is not there.");
+
+static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
+{
+    State *state = PyModule_GetState(module);
+    PyObject *run_class, *failure;
+    const char *path;
+    if (state == NULL || !PyArg_ParseTuple(arguments, "sOO", &path, &run_class, &failure))
+        return NULL;
+    /* Not closed again: pyzmq's module stays loaded as long as the process. */
+    void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == NULL) {
+        PyErr_Format(PyExc_OSError, "pyzmq's library is not loaded from %s", path);
+        return NULL;
+    }
+    state->is_open = 0;
+    if (look_up(library, "zmq_msg_init", &state->msg_init) < 0
+        || look_up(library, "zmq_msg_init_size", &state->msg_init_size) < 0
+        || look_up(library, "zmq_msg_init_data", &state->msg_init_data) < 0
+        || look_up(library, "zmq_msg_send", &state->msg_send) < 0
+        || look_up(library, "zmq_msg_recv", &state->msg_recv) < 0
+        || look_up(library, "zmq_msg_close", &state->msg_close) < 0
+        || look_up(library, "zmq_msg_more", &state->msg_more) < 0
+        || look_up(library, "zmq_msg_data", &state->msg_data) < 0
+        || look_up(library, "zmq_msg_size", &state->msg_size) < 0
+        || look_up(library, "zmq_errno", &state->error_number) < 0
+        || look_up(library, "zmq_version", &state->version) < 0)
+        return NULL;
+    Py_INCREF(run_class);
+    Py_INCREF(failure);
+    Py_XDECREF(state->run_class);
+    Py_XDECREF(state->failure);
+    state->run_class = run_class;
+    state->failure = failure;
+    state->is_open = 1;
+    int major, minor, patch;
+    state->version(&major, &minor, &patch);
+    return Py_BuildValue("iii", major, minor, patch);
+}
+
+static int module_exec(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    state->topic_frame_name = PyUnicode_InternFromString("topic_frame");
+    state->stem_name = PyUnicode_InternFromString("stem");
+    state->first_sequence_name = PyUnicode_InternFromString("first_sequence");
+    state->contents_name = PyUnicode_InternFromString("contents");
+    if (!state->topic_frame_name || !state->stem_name || !state->first_sequence_name || !state->contents_name)
+        return -1;
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+}
+
+static int module_traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        Py_VISIT(state->run_class);
+        Py_VISIT(state->failure);
+    }
+    return 0;
+}
+
+static int module_clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    if (state != NULL) {
+        state->is_open = 0;
+        Py_CLEAR(state->run_class);
+        Py_CLEAR(state->failure);
+        Py_CLEAR(state->topic_frame_name);
+        Py_CLEAR(state->stem_name);
+        Py_CLEAR(state->first_sequence_name);
+        Py_CLEAR(state->contents_name);
+    }
+    return 0;
+}
+
+static void module_free(void *module)
+{
+    module_clear(module);
+}
+
+PyDoc_STRVAR(receive_doc,
+"receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
+"What is here, of up to `count_max` messages and about `bytes_max` octets, each frame counting `frame_bytes` more.\n"
+"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one FrameRun, which\n"
+"stands where the first of them stood.");
+
+PyDoc_STRVAR(send_doc,
+"send(handle, messages, /)\n--\n\n"
+"Queues messages (sequences of frames, and FrameRuns); gives how many. Never waits: what is not taken is dropped.");
+
+static PyMethodDef functions[] = {
+    {"connect", accelerator_connect, METH_VARARGS, connect_doc},
+    {"receive", accelerator_receive, METH_VARARGS, receive_doc},
+    {"send", accelerator_send, METH_VARARGS, send_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, (void *)module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_accelerator",
+    .m_doc = "ZeroMQ messages by the batch; see dafka/transport/compiled.py.",
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = slots,
+    .m_traverse = module_traverse,
+    .m_clear = module_clear,
+    .m_free = module_free,
+};
+
+PyMODINIT_FUNC PyInit__accelerator(void)
+{
+    return PyModuleDef_Init(&definition);
+}

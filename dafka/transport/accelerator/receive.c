@@ -1,0 +1,317 @@
+/* Receiving: messages become lists of frames, and consecutive records of a partition one run. */
+
+#include "accelerator.h"
+
+#define HELD_FRAMES 3 /* as many as a RECORD has at most */
+
+/* One message being read. Its first frames are libzmq's until it is known what is made of them. */
+typedef struct {
+    zmq_msg_t frames[HELD_FRAMES];
+    int count;
+    int has_more;
+} Message;
+
+/* A run being gathered: what differs in its messages is the sequence and the content. */
+typedef struct {
+    PyObject *topic;    /* NULL where the header is the first frame */
+    PyObject *header;   /* the first message's, with its sequence */
+    PyObject *contents; /* a list */
+    Py_ssize_t place;
+    uint64_t first_sequence;
+    uint64_t last_sequence;
+} Run;
+
+typedef struct {
+    PyObject *items;
+    PyObject *places; /* of the run that a header's messages go to: its index in `runs`, by the header */
+    Run *runs;
+    size_t count;
+    size_t capacity;
+    size_t last;
+} Gathering;
+
+/* A frame into a message that has been initialised. */
+static int receive_frame(State *state, void *socket, zmq_msg_t *frame)
+{
+    while (state->msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) {
+        int number = state->error_number();
+        if (number == EAGAIN)
+            return GOT_NOTHING;
+        if (number != EINTR) {
+            raise_failure(state, number);
+            return FAILED;
+        }
+        if (PyErr_CheckSignals() < 0)
+            return FAILED;
+    }
+    return GOT_ONE;
+}
+
+static int receive_frames(State *state, void *socket, Message *message)
+{
+    message->count = 0;
+    do {
+        int got = receive_frame(state, socket, &message->frames[message->count]);
+        if (got != GOT_ONE)
+            return got;
+        message->has_more = state->msg_more(&message->frames[message->count++]);
+    } while (message->has_more && message->count < HELD_FRAMES);
+    return GOT_ONE;
+}
+
+static PyObject *frame_bytes(State *state, zmq_msg_t *frame)
+{
+    return PyBytes_FromStringAndSize(state->msg_data(frame), (Py_ssize_t)state->msg_size(frame));
+}
+
+/* Appends what the caller owns, and no longer does. */
+static int append_new(PyObject *list, PyObject *item)
+{
+    int failed = item == NULL || PyList_Append(list, item) < 0;
+    Py_XDECREF(item);
+    return failed ? -1 : 0;
+}
+
+/* A message as a list of its frames, however many follow those held. `size` grows by theirs. */
+static PyObject *message_list(State *state, void *socket, Message *message, size_t *size, size_t frame_bytes_min)
+{
+    PyObject *frames = PyList_New(0);
+    if (frames == NULL)
+        return NULL;
+    for (int index = 0; index < message->count; index++)
+        if (append_new(frames, frame_bytes(state, &message->frames[index])) < 0)
+            goto failed;
+    zmq_msg_t *next = &message->frames[0];
+    while (message->has_more) {
+        int got = receive_frame(state, socket, next);
+        if (got == FAILED)
+            goto failed;
+        if (got == GOT_NOTHING)
+            break;
+        message->has_more = state->msg_more(next);
+        *size += state->msg_size(next) + frame_bytes_min;
+        if (append_new(frames, frame_bytes(state, next)) < 0)
+            goto failed;
+    }
+    return frames;
+failed:
+    Py_DECREF(frames);
+    return NULL;
+}
+
+/* The header frame's place in a message that may belong to a run, or -1. */
+static int header_index(State *state, Message *message)
+{
+    if (message->has_more || message->count < 2 || state->msg_size(&message->frames[0]) == 0)
+        return -1;
+    unsigned char command = *(unsigned char *)state->msg_data(&message->frames[0]);
+    int index = message->count - 2;
+    if ((command != 'M' && command != 'D') || state->msg_size(&message->frames[index]) <= SEQUENCE_BYTES)
+        return -1;
+    return index;
+}
+
+static int is_equal(PyObject *octets, const char *data, size_t size)
+{
+    return (size_t)PyBytes_Size(octets) >= size && memcmp(PyBytes_AsString(octets), data, size) == 0;
+}
+
+static int is_of_run(const Run *run, const char *topic, size_t topic_size, const char *header, size_t header_size)
+{
+    if ((size_t)PyBytes_Size(run->header) != header_size || (run->topic == NULL) != (topic == NULL))
+        return 0;
+    if (topic != NULL && ((size_t)PyBytes_Size(run->topic) != topic_size || !is_equal(run->topic, topic, topic_size)))
+        return 0;
+    return is_equal(run->header, header, header_size - SEQUENCE_BYTES);
+}
+
+static uint64_t read_sequence(const char *octets)
+{
+    uint64_t sequence = 0;
+    for (int index = 0; index < SEQUENCE_BYTES; index++)
+        sequence = sequence << 8 | (unsigned char)octets[index];
+    return sequence;
+}
+
+/* A key that no other header has: the topic frame's length (all ones where there is none), that frame, the stem. */
+static PyObject *header_key(const char *topic, size_t topic_size, const char *stem, size_t stem_size)
+{
+    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(uint64_t) + topic_size + stem_size));
+    if (key != NULL) {
+        char *octets = PyBytes_AsString(key);
+        uint64_t length = topic == NULL ? UINT64_MAX : topic_size;
+        memcpy(octets, &length, sizeof length);
+        if (topic != NULL)
+            memcpy(octets + sizeof length, topic, topic_size);
+        memcpy(octets + sizeof length + topic_size, stem, stem_size);
+    }
+    return key;
+}
+
+/* Begins a run of this message's, whose content follows; its place in the result is kept by None. */
+static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size)
+{
+    if (gathering->count == gathering->capacity) {
+        size_t capacity = gathering->capacity ? 4 * gathering->capacity : 16;
+        Run *runs = realloc(gathering->runs, capacity * sizeof(Run));
+        if (runs == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        gathering->runs = runs;
+        gathering->capacity = capacity;
+    }
+    Run *run = &gathering->runs[gathering->count];
+    memset(run, 0, sizeof *run);
+    gathering->last = gathering->count++;
+    run->place = PyList_Size(gathering->items);
+    run->first_sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
+    run->header = PyBytes_FromStringAndSize(header, (Py_ssize_t)header_size);
+    run->contents = PyList_New(0);
+    if (topic != NULL)
+        run->topic = PyBytes_FromStringAndSize(topic, (Py_ssize_t)topic_size);
+    if (run->header == NULL || run->contents == NULL || (topic != NULL && run->topic == NULL))
+        return -1;
+    return PyList_Append(gathering->items, Py_None);
+}
+
+/* Makes the run of this header, if there is one, the last. Gives 1 if so, 0 if not. */
+static int find_run(Gathering *gathering, PyObject *key)
+{
+    PyObject *index = PyDict_GetItemWithError(gathering->places, key);
+    if (index == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    gathering->last = PyLong_AsSize_t(index);
+    return 1;
+}
+
+static int remember_run(Gathering *gathering, PyObject *key)
+{
+    PyObject *index = PyLong_FromSize_t(gathering->last);
+    int failed = index == NULL || PyDict_SetItem(gathering->places, key, index) < 0;
+    Py_XDECREF(index);
+    return failed ? -1 : 0;
+}
+
+static int gather(State *state, Gathering *gathering, Message *message, int index)
+{
+    zmq_msg_t *frames = message->frames;
+    const char *topic = index == 0 ? NULL : state->msg_data(&frames[0]);
+    size_t topic_size = index == 0 ? 0 : state->msg_size(&frames[0]);
+    const char *header = state->msg_data(&frames[index]);
+    size_t header_size = state->msg_size(&frames[index]);
+    uint64_t sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
+    Run *run = gathering->count ? &gathering->runs[gathering->last] : NULL;
+    if (run == NULL || !is_of_run(run, topic, topic_size, header, header_size)
+        || run->last_sequence == UINT64_MAX || sequence != run->last_sequence + 1) {
+        PyObject *key = header_key(topic, topic_size, header, header_size - SEQUENCE_BYTES);
+        int found = key == NULL ? -1 : find_run(gathering, key);
+        if (found == 1) {
+            run = &gathering->runs[gathering->last];
+            found = run->last_sequence != UINT64_MAX && sequence == run->last_sequence + 1;
+        }
+        if (found == 0
+            && (begin_run(gathering, topic, topic_size, header, header_size) < 0 || remember_run(gathering, key) < 0))
+            found = -1;
+        Py_XDECREF(key);
+        if (found < 0)
+            return -1;
+        run = &gathering->runs[gathering->last];
+    }
+    run->last_sequence = sequence;
+    return append_new(run->contents, frame_bytes(state, &frames[index + 1]));
+}
+
+/* What Python sees of a run: a FrameRun, or one message's frames where it has remained the only one. */
+static PyObject *run_item(State *state, Run *run)
+{
+    if (PyList_Size(run->contents) == 1) {
+        PyObject *content = PyList_GetItem(run->contents, 0);
+        PyObject *frames = PyList_New(0);
+        if (frames == NULL || (run->topic != NULL && PyList_Append(frames, run->topic) < 0)
+            || PyList_Append(frames, run->header) < 0 || PyList_Append(frames, content) < 0) {
+            Py_XDECREF(frames);
+            return NULL;
+        }
+        return frames;
+    }
+    Py_ssize_t stem_size = PyBytes_Size(run->header) - SEQUENCE_BYTES;
+    PyObject *topic = run->topic == NULL ? Py_None : run->topic;
+    PyObject *stem = PyBytes_FromStringAndSize(PyBytes_AsString(run->header), stem_size);
+    PyObject *first = PyLong_FromUnsignedLongLong(run->first_sequence);
+    PyObject *item = NULL;
+    if (stem != NULL && first != NULL)
+        item = PyObject_CallFunctionObjArgs(state->run_class, topic, stem, first, run->contents, NULL);
+    Py_XDECREF(stem);
+    Py_XDECREF(first);
+    return item;
+}
+
+static int place_runs(State *state, Gathering *gathering)
+{
+    for (size_t index = 0; index < gathering->count; index++) {
+        PyObject *item = run_item(state, &gathering->runs[index]);
+        if (item == NULL || PyList_SetItem(gathering->items, gathering->runs[index].place, item) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int drain(State *state, void *socket, Gathering *gathering, Message *message, Py_ssize_t count_max,
+                 size_t bytes_max, size_t frame_bytes_min, int gathers_runs)
+{
+    size_t size = 0;
+    for (Py_ssize_t count = 0; count < count_max && size < bytes_max; count++) {
+        int got = receive_frames(state, socket, message);
+        if (got != GOT_ONE)
+            return got;
+        for (int index = 0; index < message->count; index++)
+            size += state->msg_size(&message->frames[index]) + frame_bytes_min;
+        int index = gathers_runs ? header_index(state, message) : -1;
+        int failed = index >= 0 ? gather(state, gathering, message, index)
+                                : append_new(gathering->items,
+                                             message_list(state, socket, message, &size, frame_bytes_min));
+        if (failed < 0)
+            return FAILED;
+    }
+    return GOT_ONE;
+}
+
+PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
+{
+    State *state = opened_state(module);
+    PyObject *handle;
+    Py_ssize_t count_max, bytes_max, frame_bytes_min;
+    int gathers_runs;
+    if (state == NULL
+        || !PyArg_ParseTuple(arguments, "Onnnp", &handle, &count_max, &bytes_max, &frame_bytes_min, &gathers_runs))
+        return NULL;
+    if (bytes_max < 0 || frame_bytes_min < 0) {
+        PyErr_SetString(PyExc_ValueError, "a number of octets is 0 or more");
+        return NULL;
+    }
+    void *socket = as_socket(state, handle);
+    if (socket == NULL)
+        return NULL;
+    take_back_loans();
+    Gathering gathering = {.items = PyList_New(0), .places = PyDict_New()};
+    Message message = {.count = 0};
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_init(&message.frames[index]);
+    int failed = gathering.items == NULL || gathering.places == NULL
+                 || drain(state, socket, &gathering, &message, count_max, (size_t)bytes_max, (size_t)frame_bytes_min,
+                          gathers_runs) == FAILED
+                 || place_runs(state, &gathering) < 0;
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_close(&message.frames[index]);
+    for (size_t index = 0; index < gathering.count; index++) {
+        Py_XDECREF(gathering.runs[index].topic);
+        Py_XDECREF(gathering.runs[index].header);
+        Py_XDECREF(gathering.runs[index].contents);
+    }
+    free(gathering.runs);
+    Py_XDECREF(gathering.places);
+    if (failed)
+        Py_CLEAR(gathering.items);
+    return gathering.items;
+}

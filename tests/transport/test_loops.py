@@ -1,0 +1,345 @@
+"""The compiled loops do what those in Python do, whatever a peer sends; and either can be asked for."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import sys
+import tracemalloc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, TypeAlias
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_traffic import Frames, Reference, traffic
+
+from dafka.errors import ConfigError
+from dafka.records import Partition, RecordBatch
+from dafka.transport import choose_loops, compiled, loops
+from dafka.transport.loops import VARIABLE, Loops
+from dafka.transport.pure import FRAME_BYTES, PureLoops
+from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
+from dafka.wire.batch import FrameRun, expand
+
+RawSocket: TypeAlias = "zmq.Socket[bytes]"
+
+BYTES_MAX = 1 << 30
+COMPILED = compiled.load_compiled()
+needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPILED))
+
+
+@pytest.fixture(
+    params=[pytest.param(COMPILED, marks=needs_compiled, id="compiled"), pytest.param(PureLoops(), id="pure")]
+)
+def each(request: pytest.FixtureRequest) -> Loops:
+    found: Loops = request.param
+    return found
+
+
+@contextmanager
+def joined() -> Iterator[tuple[RawSocket, RawSocket]]:
+    """Two sockets, of which one receives at once what the other sends."""
+    context: zmq.Context[RawSocket] = zmq.Context()
+    near, far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    near.set_hwm(0)
+    far.set_hwm(0)
+    near.bind("inproc://here")
+    far.connect("inproc://here")
+    try:
+        yield near, far
+    finally:
+        context.destroy(0)
+
+
+def send_raw(socket: RawSocket, messages: Iterable[Frames]) -> None:
+    for frames in messages:
+        socket.send_multipart(frames, zmq.NOBLOCK)
+
+
+def received(socket: RawSocket) -> list[list[bytes]]:
+    return PureLoops().receive(socket, 100_000, BYTES_MAX)
+
+
+def records(dialect: Dialect, first: int, count: int, address: str = "P") -> list[list[bytes]]:
+    return [encode(Record(address, "t", first + number, b"%d" % number), dialect) for number in range(count)]
+
+
+# Receiving
+
+
+def check_received(messages: Sequence[Frames]) -> None:
+    """Plain, both give the same; gathered, what the codec makes of the messages one by one."""
+    assert not isinstance(COMPILED, str)
+    with joined() as (near, far):
+        send_raw(near, messages)
+        assert COMPILED.receive(far, len(messages) + 1, BYTES_MAX) == [list(frames) for frames in messages]
+        send_raw(near, messages)
+        items = COMPILED.receive_runs(far, len(messages) + 1, BYTES_MAX)
+        assert received(far) == []
+    assert sorted(map(list, expand(items))) == sorted(map(list, messages))
+    decoder, reference = BatchDecoder(), Reference()
+    assert decoder.decode(items) == reference.decode(messages)
+    assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
+
+
+@needs_compiled
+@settings(max_examples=150, deadline=None)
+@given(drained=traffic())
+def test_gathered_records_are_what_the_codec_reads(drained: list[Frames]) -> None:
+    check_received([frames for frames in drained if frames])
+
+
+HOSTILE = st.lists(
+    st.lists(
+        st.builds(
+            lambda start, body, sequence: start + body + sequence,
+            st.sampled_from([b"", b"M", b"D", b"Mt", b"Mt\0\1\1P\1t", b"\xaa\xa5M\1\1P\1t", b"H"]),
+            st.sampled_from([b"", b"\0", b"P", b"\0\0"]),
+            st.sampled_from([b"", *(number.to_bytes(8, "big") for number in (0, 1, 2, NUMBER_8_MAX))]),
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    max_size=30,
+)
+
+
+@needs_compiled
+@settings(max_examples=150, deadline=None)
+@given(messages=HOSTILE)
+def test_hostile_frames_come_whole_and_are_judged_as_by_the_codec(messages: list[list[bytes]]) -> None:
+    check_received(messages)
+
+
+@needs_compiled
+@pytest.mark.parametrize("dialect", Dialect)
+def test_interleaved_partitions_are_gathered_where_each_began(dialect: Dialect) -> None:
+    streams = [records(dialect, 10 * number, 40, f"P{number}") for number in range(30)]
+    head = encode(Head("P", "t", 3), dialect)
+    messages = [*streams[0][:1], head, *(frames for step in zip(*streams, strict=True) for frames in step)]
+    check_received(messages)
+    assert not isinstance(COMPILED, str)
+    with joined() as (near, far):
+        send_raw(near, messages)
+        items = COMPILED.receive_runs(far, len(messages), BYTES_MAX)
+    assert [type(item) for item in items[:4]] == [list, list, FrameRun, FrameRun]
+    assert len(items) == 32
+
+
+@needs_compiled
+def test_the_last_sequence_ends_a_run() -> None:
+    check_received([*records(Dialect.RFC46, NUMBER_8_MAX - 1, 2), *records(Dialect.RFC46, 0, 2)])
+
+
+def test_message_of_thousands_of_frames_comes_whole(each: Loops) -> None:
+    many = [b"M", *(b"%d" % number for number in range(5000))]
+    with joined() as (near, far):
+        send_raw(near, [many, [b"next"]])
+        assert each.receive(far, 10, BYTES_MAX) == [many, [b"next"]]
+        send_raw(near, [many, [b"next"]])
+        assert each.receive_runs(far, 10, BYTES_MAX) == [many, [b"next"]]
+
+
+def test_nothing_here_is_an_empty_list(each: Loops) -> None:
+    with joined() as (_, far):
+        assert each.receive(far, 10, BYTES_MAX) == []
+        assert each.receive_runs(far, 10, BYTES_MAX) == []
+
+
+def test_receiving_ends_at_the_number_of_messages_and_of_octets(each: Loops) -> None:
+    messages = records(Dialect.RFC46, 0, 100)
+    size = sum(map(len, messages[30])) + 3 * FRAME_BYTES
+    with joined() as (near, far):
+        send_raw(near, messages)
+        assert list(map(list, expand(each.receive_runs(far, 30, BYTES_MAX)))) == messages[:30]
+        assert list(map(list, expand(each.receive_runs(far, 100, 2 * size + 1)))) == messages[30:33]
+        assert each.receive(far, 100, 1) == messages[33:34]
+        assert each.receive(far, 0, BYTES_MAX) == []
+
+
+def test_many_empty_frames_are_not_for_nothing(each: Loops) -> None:
+    with joined() as (near, far):
+        send_raw(near, [[b""] * 1000] * 10)
+        assert len(each.receive(far, 10, 3000 * FRAME_BYTES)) == 3
+
+
+# Sending
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dialect: Dialect) -> None:
+    random = Random(1)
+    contents = [random.randbytes(size) for size in (0, 1, 29, 30, 33, 34, 100, 9000, 70_000, 1_100_000)]
+    run = RecordRun(RecordBatch(Partition("t", "P" * 32), NUMBER_8_MAX - 9, contents))
+    direct = RecordRun(RecordBatch(Partition("t", "P"), 255, tuple(contents[:3])), "R")
+    encoded = BatchEncoder(dialect).encode([run, Head("P", "t", 3), direct])
+    expected = [list(frames) for frames in expand(encoded)]
+    with joined() as (near, far):
+        assert each.send(near, iter(encoded)) == len(expected) == 14
+        assert received(far) == expected
+        assert each.send(near, []) == 0
+
+
+def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
+    context: zmq.Context[RawSocket] = zmq.Context()
+    with context, context.socket(zmq.PUSH) as push:
+        messages: list[Frames | FrameRun] = [[b"a", b"b"], FrameRun(None, b"M", 0, [b"0", b"1"])]
+        assert each.send(push, messages) == 0
+        with context.socket(zmq.PULL) as pull:
+            pull.bind("inproc://here")
+            push.connect("inproc://here")
+            assert each.send(push, messages) == 3
+            assert received(pull) == [list(frames) for frames in expand(messages)]
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ([b"a", "b"], TypeError),
+        ([b"a", None], TypeError),
+        (None, TypeError),
+        ([], IndexError),
+        (FrameRun(None, b"M", 0, [b"0", "1"]), TypeError),  # type: ignore[list-item]
+        (FrameRun(None, "M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
+        (FrameRun("t", b"M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
+        (FrameRun(None, b"M", "0", [b"0"]), TypeError),  # type: ignore[arg-type]
+        (FrameRun(None, b"M", -1, [b"0"]), OverflowError),
+        (FrameRun(None, b"M", NUMBER_8_MAX, [b"0", b"1"]), OverflowError),
+        (FrameRun(None, b"M", 0, None), TypeError),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_message_is_refused_before_any_of_it_is_sent(message: Any, kind: type[Exception]) -> None:
+    assert not isinstance(COMPILED, str)
+    with joined() as (near, far):
+        with pytest.raises(kind):
+            COMPILED.send(near, [[b"before"], message, [b"after"]])
+        assert COMPILED.send(near, [[b"next"]]) == 1
+        assert received(far) == [[b"before"], [b"next"]]
+
+
+@needs_compiled
+def test_an_error_of_the_iterator_is_passed_on() -> None:
+    assert not isinstance(COMPILED, str)
+
+    def messages() -> Iterator[list[bytes]]:
+        yield [b"0"]
+        raise RuntimeError("no more")
+
+    with joined() as (near, far):
+        with pytest.raises(RuntimeError, match="no more"):
+            COMPILED.send(near, messages())
+        assert received(far) == [[b"0"]]
+
+
+# Errors and memory
+
+
+def test_errors_are_those_of_pyzmq(each: Loops) -> None:
+    context: zmq.Context[RawSocket] = zmq.Context()
+    subscriber, publisher, closed = (context.socket(kind) for kind in (zmq.SUB, zmq.PUB, zmq.PUB))
+    closed.close()
+    with pytest.raises(zmq.ZMQError) as caught:
+        each.send(closed, [[b""]])
+    assert caught.value.errno == errno.ENOTSOCK
+    with pytest.raises(zmq.ZMQError) as caught:
+        each.receive_runs(closed, 1, 1)
+    assert caught.value.errno == errno.ENOTSOCK
+    with pytest.raises(zmq.ZMQError) as caught:
+        each.send(subscriber, [[b""]])
+    assert caught.value.errno == errno.ENOTSUP
+    with pytest.raises(zmq.ZMQError) as caught:
+        each.receive(publisher, 1, 1)
+    assert caught.value.errno == errno.ENOTSUP
+    context.destroy(0)
+
+
+@needs_compiled
+def test_memory_and_references_are_given_back() -> None:
+    assert not isinstance(COMPILED, str)
+    content, topic, stem = bytes(100), b"M" + bytes(50), bytes(60)
+    run = FrameRun(topic, stem, 7, [content] * 500)
+    counted = (content, topic, stem, run.contents, FrameRun)
+
+    def move(socket: RawSocket, other: RawSocket) -> int:
+        for _ in range(20):
+            COMPILED.send(socket, [run, [topic, stem], [b"x"] * 5])
+            COMPILED.receive_runs(other, 1000, BYTES_MAX)
+            with pytest.raises(TypeError):
+                COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]
+            with pytest.raises(TypeError):
+                COMPILED.send(socket, [FrameRun(topic, stem, 0, [content, None])])  # type: ignore[list-item]
+        return tracemalloc.get_traced_memory()[0]
+
+    with joined() as (near, far):
+        tracemalloc.start()
+        try:
+            move(near, far)
+            before, references = move(near, far), [sys.getrefcount(each) for each in counted]
+            assert move(near, far) - before < 10_000
+        finally:
+            tracemalloc.stop()
+        assert [sys.getrefcount(each) for each in counted] == references
+
+
+# Choosing
+
+
+def test_either_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "off")
+    assert choose_loops().name == "pure Python"
+    monkeypatch.setenv(VARIABLE, "maybe")
+    with pytest.raises(ConfigError, match=r"^DAFKA_ACCELERATOR: expected on or off, not 'maybe'$"):
+        choose_loops()
+
+
+@needs_compiled
+def test_the_compiled_ones_serve_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for choice in ("", "on"):
+        monkeypatch.setenv(VARIABLE, choice)
+        assert choose_loops() is COMPILED
+
+
+def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "load_compiled", lambda: "it is not here")
+    monkeypatch.setenv(VARIABLE, "")
+    assert choose_loops().name == "pure Python"
+    monkeypatch.setenv(VARIABLE, "on")
+    with pytest.raises(ConfigError, match=r"^DAFKA_ACCELERATOR: the accelerator cannot be used: it is not here$"):
+        choose_loops()
+
+
+def test_an_accelerator_that_is_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dafka.transport._accelerator", None)
+    assert compiled.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
+
+
+@needs_compiled
+def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = compiled.load_compiled.__wrapped__
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "zmq.backend.cython._zmq", None)
+        assert str(load()).startswith("libzmq cannot be found: ")
+    with monkeypatch.context() as patch:
+        patch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
+        assert str(load()).startswith("libzmq cannot be found: found is version ")
+    with monkeypatch.context() as patch:
+        patch.setattr(compiled, "_INTERFACE", -1)
+        assert load() == "it was built from another version's sources: install again"
+
+
+@needs_compiled
+def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
+    module = importlib.import_module("dafka.transport._accelerator")
+    with pytest.raises(OSError, match="not loaded from"):
+        module.connect("/no/such/library.so", FrameRun, ValueError)
+    with pytest.raises(TypeError):
+        module.connect(None, FrameRun, ValueError)
+    with pytest.raises(TypeError):
+        module.receive("no handle", 1, 1, 1, False)
+    with pytest.raises(ValueError, match="0 or more"):
+        module.receive(1, 1, -1, 1, False)

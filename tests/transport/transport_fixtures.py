@@ -1,0 +1,17 @@
+from collections.abc import Iterator
+
+import pytest
+
+from dafka.transport.compiled import load_compiled
+from dafka.transport.loops import VARIABLE
+
+
+@pytest.fixture(scope="module", params=["on", "off"])
+def either_loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module's tests once with the accelerator, where it is built, and once without."""
+    reason = load_compiled()
+    if request.param == "on" and isinstance(reason, str):
+        pytest.skip(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, request.param)
+        yield

@@ -1,0 +1,141 @@
+"""What arrives at a node, made by hypothesis; and what a batch decoder must make of it, by the one-by-one codec."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+from hypothesis import strategies as st
+
+from dafka.errors import WireError
+from dafka.records import Partition, RecordBatch, decode_text
+from dafka.wire import (
+    MESSAGES,
+    NUMBER_4_MAX,
+    NUMBER_8_MAX,
+    Ack,
+    Dialect,
+    DirectRecord,
+    Inbound,
+    Kind,
+    Message,
+    Record,
+    RecordRun,
+    decode,
+    encode,
+)
+
+Frames: TypeAlias = Sequence[bytes]
+
+texts = st.binary(max_size=255).map(decode_text)
+topics_without_nul = st.binary(max_size=255).map(lambda octets: decode_text(octets.replace(b"\0", b"")))
+numbers_8 = st.integers(0, NUMBER_8_MAX)
+FIELDS: dict[Kind, st.SearchStrategy[Any]] = {
+    Kind.STRING: texts,
+    Kind.STRINGS: st.lists(texts, max_size=4).map(tuple),
+    Kind.NUMBER_4: st.integers(0, NUMBER_4_MAX),
+    Kind.NUMBER_8: numbers_8,
+    Kind.FRAME: st.binary(max_size=64),
+}
+
+
+def messages(kind: type[Message], dialect: Dialect) -> st.SearchStrategy[Message]:
+    fields = {name: FIELDS[field] for name, field in kind.FIELDS}
+    fields[kind.TOPIC] = topics_without_nul if dialect is Dialect.LIBDAFKA else texts
+    if kind is Ack and dialect is Dialect.LIBDAFKA:
+        del fields["address"]
+    return st.builds(kind, **fields)
+
+
+# A producer speaks one dialect; what differs here is each of the other parts of a header in turn.
+STREAMS: list[tuple[Dialect, str | None, Partition]] = [
+    (dialect, requestor, Partition(topic, address))
+    for dialect, suffix in ((Dialect.RFC46, "r"), (Dialect.LIBDAFKA, "l"))
+    for topic, address in (("t", "a" + suffix), ("t", "b" + suffix), ("tt", "a" + suffix))
+    for requestor in (None, "x", "t")
+]
+BUSIEST = (0, 1, 3, 9, 10, 12)
+STEPS = (1, 1, 1, 1, 1, 1, 0, 2, -1, 2**63)
+
+
+def record(stream: int, sequence: int) -> list[bytes]:
+    dialect, requestor, partition = STREAMS[stream]
+    fields = (partition.address, partition.topic, sequence, b"%d" % sequence)
+    return encode(Record(*fields) if requestor is None else DirectRecord(requestor, *fields), dialect)
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Frames]:
+    """Runs of several streams, interleaved, with gaps, repetitions, other commands and malformed frames."""
+    others = [messages(kind, dialect) for kind in MESSAGES[2:] for dialect in Dialect]
+    sequences: Counter[int] = Counter()
+    drained: list[Frames] = []
+    for stream, step, count, noise in draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(BUSIEST) | st.integers(0, len(STREAMS) - 1),
+                st.sampled_from(STEPS),
+                st.integers(1, 4),
+                st.sampled_from(["", "", "", "other", "cut", "frame", "octet", "topic", "empty"]),
+            ),
+            max_size=25,
+        )
+    ):
+        for number in range(count):
+            sequences[stream] = (sequences[stream] + (1 if number else step)) % (NUMBER_8_MAX + 1)
+            drained.append(record(stream, sequences[stream]))
+        frames = record(stream, sequences[stream])
+        place = draw(st.integers(0, len(frames) - 1)) if noise else 0
+        if noise == "other":
+            dialect = draw(st.sampled_from(Dialect))
+            drained.append(encode(draw(st.one_of(others[int(dialect is Dialect.LIBDAFKA) :: 2])), dialect))
+        elif noise == "cut":
+            length = draw(st.integers(0, len(frames[place])))
+            drained.append([*frames[:place], frames[place][:length], *frames[place + 1 :]])
+        elif noise == "frame":
+            drained.append(draw(st.sampled_from([frames[:-1], frames[1:], [*frames, b""], [*frames, frames[place]]])))
+        elif noise == "octet":
+            drained.append([*frames[:place], frames[place] + b"\0", *frames[place + 1 :]])
+        elif noise == "topic":
+            drained.append([frames[0][:1] + b"u" + frames[0][1:], *frames[1:]])
+        elif noise == "empty":
+            drained.append([])
+    return drained
+
+
+@attrs.define
+class Reference:
+    """What a batch decoder must give, made from the one-by-one codec: each record joins its stream's last run, or
+    begins another."""
+
+    inbound: list[Message | list[Record | DirectRecord]] = attrs.field(factory=list)
+    discarded: Counter[str] = attrs.field(factory=Counter)
+    heard: set[Dialect] = attrs.field(factory=set)
+
+    def decode(self, drained: Iterable[Frames]) -> list[Inbound]:
+        inbound: list[Any] = []
+        last_runs: dict[tuple[str | None, Partition], list[Record | DirectRecord]] = {}
+        for frames in drained:
+            try:
+                message, dialect = decode(frames)
+            except WireError as error:
+                self.discarded[error.field] += 1
+                continue
+            self.heard.add(dialect)
+            if not isinstance(message, (Record, DirectRecord)):
+                inbound.append(message)
+                continue
+            key = (getattr(message, "requestor", None), Partition(message.subject, message.address))
+            run = last_runs.get(key)
+            if run is None or message.sequence != run[-1].sequence + 1:
+                last_runs[key] = run = []
+                inbound.append(run)
+            run.append(message)
+        return [as_run(item) if isinstance(item, list) else item for item in inbound]
+
+
+def as_run(records: list[Record | DirectRecord]) -> RecordRun:
+    first = records[0]
+    contents = [each.content for each in records]
+    requestor = first.requestor if isinstance(first, DirectRecord) else None
+    return RecordRun(RecordBatch(Partition(first.subject, first.address), first.sequence, contents), requestor)
