@@ -5,12 +5,16 @@ from __future__ import annotations
 import click
 
 from dafka import __version__
+from dafka.cli.bench import bench
 from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
 from dafka.cli.produce import produce
 from dafka.cli.storage import storage
+from dafka.cli.terminal import UsageMistake
 from dafka.cli.topics import topics
+from dafka.errors import ConfigError
+from dafka.transport import choose_loops
 
 
 class _Group(click.Group):
@@ -25,8 +29,24 @@ class _Group(click.Group):
             formatter.write_dl(rows)
 
 
+def _show_version(context: click.Context) -> None:
+    try:
+        transport = choose_loops().name
+    except ConfigError as error:
+        raise UsageMistake(str(error)) from None
+    click.echo(f"dafka, version {__version__} (transport: {transport})")
+    context.exit()
+
+
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, is_asked: _show_version(context) if is_asked else None,
+    help="Show the version, and whether the transport is compiled, and exit.",
+)
 def main() -> None:
     """Decentralised streams of records (Dafka, ZeroMQ RFC 46).
 
@@ -34,5 +54,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, demo):
+for command in (up, tower, store, produce, consume, topics, storage, demo, bench):
     main.add_command(command)

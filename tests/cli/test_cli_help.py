@@ -18,6 +18,20 @@ OPTIONS = {
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "demo": {"--file", "--wire", "--help"},
+    "bench": {
+        "--system",
+        "--storage",
+        "--wire",
+        "--accelerator",
+        "--c-tools",
+        "--base",
+        "--records",
+        "--rounds",
+        "--folder",
+        "--json",
+        "--plot",
+        "--help",
+    },
 }
 
 

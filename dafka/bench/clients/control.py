@@ -1,0 +1,147 @@
+"""A client's talk with the process that measures, the pace of its sending, and the record of its receiving."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import attrs
+
+from dafka.bench.model import percentiles
+from dafka.bench.task import Task, sequence_of, stamp_of
+
+CHUNK_RECORDS = 10_000
+"""Contents are made so many at a time, shortly before they are sent."""
+
+TICK_S = 0.001
+"""A paced producer looks this often for what is due."""
+
+SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+
+
+@attrs.frozen
+class Usage:
+    """What a process has cost: seconds of the processor, and the peak of resident memory in octets."""
+
+    cpu_s: float
+    peak_bytes: int
+
+
+class Control:
+    """Says `ready`, waits for the word to go, says what was `done` and what it cost."""
+
+    def __init__(self) -> None:
+        self._cpu_s = time.process_time()
+
+    def ready(self) -> None:
+        """The client can go; what it cost so far does not count."""
+        self._cpu_s = time.process_time()
+        self._say({"event": "ready"})
+
+    def wait_go(self) -> None:
+        """Waits to be told to go; ends the process where nobody is there to tell."""
+        if not sys.stdin.readline():
+            sys.exit(1)
+
+    def done(
+        self,
+        *,
+        first: int,
+        last: int,
+        usage: Usage | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """All records are sent and acknowledged, or received.
+
+        Arguments:
+            first: when it began, in nanoseconds.
+            last: when it was over.
+            usage: what it cost, where another process did it.
+            figures: what else is known.
+        """
+        usage = usage or Usage(time.process_time() - self._cpu_s, read_peak_bytes())
+        self._say({"event": "done", "first": first, "last": last, **attrs.asdict(usage), **(figures or {})})
+
+    def _say(self, message: dict[str, object]) -> None:
+        sys.stdout.write(json.dumps(message) + "\n")
+        sys.stdout.flush()
+
+
+def read_peak_bytes(process: int | str = "self") -> int:
+    """The peak of a process's resident memory, in octets; 0 where it is gone."""
+    try:
+        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+class Pace:
+    """Which records of a task are due, at a steady rate from its making on."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._started = time.perf_counter_ns()
+        self._sent = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Have all been given?"""
+        return self._sent >= self._task.records
+
+    def due(self) -> list[bytes]:
+        """The contents to send now, stamped with now."""
+        now = time.perf_counter_ns()
+        count = (now - self._started) * self._task.rate // 1_000_000_000 - self._sent
+        contents = self._task.stamped_contents(self._sent, count, now)
+        self._sent += len(contents)
+        return contents
+
+
+class Arrivals:
+    """What a consumer received, and when; sees that nothing is missing, doubled or out of order.
+
+    Only the two ends of each run of one partition are looked at, so that looking costs little.
+
+    Attributes:
+        count: how many have come.
+    """
+
+    def __init__(self, task: Task, opened: int) -> None:
+        self._task = task
+        self._opened = opened
+        self.count = 0
+        self._first = self._last = self._first_count = 0
+        self._is_ordered = task.partitions == 1 and task.topics == 1
+        self._stamped: list[tuple[int, Sequence[bytes]]] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Are all there?"""
+        return self.count >= self._task.records
+
+    def take(self, contents: Sequence[bytes]) -> None:
+        """Some have come. Raises `ValueError` for others than those that follow."""
+        now = time.perf_counter_ns()
+        if not self.count:
+            self._first, self._first_count = now, len(contents)
+        if self._is_ordered:
+            for content, sequence in ((contents[0], self.count), (contents[-1], self.count + len(contents) - 1)):
+                if sequence_of(content) != sequence:
+                    raise ValueError(f"record {sequence} was expected, and {sequence_of(content)} came")
+        self.count += len(contents)
+        if self._task.rate:
+            self._stamped.append((now, contents))
+        self._last = now
+
+    def report(self, control: Control) -> None:
+        """Says that all are there."""
+        figures: dict[str, float] = {"opened": self._opened, "first_count": self._first_count}
+        if self._stamped:
+            delays = [now - stamp_of(content) for now, contents in self._stamped for content in contents]
+            figures.update(zip(SHARES, percentiles(delays, list(SHARES.values())), strict=True))
+        control.done(first=self._first, last=self._last, figures=figures)

@@ -1,0 +1,95 @@
+"""NATS JetStream through nats-py: publishing with many acknowledgements outstanding, and an ordered push consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib import import_module
+from typing import Any
+
+from dafka.bench.clients.control import CHUNK_RECORDS, TICK_S, Arrivals, Control, Pace
+from dafka.bench.task import TOPIC, Task
+
+OUTSTANDING_MAX = 4000
+"""nats-py's own default."""
+
+
+def produce(task: Task, control: Control) -> None:
+    """Sends, and waits until the server has acknowledged all."""
+    asyncio.run(_produce(task, control))
+
+
+def consume(task: Task, control: Control) -> None:
+    """Receives."""
+    asyncio.run(_consume(task, control))
+
+
+async def _open(task: Task) -> tuple[Any, Any]:
+    """A connection, and JetStream with the stream in it."""
+    connection = await import_module("nats").connect(task.settings["url"])
+    stream = connection.jetstream(publish_async_max_pending=OUTSTANDING_MAX)
+    await stream.add_stream(name=TOPIC, subjects=[TOPIC], storage="file")
+    return connection, stream
+
+
+async def _wait_go(control: Control) -> None:
+    control.ready()
+    await asyncio.to_thread(control.wait_go)
+
+
+async def _produce(task: Task, control: Control) -> None:
+    if task.is_late:
+        await _wait_go(control)
+    first = time.perf_counter_ns()
+    connection, stream = await _open(task)
+    if not task.is_late:
+        await _wait_go(control)
+        first = time.perf_counter_ns()
+    if task.rate:
+        pace = Pace(task)
+        while not pace.is_over:
+            for content in pace.due():
+                await stream.publish_async(TOPIC, content)
+            await asyncio.sleep(TICK_S)
+    else:
+        count = max(1, min(CHUNK_RECORDS, 16 * 2**20 // task.size))
+        for start in range(0, task.records, count):
+            for content in task.contents(start, count):
+                await stream.publish_async(TOPIC, content)
+    await stream.publish_async_completed()
+    last = time.perf_counter_ns()
+    stored = (await stream.stream_info(TOPIC)).state.messages
+    if stored < task.records:
+        raise ValueError(f"{task.records} records were sent, and {stored} are stored")
+    control.done(first=first, last=last)
+    await connection.close()
+
+
+async def _consume(task: Task, control: Control) -> None:
+    if task.is_late:
+        await _wait_go(control)
+    arrivals = Arrivals(task, time.perf_counter_ns())
+    connection, stream = await _open(task)
+    over = asyncio.get_running_loop().create_future()
+
+    async def take(message: Any) -> None:
+        try:
+            arrivals.take([message.data])
+        except ValueError as error:
+            over.set_exception(error)
+        if arrivals.is_complete and not over.done():
+            over.set_result(None)
+
+    await stream.subscribe(
+        TOPIC,
+        cb=take,
+        ordered_consumer=True,
+        deliver_policy=import_module("nats.js.api").DeliverPolicy.ALL,
+        pending_msgs_limit=2 * task.records,
+        pending_bytes_limit=2**31,
+    )
+    if not task.is_late:
+        await _wait_go(control)
+    await over
+    arrivals.report(control)
+    await connection.close()

@@ -1,0 +1,73 @@
+"""What a job needs of a system, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import attrs
+
+from dafka.bench.processes import Client, Processes, Server
+from dafka.bench.task import Task
+
+
+class Cluster(Protocol):
+    """A system's servers, running, and how to start its clients."""
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """The running servers, the one that keeps records first."""
+
+    async def producer(self, task: Task) -> Client:
+        """Starts a producer."""
+
+    async def consumer(self, task: Task) -> Client:
+        """Starts a consumer."""
+
+
+class System(Protocol):
+    """Something to measure."""
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """The names of the jobs that it can do."""
+
+    @property
+    def stores_max(self) -> int:
+        """By how many stores it can have records acknowledged."""
+
+    @property
+    def late_records_max(self) -> int | None:
+        """How many records a consumer can catch up on; None for any number."""
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The environment variables that its processes need."""
+
+    def missing(self) -> str:
+        """Why it cannot run here, in one sentence; empty where it can."""
+
+    def open(self, processes: Processes, setup: Setup) -> AbstractAsyncContextManager[Cluster]:
+        """Starts its servers, with nothing in them but what is asked for, for the length of a block."""
+
+
+@attrs.frozen
+class Setup:
+    """Attributes:
+    stores: how many to run.
+    fill: records that the first one holds from the start, or None.
+    """
+
+    stores: int = 1
+    fill: Task | None = None
+
+
+EVERYWHERE = frozenset({"produce", "live", "catch-up", "latency", "start"})
+"""The jobs that every system does."""
+WITH_SERVERS = EVERYWHERE | {"memory", "sizes"}
+"""The jobs of systems with servers, which hold records."""

@@ -1,0 +1,157 @@
+"""`dafka bench`: the same jobs over this project and others, as a table, JSON and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from dafka.bench import JOBS, Results, run_jobs
+from dafka.bench.report import notes, to_json, to_svg, to_table
+from dafka.bench.systems import NATS, REDIS, STORAGES, Libdafka, Ours, Raw, System
+from dafka.bench.systems.ours import accelerator_missing
+from dafka.cli.runner import run
+from dafka.cli.terminal import UsageMistake, console
+
+FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
+"""What is run where no job is named: what all systems have in common."""
+FILE_WIDTH = 120
+"""Of a table that is not printed on a terminal."""
+SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, type=click.Choice(list(JOBS)), metavar="[JOB]...")
+@click.option(
+    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Measure this; repeat it.  [default: all]"
+)
+@click.option(
+    "--storage",
+    "storages",
+    multiple=True,
+    type=click.Choice(list(STORAGES)),
+    help="A storage of dafka's stores; repeat it.  [default: sqlite]",
+)
+@click.option(
+    "--wire",
+    "wires",
+    multiple=True,
+    type=click.Choice(["rfc46", "libdafka"]),
+    help="A dialect for dafka to send; repeat it.  [default: rfc46]",
+)
+@click.option(
+    "--accelerator",
+    "accelerators",
+    multiple=True,
+    type=click.Choice(["on", "off"]),
+    help="With or without dafka's transport accelerator; repeat it.  [default: both, where it is built]",
+)
+@click.option("--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the C implementation is.")
+@click.option(
+    "--base", metavar="NAME", help="The system that ratios are to, as the table names it.  [default: the first]"
+)
+@click.option(
+    "--records", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="To move in a job."
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of all jobs.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="FOLDER",
+    help="On the disk to measure.  [default: that of temporary files]",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write all that was found here.",
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path, dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write an SVG picture here.",
+)
+def bench(
+    jobs: tuple[str, ...],
+    systems: tuple[str, ...],
+    storages: tuple[str, ...],
+    wires: tuple[str, ...],
+    accelerators: tuple[str, ...],
+    c_tools: Path | None,
+    base: str | None,
+    records: int,
+    rounds: int,
+    folder: Path | None,
+    json_path: Path | None,
+    plot_path: Path | None,
+) -> None:
+    """Run the same jobs over dafka and others, and compare.
+
+    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions.
+    Systems take turns, round by round; the table has medians, and ratios to one of them. What is not installed is
+    left out by name.
+    """
+    for path in (json_path, plot_path):
+        if path is not None and not path.parent.is_dir():
+            raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")
+    chosen = _choose_systems(systems or SYSTEMS, storages or ("sqlite",), wires or ("rfc46",), accelerators, c_tools)
+    if base is not None and base not in [system.name for system in chosen]:
+        names = ", ".join(repr(system.name) for system in chosen)
+        raise UsageMistake(f"--base: expected one of {names}, not {base!r}")
+
+    async def program() -> int:
+        with console.status("") as status:
+            results = await run_jobs(
+                [JOBS[name] for name in dict.fromkeys(jobs or FIRST_JOBS)],
+                chosen,
+                records=records,
+                rounds=rounds,
+                base=base or "",
+                folder=folder,
+                settings={"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds},
+                tell=status.update,
+            )
+        _report(results, json_path, plot_path)
+        return 1 if results.failures else 0
+
+    run(program, interrupted=lambda: 1)
+
+
+def _report(results: Results, json_path: Path | None, plot_path: Path | None) -> None:
+    output = Console()
+    if not output.is_terminal:
+        output.width = FILE_WIDTH
+    output.print(to_table(results))
+    for note in notes(results):
+        click.echo(note, err=True)
+    if json_path is not None:
+        json_path.write_text(to_json(results), "utf-8")
+    if plot_path is not None:
+        plot_path.write_text(to_svg(results), "utf-8")
+
+
+def _choose_systems(
+    names: Sequence[str], storages: Sequence[str], wires: Sequence[str], accelerators: Sequence[str], tools: Path | None
+) -> list[System]:
+    """In the order of the names."""
+    if not accelerators:
+        accelerators = ("off",) if accelerator_missing() else ("on", "off")
+    ours = [
+        Ours(storage, wire, accelerator)
+        for accelerator in dict.fromkeys(accelerators)
+        for wire in dict.fromkeys(wires)
+        for storage in dict.fromkeys(storages)
+    ]
+    found: dict[str, Sequence[System]] = {
+        "dafka": ours,
+        "raw": [Raw()],
+        "c": [Libdafka(tools.absolute() if tools else None)],
+        "nats": [NATS],
+        "redis": [REDIS],
+    }
+    return [system for name in dict.fromkeys(names) for system in found[name]]
