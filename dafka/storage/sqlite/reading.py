@@ -1,10 +1,17 @@
-"""Reading records: what is held is given whole, and what is held but cannot be read is said to be damaged."""
+"""Reading records: what is held is given whole, and what is held but cannot be read is said to be damaged.
+
+Rows come one by one through the interpreter lock: beside a busy event loop, a few thousand a second. A run of records
+is therefore one row, whose contents SQLite has put together without the lock; what is unusual is read row by row.
+"""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing
+from itertools import accumulate, pairwise
 
 from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
@@ -13,7 +20,10 @@ from dafka.storage.sqlite.rows import SEQUENCE_MAX, RowReader
 from dafka.storage.sqlite.schema import to_columns
 
 READ_RECORDS_MAX = 10_000
-"""Rows of one read. They come one by one through the interpreter lock, so a read is kept short."""
+"""Records of one read."""
+
+RUN_RECORDS_MIN = 32
+"""Fewer are read row by row: they are soon done, or so large that one more copy would show."""
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG}
 
@@ -21,6 +31,27 @@ _SELECT = """
     SELECT sequence, content, {stored_at} FROM records
     WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ?
     ORDER BY sequence LIMIT ?
+"""
+
+# The subquery's limit keeps it from being merged into the outer one, and so its order.
+_RUN = """
+    FROM (
+        SELECT sequence, content, stored_at FROM records
+        WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ?
+        ORDER BY sequence LIMIT ?
+    )
+"""
+
+_SELECT_LENGTHS = f"""
+    SELECT json_group_array(length(content)), max(sequence),
+           sum(typeof(content) != 'blob' OR typeof(stored_at) != 'integer')
+    {_RUN}
+"""
+
+_SELECT_RUN = f"SELECT count(*), max(sequence), CAST(group_concat(content, '') AS BLOB) {_RUN}"
+
+_SELECT_TIMED_RUN = f"""
+    SELECT count(*), max(sequence), CAST(group_concat(content, '') AS BLOB), json_group_array(stored_at) {_RUN}
 """
 
 _SELECT_SOUND = """
@@ -49,12 +80,17 @@ def select_records(
     """See `Storage.read`."""
     if first_sequence > SEQUENCE_MAX or count < 1:
         return None
+    count = min(count, READ_RECORDS_MAX)
+    if count >= RUN_RECORDS_MIN:
+        run = _select_run(reader, partition, first_sequence, count, bytes_max, with_times)
+        if run is not None:
+            return run
     contents: list[bytes] = []
     times: list[int] = []
     size = 0
     failure: sqlite3.Error | None = None
     statement = _SELECT.format(stored_at="stored_at" if with_times else "0")
-    arguments = (*to_columns(partition), first_sequence, min(count, READ_RECORDS_MAX))
+    arguments = (*to_columns(partition), first_sequence, count)
     try:
         with closing(reader.execute(statement, arguments)) as found:
             for sequence, content, stored_at in found:
@@ -73,6 +109,33 @@ def select_records(
         return RecordBatch(partition, first_sequence, contents, times if with_times else None)
     _refuse_damage(reader, rows, partition, first_sequence, failure)
     return None
+
+
+def _select_run(
+    reader: sqlite3.Connection,
+    partition: Partition,
+    first_sequence: int,
+    count: int,
+    bytes_max: int,
+    with_times: bool,
+) -> RecordBatch | None:
+    """The records as one row; None where there are too few for that, or anything is not as it should be."""
+    key = (*to_columns(partition), first_sequence)
+    try:
+        lengths_text, last, unsound = reader.execute(_SELECT_LENGTHS, (*key, count)).fetchone()
+        lengths = json.loads(lengths_text)
+        ends = list(accumulate(() if unsound else lengths, initial=0))
+        kept = bisect_right(ends, bytes_max) - 1
+        if kept < RUN_RECORDS_MIN or last != first_sequence + len(lengths) - 1:
+            return None
+        statement = _SELECT_TIMED_RUN if with_times else _SELECT_RUN
+        found, last, joined, *times = reader.execute(statement, (*key, kept)).fetchone()
+    except sqlite3.DatabaseError:
+        return None
+    if (found, last, len(joined)) != (kept, first_sequence + kept - 1, ends[kept]):
+        return None
+    contents = [joined[start:end] for start, end in pairwise(ends[: kept + 1])]
+    return RecordBatch(partition, first_sequence, contents, json.loads(times[0]) if times else None)
 
 
 def _refuse_damage(
