@@ -13,12 +13,13 @@ from functools import cached_property
 
 import attrs
 
+from dafka.contents import count_bytes, count_within, join_contents
 from dafka.errors import WireError
 
 __all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "join", "new_address"]
 
 RECORD_MEMORY_BYTES = 64
-"""What a record takes in memory beyond its content: an object and a place in a list."""
+"""What a record takes in memory beyond its content where it is taken apart: an object and a place in a list."""
 
 TEXT_BYTES_MAX = 255
 """The longest topic or address, in octets: the grammar's `string` has a one-octet length."""
@@ -99,7 +100,7 @@ class RecordBatch:
     @cached_property
     def content_bytes(self) -> int:
         """The contents' octets, added up."""
-        return sum(map(len, self.contents))
+        return count_bytes(self.contents)
 
     @property
     def memory_bytes(self) -> int:
@@ -117,12 +118,10 @@ class RecordBatch:
 
     def within(self, bytes_max: int) -> RecordBatch:
         """The first records of this run, of about so many octets of contents together, at least one."""
-        size = 0
-        for kept, content in enumerate(self.contents):
-            size += len(content)
-            if size > bytes_max and kept:
-                return self.between(self.first_sequence, self.first_sequence + kept)
-        return self
+        if self.content_bytes <= bytes_max:
+            return self
+        kept = max(count_within(self.contents, bytes_max), 1)
+        return self.between(self.first_sequence, self.first_sequence + kept)
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -138,7 +137,7 @@ def join(runs: Sequence[RecordBatch]) -> RecordBatch:
     first = runs[0]
     if len(runs) == 1:
         return first
-    contents = [content for run in runs for content in run.contents]
+    contents = join_contents([run.contents for run in runs])
     times = [run.stored_at for run in runs if run.stored_at is not None]
     stored_at = [time for each in times for time in each] if len(times) == len(runs) else None
     return RecordBatch(first.partition, first.first_sequence, contents, stored_at)

@@ -13,11 +13,12 @@ from typing import Any
 
 import zmq
 
+from dafka.contents import PackedContents
 from dafka.transport.pure import FRAME_BYTES
 from dafka.wire.batch import FrameRun
 
 _MODULE = "dafka.transport._accelerator"
-_INTERFACE = 1
+_INTERFACE = 2
 """The module's, as `accelerator/module.c` counts it."""
 
 
@@ -67,7 +68,7 @@ def load_compiled() -> CompiledLoops | str:
 def _connect(module: Any) -> None:
     """Raises ImportError or OSError where the module cannot be connected to pyzmq's own libzmq."""
     library: Any = importlib.import_module("zmq.backend.cython._zmq")
-    version = module.connect(library.__file__, FrameRun, _failure)
+    version = module.connect(library.__file__, FrameRun, PackedContents, _failure)
     if version != zmq.zmq_version_info():
         raise OSError(f"found is version {'.'.join(map(str, version))}, and pyzmq's is {zmq.zmq_version()}")
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 
+from dafka.contents import join_contents
 from dafka.errors import WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import codec
@@ -69,7 +70,7 @@ class _Header:
         self.partition = Partition(message.subject, message.address)
         self.requestor = message.requestor if isinstance(message, DirectRecord) else None
         self.dialect = dialect
-        self.contents: list[bytes] | None = None
+        self.contents: Sequence[bytes] | None = None
         self.first_sequence = 0
         self.next_sequence = 0
         self.place = 0
@@ -82,16 +83,13 @@ class _Header:
         return run
 
 
-def _begin_run(header: _Header, sequence: int, inbound: list[Inbound | _Header]) -> list[bytes]:
-    """Ends the run that the header is gathering, if any, and begins another; gives the place for its contents."""
+def _begin_run(header: _Header, sequence: int, inbound: list[Inbound | _Header]) -> None:
+    """Ends the run that the header is gathering, if any, and begins another, still without contents."""
     if header.contents is not None:
         inbound[header.place] = header.close_run()
-    contents: list[bytes] = []
-    header.contents = contents
     header.first_sequence = sequence
     header.place = len(inbound)
     inbound.append(header)
-    return contents
 
 
 class BatchDecoder:
@@ -136,9 +134,11 @@ class BatchDecoder:
                 self.discarded["frames"] += 1
                 continue
             sequence = int.from_bytes(octets, "big")
+            if header.contents is None or sequence != header.next_sequence:
+                _begin_run(header, sequence, inbound)
             contents = header.contents
-            if contents is None or sequence != header.next_sequence:
-                contents = _begin_run(header, sequence, inbound)
+            if type(contents) is not list:
+                header.contents = contents = list(contents or ())
             contents.append(frames[-1])
             header.next_sequence = sequence + 1
         return [item.close_run() if isinstance(item, _Header) else item for item in inbound]
@@ -155,10 +155,9 @@ class BatchDecoder:
                     break
         if header is None or not run.contents:
             return
-        contents = header.contents
-        if contents is None or run.first_sequence != header.next_sequence:
-            contents = _begin_run(header, run.first_sequence, inbound)
-        contents.extend(run.contents)
+        if header.contents is None or run.first_sequence != header.next_sequence:
+            _begin_run(header, run.first_sequence, inbound)
+        header.contents = run.contents if header.contents is None else join_contents([header.contents, run.contents])
         header.next_sequence = run.first_sequence + len(run.contents)
 
     def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Header]) -> None:

@@ -24,9 +24,9 @@ from dafka.storage.filelog.entries import (
     MORE,
     Run,
     check_run,
-    content_ends,
     encode,
     parse_header,
+    read_body,
     segment_seed,
 )
 from dafka.storage.filelog.index import ROW_EVERY_BYTES, SegmentIndex
@@ -125,9 +125,7 @@ def test_entries_are_read_as_they_were_written(
         assert parse_header(octets, offset, position + offset, seed ^ 1) is None
         assert bool(entry.flags & FIRST) == (number == 0)
         assert bool(entry.flags & MORE) == (number < len(wanted) - 1)
-        ends = content_ends(entry, octets, offset + HEADER_BYTES)
-        assert ends is not None
-        assert [octets[start:end] for start, end in pairwise(ends)] == run.contents
+        assert read_body(entry, octets, offset + HEADER_BYTES) == run.contents
         assert (entry.first_sequence, entry.stored_at) == (run.first_sequence, run.stored_at)
         offset = entry.next_position - position
 

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_traffic import Frames, Reference, traffic
 
+from dafka.contents import PackedContents
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
 from dafka.transport import choose_loops, compiled, loops
@@ -336,9 +337,9 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
 def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
     module = importlib.import_module("dafka.transport._accelerator")
     with pytest.raises(OSError, match="not loaded from"):
-        module.connect("/no/such/library.so", FrameRun, ValueError)
+        module.connect("/no/such/library.so", FrameRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
-        module.connect(None, FrameRun, ValueError)
+        module.connect(None, FrameRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
         module.receive("no handle", 1, 1, 1, False)
     with pytest.raises(ValueError, match="0 or more"):

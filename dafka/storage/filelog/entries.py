@@ -8,13 +8,12 @@ position, so that a header never holds where it was not written: not in a conten
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from dafka.contents import LENGTH_BYTES, PackedContents, count_bytes, count_within, pack
 from dafka.errors import StorageError
 from dafka.records import Partition
 
@@ -70,7 +69,7 @@ class Entry(NamedTuple):
     @property
     def content_bytes(self) -> int:
         """Its contents' octets, added up."""
-        return self.body_bytes - 4 * self.records
+        return self.body_bytes - LENGTH_BYTES * self.records
 
 
 class Run(NamedTuple):
@@ -104,17 +103,13 @@ def parse_header(octets: bytes, offset: int, position: int, seed: int) -> Entry 
     return Entry(position, flags, body_bytes, first_sequence, count, stored_at, body_crc)
 
 
-def content_ends(entry: Entry, octets: bytes, offset: int) -> list[int] | None:
-    """Where in these octets, which have the entry's body at the offset, each content begins, and the last one ends.
-
-    None if the body is damaged.
-    """
-    end = offset + entry.body_bytes
+def read_body(entry: Entry, octets: bytes, offset: int) -> PackedContents | None:
+    """The contents from these octets, which have the entry's body at the offset; None if the body is damaged."""
+    begin, end = offset + LENGTH_BYTES * entry.records, offset + entry.body_bytes
     if crc32c(memoryview(octets)[offset:end]) != entry.body_crc:
         return None
-    lengths = struct.unpack_from(f">{entry.records}I", octets, offset)
-    ends = list(accumulate(lengths, initial=offset + 4 * entry.records))
-    return ends if ends[-1] == end else None
+    contents = PackedContents(octets[begin:end], octets[offset:begin])
+    return contents if contents.ends[-1] == end - begin else None
 
 
 def encode(runs: Iterable[Run], position: int, seed: int) -> tuple[list[Entry], list[bytes]]:
@@ -122,15 +117,15 @@ def encode(runs: Iterable[Run], position: int, seed: int) -> tuple[list[Entry], 
     parts = [part for run in runs for part in _split(run)]
     entries: list[Entry] = []
     buffers: list[bytes] = []
-    for number, (run, lengths) in enumerate(parts):
+    for number, run in enumerate(parts):
         flags = (FIRST if number == 0 else 0) | (MORE if number < len(parts) - 1 else 0)
-        heading = struct.pack(f">{len(lengths)}I", *lengths)
-        contents = b"".join(run.contents)
-        crc = crc32c(contents, crc32c(heading))
-        body_bytes = len(heading) + len(contents)
-        entry = Entry(position, flags, body_bytes, run.first_sequence, len(lengths), run.stored_at, crc)
+        contents = pack(run.contents)
+        crc = crc32c(contents.octets, crc32c(contents.lengths))
+        body_bytes = len(contents.lengths) + len(contents.octets)
+        entry = Entry(position, flags, body_bytes, run.first_sequence, len(contents), run.stored_at, crc)
         header = HEADER.pack(MAGIC, *entry[1:], 0)[:-_CRC_BYTES]
-        buffers += (header + crc32c(header, (seed + position) & _MASK).to_bytes(4, "big") + heading, contents)
+        heading = header + crc32c(header, (seed + position) & _MASK).to_bytes(4, "big") + contents.lengths
+        buffers += (heading, contents.octets)
         entries.append(entry)
         position = entry.next_position
     return entries, buffers
@@ -154,16 +149,14 @@ def check_run(partition: Partition, run: Run, *, is_large: bool = False) -> None
         raise StorageError(f"{partition}: a record of more than {CONTENT_BYTES_MAX} octets cannot be stored")
 
 
-def _split(run: Run) -> Iterator[tuple[Run, list[int]]]:
-    """Runs that an entry may hold, with their contents' lengths."""
-    lengths = list(map(len, run.contents))
-    if len(lengths) <= ENTRY_RECORDS_MAX and sum(lengths) <= ENTRY_BYTES_MAX:
-        yield run, lengths
+def _split(run: Run) -> Iterator[Run]:
+    """Runs that an entry may hold."""
+    if len(run.contents) <= ENTRY_RECORDS_MAX and count_bytes(run.contents) <= ENTRY_BYTES_MAX:
+        yield run
         return
-    ends = list(accumulate(lengths, initial=0))
     start = 0
-    while start < len(lengths):
-        within_bytes = bisect_right(ends, ends[start] + ENTRY_BYTES_MAX) - 1
-        stop = min(len(lengths), start + ENTRY_RECORDS_MAX, max(within_bytes, start + 1))
-        yield Run(run.first_sequence + start, run.contents[start:stop], run.stored_at), lengths[start:stop]
-        start = stop
+    while start < len(run.contents):
+        part = run.contents[start : start + ENTRY_RECORDS_MAX]
+        part = part[: max(count_within(part, ENTRY_BYTES_MAX), 1)]
+        yield Run(run.first_sequence + start, part, run.stored_at)
+        start += len(part)

@@ -10,18 +10,18 @@ import os
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from typing import NamedTuple
 
+from dafka.contents import PackedContents, count_bytes, count_within, join_contents
 from dafka.errors import StorageCorruptError
 from dafka.records import RecordBatch
 from dafka.storage.filelog.entries import HEADER_BYTES, Entry
 from dafka.storage.filelog.files import FilePool, read_file
 from dafka.storage.filelog.index import SegmentIndex
 from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import HOP_BYTES, SCAN_BYTES, Window, body_ends, entry_at, extend_index, hop
+from dafka.storage.filelog.segment import HOP_BYTES, SCAN_BYTES, Window, body_at, entry_at, extend_index, hop
 
 READ_RECORDS_MAX = 16_384
 """Records of one read, so that empty ones do not make it endless."""
@@ -37,12 +37,11 @@ ATTEMPTS = 3
 
 class _HalfRead(NamedTuple):
     entry: Entry
-    octets: bytes
-    ends: list[int]
+    contents: PackedContents
 
     @property
     def memory_bytes(self) -> int:
-        return len(self.octets) + 40 * len(self.ends)
+        return self.entry.body_bytes
 
 
 class _Segment(NamedTuple):
@@ -193,7 +192,7 @@ class LogReader:
         self, log: PartitionLog, segment: _Segment, first_sequence: int, count: int, bytes_max: int, with_times: bool
     ) -> RecordBatch:
         window = Window(segment.fd, segment.limit, HOP_BYTES if count <= FEW_RECORDS else SCAN_BYTES)
-        contents: list[bytes] = []
+        parts: list[Sequence[bytes]] = []
         times: list[int] = []
         sequence, stop = first_sequence, min(first_sequence + count, segment.end_sequence)
         half_read = self._take_half_read(segment, sequence)
@@ -201,21 +200,21 @@ class LogReader:
         if entry is None or entry.first_sequence > sequence:
             raise _corrupt(log, segment, sequence, segment.end_sequence if entry is None else entry.first_sequence)
         while True:
-            octets, ends = (half_read.octets, half_read.ends) if half_read else (b"", body_ends(window, entry))
-            if ends is None:
-                if not contents:
+            contents = half_read.contents if half_read else body_at(window, entry)
+            if contents is None:
+                if not parts:
                     raise _corrupt(log, segment, sequence, min(entry.end_sequence, segment.end_sequence))
                 break
-            octets = octets or window.octets
             begin = sequence - entry.first_sequence
-            end = min(stop - entry.first_sequence, entry.records)
-            end = min(end, max(bisect_right(ends, ends[begin] + bytes_max) - 1, begin if contents else begin + 1))
-            contents += [octets[start:past] for start, past in pairwise(ends[begin : end + 1])]
-            times += [entry.stored_at] * (end - begin)
-            bytes_max -= ends[end] - ends[begin]
+            part = contents[begin : min(stop - entry.first_sequence, entry.records)]
+            part = part[: max(count_within(part, bytes_max), 0 if parts else 1)]
+            end = begin + len(part)
+            parts.append(part)
+            times += [entry.stored_at] * len(part) if with_times else ()
+            bytes_max -= count_bytes(part)
             sequence = entry.first_sequence + end
             if end < entry.records:
-                self._keep_half_read(segment, sequence, _HalfRead(entry, octets, ends))
+                self._keep_half_read(segment, sequence, _HalfRead(entry, contents))
                 break
             next_entry = (
                 entry_at(window, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
@@ -224,7 +223,7 @@ class LogReader:
                 self._keep_cursor(segment, sequence, entry.next_position)
                 break
             entry, half_read = next_entry, None
-        return RecordBatch(log.partition, first_sequence, contents, times if with_times else None)
+        return RecordBatch(log.partition, first_sequence, join_contents(parts), times if with_times else None)
 
     def _locate(self, log: PartitionLog, segment: _Segment, window: Window, sequence: int) -> Entry | None:
         """The entry with this sequence; where it is damaged, the next one, if any."""
@@ -260,9 +259,9 @@ class LogReader:
             if begin == 0 and end == entry.records:
                 total += entry.content_bytes
             elif begin < entry.records:
-                ends = body_ends(window, entry)
+                contents = body_at(window, entry)
                 share = entry.content_bytes * (end - begin) // entry.records
-                total += share if ends is None else ends[end] - ends[begin]
+                total += share if contents is None else contents.ends[end] - contents.ends[begin]
         return total
 
     def _kept_index(self, path: str) -> SegmentIndex | None:

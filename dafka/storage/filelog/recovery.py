@@ -15,7 +15,7 @@ from dafka.storage.filelog.entries import FIRST, MORE, SEQUENCE_END_MAX
 from dafka.storage.filelog.files import FilePool, file_bytes
 from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, find_bases, read_floor, write_floor
 from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.segment import SCAN_BYTES, Window, body_ends, hop
+from dafka.storage.filelog.segment import SCAN_BYTES, Window, body_at, hop
 
 
 @attrs.define
@@ -166,7 +166,7 @@ def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
         if entry.position != position:
             holes.append((position, sequence, entry.first_sequence))
             is_whole = False
-        if body_ends(window, entry) is None:
+        if body_at(window, entry) is None:
             holes.append((entry.position, entry.first_sequence, entry.end_sequence))
             is_whole = False
         elif entry.flags & FIRST:

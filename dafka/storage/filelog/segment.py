@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from dafka.contents import PackedContents
 from dafka.storage.filelog.entries import (
     HEADER_BYTES,
     MAGIC_OCTETS,
     SEQUENCE_END_MAX,
     Entry,
-    content_ends,
     parse_header,
+    read_body,
 )
 from dafka.storage.filelog.index import SegmentIndex
 
@@ -64,10 +65,10 @@ def entry_at(window: Window, position: int, seed: int) -> Entry | None:
     return entry if entry is not None and entry.next_position <= window.limit else None
 
 
-def body_ends(window: Window, entry: Entry) -> list[int] | None:
-    """Where in the window's octets the entry's contents begin and end; None if its body is damaged."""
+def body_at(window: Window, entry: Entry) -> PackedContents | None:
+    """The entry's contents; None if its body is damaged."""
     offset = window.find(entry.position + HEADER_BYTES, entry.body_bytes)
-    return None if offset < 0 else content_ends(entry, window.octets, offset)
+    return None if offset < 0 else read_body(entry, window.octets, offset)
 
 
 def hop(window: Window, position: int, sequence: int, seed: int) -> Iterator[Entry]:

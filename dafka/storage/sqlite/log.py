@@ -1,7 +1,7 @@
 """The write-ahead log: kept small while readers come and go, and made durable on demand.
 
-SQLite copies the log back into the database every 1,000 pages, but begins it anew only at a moment when no reader is
-in it. Where readers overlap there is never such a moment: then the writer waits for those that are reading, while
+SQLite copies the log back into the database every so many pages, but begins it anew only at a moment when no reader
+is in it. Where readers overlap there is never such a moment: then the writer waits for those that are reading, while
 new ones read the database instead, and cuts the log. It waits briefly: a reader that stays for minutes makes the log
 grow, not the appends wait.
 """
@@ -19,6 +19,9 @@ from dafka.storage.sqlite.schema import SCHEMA_VERSION
 
 LOG_BYTES_MAX = 32 * 2**20
 """A log longer than this is cut at the next write, as soon as readers let it. One append may write more."""
+
+COPY_BACK_PAGES = 4000
+"""The longer the log, the more of its pages are copied back once that were written several times; 16 MiB as a rule."""
 
 READERS_TIMEOUT_S = 0.1
 """How long an append waits for readers to leave the log."""
@@ -42,6 +45,7 @@ class WriteAheadLog:
         self._retry_s = RETRY_S[0]
         writer.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
         writer.execute(f"PRAGMA synchronous = {synchronous}")
+        writer.execute(f"PRAGMA wal_autocheckpoint = {COPY_BACK_PAGES}")
 
     def bound(self) -> None:
         """Cuts the log where it has grown long. Call after a commit; never fails: what was committed stays so."""
@@ -66,7 +70,7 @@ class WriteAheadLog:
             yield
         finally:
             self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
-            self._writer.execute("PRAGMA wal_autocheckpoint = 1000")
+            self._writer.execute(f"PRAGMA wal_autocheckpoint = {COPY_BACK_PAGES}")
 
     def copy_back(self) -> None:
         """What `relaxed` left to do, as far as readers let it; the writer goes on meanwhile. Never fails."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import closing
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
+from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.sqlite.connection import snapshot
@@ -33,26 +35,20 @@ _SELECT = """
     ORDER BY sequence LIMIT ?
 """
 
-# The subquery's limit keeps it from being merged into the outer one, and so its order.
+# An aggregate takes the rows of a range of the key as they stand in it: in order. The least of blobs and others is
+# none of the blobs, and only whole numbers have a whole sum; asking each row for its types would double the cost.
 _RUN = """
-    FROM (
-        SELECT sequence, content, stored_at FROM records
-        WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ?
-        ORDER BY sequence LIMIT ?
-    )
+    FROM records
+    WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ? AND sequence < ?
 """
 
-_SELECT_LENGTHS = f"""
-    SELECT json_group_array(length(content)), max(sequence),
-           sum(typeof(content) != 'blob' OR typeof(stored_at) != 'integer')
-    {_RUN}
+_SELECT_LENGTHS = f"SELECT json_group_array(length(content)), max(sequence) {_RUN}"
+
+_SELECT_RUN = f"""
+    SELECT count(*), max(sequence), typeof(min(content)), CAST(group_concat(content, '') AS BLOB) {_RUN}
 """
 
-_SELECT_RUN = f"SELECT count(*), max(sequence), CAST(group_concat(content, '') AS BLOB) {_RUN}"
-
-_SELECT_TIMED_RUN = f"""
-    SELECT count(*), max(sequence), CAST(group_concat(content, '') AS BLOB), json_group_array(stored_at) {_RUN}
-"""
+_SELECT_TIMES = f"SELECT count(*), typeof(sum(stored_at)), json_group_array(stored_at) {_RUN}"
 
 _SELECT_SOUND = """
     SELECT sequence FROM records
@@ -122,20 +118,38 @@ def _select_run(
     """The records as one row; None where there are too few for that, or anything is not as it should be."""
     key = (*to_columns(partition), first_sequence)
     try:
-        lengths_text, last, unsound = reader.execute(_SELECT_LENGTHS, (*key, count)).fetchone()
-        lengths = json.loads(lengths_text)
-        ends = list(accumulate(() if unsound else lengths, initial=0))
-        kept = bisect_right(ends, bytes_max) - 1
-        if kept < RUN_RECORDS_MIN or last != first_sequence + len(lengths) - 1:
+        lengths_text, last = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
+        lengths, size = _read_lengths(lengths_text, bytes_max)
+        kept = len(lengths) // LENGTH_BYTES
+        end_sequence = first_sequence + kept
+        if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
             return None
-        statement = _SELECT_TIMED_RUN if with_times else _SELECT_RUN
-        found, last, joined, *times = reader.execute(statement, (*key, kept)).fetchone()
-    except sqlite3.DatabaseError:
+        found, last, kind, octets = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
+        if (found, last, kind, len(octets)) != (kept, end_sequence - 1, "blob", size):
+            return None
+        times = None
+        if with_times:
+            found, kind, times_text = reader.execute(_SELECT_TIMES, (*key, end_sequence)).fetchone()
+            if (found, kind) != (kept, "integer"):
+                return None
+            times = json.loads(times_text)
+    except (sqlite3.DatabaseError, TypeError):
         return None
-    if (found, last, len(joined)) != (kept, first_sequence + kept - 1, ends[kept]):
-        return None
-    contents = [joined[start:end] for start, end in pairwise(ends[: kept + 1])]
-    return RecordBatch(partition, first_sequence, contents, json.loads(times[0]) if times else None)
+    return RecordBatch(partition, first_sequence, PackedContents(octets, lengths), times)
+
+
+def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:
+    """The first of these lengths that are no more than `bytes_max` together, as they are packed, and their sum."""
+    count = text.count(",") + 1
+    first = text[1:-1].partition(",")[0]
+    if first.isdecimal() and text == f"[{f'{first},' * (count - 1)}{first}]":
+        length = int(first)
+        kept = min(count, bytes_max // length if length else count)
+        return struct.pack(">I", length) * kept, length * kept
+    lengths = json.loads(text)
+    ends = list(accumulate(lengths, initial=0))
+    kept = max(bisect_right(ends, bytes_max) - 1, 0)
+    return struct.pack(f">{kept}I", *lengths[:kept]), ends[kept]
 
 
 def _refuse_damage(

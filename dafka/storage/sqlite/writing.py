@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, pairwise, repeat
 
+from dafka.contents import PackedContents, count_bytes, count_within, pack
 from dafka.errors import StorageError
 from dafka.records import RecordBatch
 from dafka.storage.base import PartitionInfo
@@ -25,6 +26,12 @@ RUN_RECORDS_MIN = 16
 """Runs of records stored at one time that are shorter, on average, are inserted row by row."""
 
 _INSERT_ONE = "INSERT INTO records (partition_id, sequence, stored_at, content) VALUES (?, ?, ?, ?)"
+
+# One element of the JSON array a content; all contents have one length.
+_INSERT_EVEN_RUN = """
+    INSERT INTO records (partition_id, sequence, stored_at, content)
+    SELECT ?1, ?2 + key, ?3, ifnull(substr(?4, key * ?6 + 1, ?6), x'') FROM json_each(?5)
+"""
 
 # Each value of the JSON array is a content's place in the bound octets (from 1, in the upper half) and its length.
 _INSERT_RUN = """
@@ -82,25 +89,27 @@ def _insert_timed(writer: sqlite3.Connection, held: Held, batch: RecordBatch, ti
 def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int) -> None:
     sequence = batch.first_sequence
     for contents in _chunks(batch.contents):
-        if len(contents) == 1:
+        count = len(contents)
+        if count == 1:
             writer.execute(_INSERT_ONE, (row_id, sequence, stored_at, contents[0]))
+        elif (length := contents.common_length()) is not None:
+            elements = f"[{'0,' * (count - 1)}0]"
+            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.octets, elements, length))
         else:
-            places = []
-            place = 1
-            for content in contents:
-                places.append(place << 32 | len(content))
-                place += len(content)
+            ends = contents.ends
+            places = [start + 1 << 32 | end - start for start, end in pairwise(ends)]
             # The representation of a list of whole numbers is JSON.
-            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, b"".join(contents), repr(places)))
-        sequence += len(contents)
+            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.octets, repr(places)))
+        sequence += count
 
 
-def _chunks(contents: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    start = size = 0
-    for index, content in enumerate(contents):
-        size += len(content)
-        if index > start and (size > INSERT_BYTES_MAX or index - start >= INSERT_RECORDS_MAX):
-            yield contents[start:index]
-            start, size = index, len(content)
-    if start < len(contents):
-        yield contents[start:]
+def _chunks(contents: Sequence[bytes]) -> Iterator[PackedContents]:
+    if len(contents) <= INSERT_RECORDS_MAX and count_bytes(contents) <= INSERT_BYTES_MAX:
+        yield pack(contents)
+        return
+    start = 0
+    while start < len(contents):
+        rest = contents[start : start + INSERT_RECORDS_MAX]
+        chunk = rest[: max(count_within(rest, INSERT_BYTES_MAX), 1)]
+        yield pack(chunk)
+        start += len(chunk)

@@ -25,6 +25,7 @@ typedef union {
 } zmq_msg_t;
 
 #define SEQUENCE_BYTES 8
+#define LENGTH_BYTES 4 /* of each content, in packed ones */
 
 /* What became of one frame or message. */
 enum { GOT_NOTHING = 0, GOT_ONE = 1, FAILED = -1 };
@@ -43,9 +44,10 @@ typedef struct {
     int (*error_number)(void);
     void (*version)(int *, int *, int *);
     int is_open;
-    PyObject *run_class; /* FrameRun(topic_frame, stem, first_sequence, contents) */
-    PyObject *failure;   /* the exception for an error number of libzmq's */
-    PyObject *topic_frame_name, *stem_name, *first_sequence_name, *contents_name;
+    PyObject *run_class;    /* FrameRun(topic_frame, stem, first_sequence, contents) */
+    PyObject *packed_class; /* PackedContents(octets, lengths) */
+    PyObject *failure;      /* the exception for an error number of libzmq's */
+    PyObject *topic_frame_name, *stem_name, *first_sequence_name, *contents_name, *octets_name, *lengths_name;
 } State;
 
 /* The state of a module that is connected to libzmq; else NULL, and an exception. */

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 1 /* counted up with every change that Python sees */
+#define INTERFACE 2 /* counted up with every change that Python sees */
 
 void raise_failure(State *state, int number)
 {
@@ -44,17 +44,26 @@ static int look_up(void *library, const char *name, void *function)
     return 0;
 }
 
+static void replace(PyObject **place, PyObject *object)
+{
+    PyObject *before = *place;
+    Py_INCREF(object);
+    *place = object;
+    Py_XDECREF(before);
+}
+
 PyDoc_STRVAR(connect_doc,
-"connect(path, run_class, failure, /)\n--\n\n"
+"connect(path, run_class, packed_class, failure, /)\n--\n\n"
 "Finds libzmq's functions through the loaded library at `path`; gives its version, (major, minor, patch).\n"
-"Runs are made with `run_class`, and errors with `failure(number)`. Raises OSError where a function is not there.");
+"Runs are made with `run_class`, their contents with `packed_class`, and errors with `failure(number)`. Raises OSError\n"
+"where a function is not there.");
 
 static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
 {
     State *state = PyModule_GetState(module);
-    PyObject *run_class, *failure;
+    PyObject *run_class, *packed_class, *failure;
     const char *path;
-    if (state == NULL || !PyArg_ParseTuple(arguments, "sOO", &path, &run_class, &failure))
+    if (state == NULL || !PyArg_ParseTuple(arguments, "sOOO", &path, &run_class, &packed_class, &failure))
         return NULL;
     /* Not closed again: pyzmq's module stays loaded as long as the process. */
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
@@ -75,12 +84,9 @@ static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
         || look_up(library, "zmq_errno", &state->error_number) < 0
         || look_up(library, "zmq_version", &state->version) < 0)
         return NULL;
-    Py_INCREF(run_class);
-    Py_INCREF(failure);
-    Py_XDECREF(state->run_class);
-    Py_XDECREF(state->failure);
-    state->run_class = run_class;
-    state->failure = failure;
+    replace(&state->run_class, run_class);
+    replace(&state->packed_class, packed_class);
+    replace(&state->failure, failure);
     state->is_open = 1;
     int major, minor, patch;
     state->version(&major, &minor, &patch);
@@ -94,7 +100,10 @@ static int module_exec(PyObject *module)
     state->stem_name = PyUnicode_InternFromString("stem");
     state->first_sequence_name = PyUnicode_InternFromString("first_sequence");
     state->contents_name = PyUnicode_InternFromString("contents");
-    if (!state->topic_frame_name || !state->stem_name || !state->first_sequence_name || !state->contents_name)
+    state->octets_name = PyUnicode_InternFromString("octets");
+    state->lengths_name = PyUnicode_InternFromString("lengths");
+    if (!state->topic_frame_name || !state->stem_name || !state->first_sequence_name || !state->contents_name
+        || !state->octets_name || !state->lengths_name)
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
@@ -104,6 +113,7 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     if (state != NULL) {
         Py_VISIT(state->run_class);
+        Py_VISIT(state->packed_class);
         Py_VISIT(state->failure);
     }
     return 0;
@@ -115,11 +125,14 @@ static int module_clear(PyObject *module)
     if (state != NULL) {
         state->is_open = 0;
         Py_CLEAR(state->run_class);
+        Py_CLEAR(state->packed_class);
         Py_CLEAR(state->failure);
         Py_CLEAR(state->topic_frame_name);
         Py_CLEAR(state->stem_name);
         Py_CLEAR(state->first_sequence_name);
         Py_CLEAR(state->contents_name);
+        Py_CLEAR(state->octets_name);
+        Py_CLEAR(state->lengths_name);
     }
     return 0;
 }

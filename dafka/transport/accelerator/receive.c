@@ -3,6 +3,7 @@
 #include "accelerator.h"
 
 #define HELD_FRAMES 3 /* as many as a RECORD has at most */
+#define PACKED_BYTES_MAX 4096 /* larger contents are objects at once: copying them once more would show */
 
 /* One message being read. Its first frames are libzmq's until it is known what is made of them. */
 typedef struct {
@@ -11,11 +12,20 @@ typedef struct {
     int has_more;
 } Message;
 
+/* Memory that grows. */
+typedef struct {
+    char *octets;
+    size_t size;
+    size_t capacity;
+} Buffer;
+
 /* A run being gathered: what differs in its messages is the sequence and the content. */
 typedef struct {
     PyObject *topic;    /* NULL where the header is the first frame */
     PyObject *header;   /* the first message's, with its sequence */
-    PyObject *contents; /* a list */
+    PyObject *contents; /* a list of large ones; NULL where they are packed into these two */
+    Buffer packed;
+    Buffer lengths;
     Py_ssize_t place;
     uint64_t first_sequence;
     uint64_t last_sequence;
@@ -148,8 +158,37 @@ static PyObject *header_key(const char *topic, size_t topic_size, const char *st
     return key;
 }
 
+static char *extend(Buffer *buffer, size_t size)
+{
+    if (buffer->octets == NULL || buffer->capacity - buffer->size < size) {
+        size_t capacity = 2 * (buffer->size + size) + 64;
+        char *octets = realloc(buffer->octets, capacity);
+        if (octets == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        buffer->octets = octets;
+        buffer->capacity = capacity;
+    }
+    buffer->size += size;
+    return buffer->octets + buffer->size - size;
+}
+
+static int pack(Run *run, const char *data, size_t size)
+{
+    char *octets = extend(&run->packed, size);
+    char *length = octets == NULL ? NULL : extend(&run->lengths, LENGTH_BYTES);
+    if (length == NULL)
+        return -1;
+    memcpy(octets, data, size);
+    for (int index = LENGTH_BYTES - 1; index >= 0; index--, size >>= 8)
+        length[index] = (char)size;
+    return 0;
+}
+
 /* Begins a run of this message's, whose content follows; its place in the result is kept by None. */
-static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size)
+static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size,
+                     int is_packed)
 {
     if (gathering->count == gathering->capacity) {
         size_t capacity = gathering->capacity ? 4 * gathering->capacity : 16;
@@ -167,10 +206,10 @@ static int begin_run(Gathering *gathering, const char *topic, size_t topic_size,
     run->place = PyList_Size(gathering->items);
     run->first_sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
     run->header = PyBytes_FromStringAndSize(header, (Py_ssize_t)header_size);
-    run->contents = PyList_New(0);
+    run->contents = is_packed ? NULL : PyList_New(0);
     if (topic != NULL)
         run->topic = PyBytes_FromStringAndSize(topic, (Py_ssize_t)topic_size);
-    if (run->header == NULL || run->contents == NULL || (topic != NULL && run->topic == NULL))
+    if (run->header == NULL || (!is_packed && run->contents == NULL) || (topic != NULL && run->topic == NULL))
         return -1;
     return PyList_Append(gathering->items, Py_None);
 }
@@ -193,6 +232,12 @@ static int remember_run(Gathering *gathering, PyObject *key)
     return failed ? -1 : 0;
 }
 
+static int continues(const Run *run, uint64_t sequence, int is_packed)
+{
+    return run->last_sequence != UINT64_MAX && sequence == run->last_sequence + 1
+           && (run->contents == NULL) == is_packed;
+}
+
 static int gather(State *state, Gathering *gathering, Message *message, int index)
 {
     zmq_msg_t *frames = message->frames;
@@ -201,17 +246,19 @@ static int gather(State *state, Gathering *gathering, Message *message, int inde
     const char *header = state->msg_data(&frames[index]);
     size_t header_size = state->msg_size(&frames[index]);
     uint64_t sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
+    size_t size = state->msg_size(&frames[index + 1]);
+    int is_packed = size <= PACKED_BYTES_MAX;
     Run *run = gathering->count ? &gathering->runs[gathering->last] : NULL;
     if (run == NULL || !is_of_run(run, topic, topic_size, header, header_size)
-        || run->last_sequence == UINT64_MAX || sequence != run->last_sequence + 1) {
+        || !continues(run, sequence, is_packed)) {
         PyObject *key = header_key(topic, topic_size, header, header_size - SEQUENCE_BYTES);
         int found = key == NULL ? -1 : find_run(gathering, key);
         if (found == 1) {
-            run = &gathering->runs[gathering->last];
-            found = run->last_sequence != UINT64_MAX && sequence == run->last_sequence + 1;
+            found = continues(&gathering->runs[gathering->last], sequence, is_packed);
         }
         if (found == 0
-            && (begin_run(gathering, topic, topic_size, header, header_size) < 0 || remember_run(gathering, key) < 0))
+            && (begin_run(gathering, topic, topic_size, header, header_size, is_packed) < 0
+                || remember_run(gathering, key) < 0))
             found = -1;
         Py_XDECREF(key);
         if (found < 0)
@@ -219,31 +266,62 @@ static int gather(State *state, Gathering *gathering, Message *message, int inde
         run = &gathering->runs[gathering->last];
     }
     run->last_sequence = sequence;
+    if (is_packed)
+        return pack(run, state->msg_data(&frames[index + 1]), size);
     return append_new(run->contents, frame_bytes(state, &frames[index + 1]));
 }
 
-/* What Python sees of a run: a FrameRun, or one message's frames where it has remained the only one. */
-static PyObject *run_item(State *state, Run *run)
+static PyObject *buffer_bytes(const Buffer *buffer)
 {
-    if (PyList_Size(run->contents) == 1) {
-        PyObject *content = PyList_GetItem(run->contents, 0);
-        PyObject *frames = PyList_New(0);
-        if (frames == NULL || (run->topic != NULL && PyList_Append(frames, run->topic) < 0)
-            || PyList_Append(frames, run->header) < 0 || PyList_Append(frames, content) < 0) {
-            Py_XDECREF(frames);
-            return NULL;
-        }
-        return frames;
+    return PyBytes_FromStringAndSize(buffer->octets, (Py_ssize_t)buffer->size);
+}
+
+static PyObject *run_contents(State *state, const Run *run)
+{
+    if (run->contents != NULL) {
+        Py_INCREF(run->contents);
+        return run->contents;
     }
+    PyObject *octets = buffer_bytes(&run->packed);
+    PyObject *lengths = buffer_bytes(&run->lengths);
+    PyObject *contents = NULL;
+    if (octets != NULL && lengths != NULL)
+        contents = PyObject_CallFunctionObjArgs(state->packed_class, octets, lengths, NULL);
+    Py_XDECREF(octets);
+    Py_XDECREF(lengths);
+    return contents;
+}
+
+/* The frames of a message that has remained the only one of its run. */
+static PyObject *single_frames(const Run *run)
+{
+    PyObject *content = run->contents == NULL ? buffer_bytes(&run->packed) : PyList_GetItem(run->contents, 0);
+    PyObject *frames = content == NULL ? NULL : PyList_New(0);
+    if (frames != NULL
+        && ((run->topic != NULL && PyList_Append(frames, run->topic) < 0) || PyList_Append(frames, run->header) < 0
+            || PyList_Append(frames, content) < 0))
+        Py_CLEAR(frames);
+    if (run->contents == NULL)
+        Py_XDECREF(content);
+    return frames;
+}
+
+/* What Python sees of a run: a FrameRun, or the only message's frames. */
+static PyObject *run_item(State *state, const Run *run)
+{
+    if (run->first_sequence == run->last_sequence)
+        return single_frames(run);
     Py_ssize_t stem_size = PyBytes_Size(run->header) - SEQUENCE_BYTES;
     PyObject *topic = run->topic == NULL ? Py_None : run->topic;
     PyObject *stem = PyBytes_FromStringAndSize(PyBytes_AsString(run->header), stem_size);
     PyObject *first = PyLong_FromUnsignedLongLong(run->first_sequence);
+    PyObject *contents = run_contents(state, run);
     PyObject *item = NULL;
-    if (stem != NULL && first != NULL)
-        item = PyObject_CallFunctionObjArgs(state->run_class, topic, stem, first, run->contents, NULL);
+    if (stem != NULL && first != NULL && contents != NULL)
+        item = PyObject_CallFunctionObjArgs(state->run_class, topic, stem, first, contents, NULL);
     Py_XDECREF(stem);
     Py_XDECREF(first);
+    Py_XDECREF(contents);
     return item;
 }
 
@@ -308,6 +386,8 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         Py_XDECREF(gathering.runs[index].topic);
         Py_XDECREF(gathering.runs[index].header);
         Py_XDECREF(gathering.runs[index].contents);
+        free(gathering.runs[index].packed.octets);
+        free(gathering.runs[index].lengths.octets);
     }
     free(gathering.runs);
     Py_XDECREF(gathering.places);

@@ -72,12 +72,12 @@ static int send_copy(State *state, void *socket, const char *data, size_t size, 
     return send_frame(state, socket, &frame, flags);
 }
 
-static int send_loan(State *state, void *socket, PyObject *octets, int flags)
+/* `data` lies in `octets`. */
+static int send_loan(State *state, void *socket, PyObject *octets, char *data, size_t size, int flags)
 {
     zmq_msg_t frame;
     Loan *loan = malloc(sizeof *loan);
-    char *data = PyBytes_AsString(octets);
-    if (loan == NULL || state->msg_init_data(&frame, data, (size_t)PyBytes_Size(octets), return_loan, loan) < 0) {
+    if (loan == NULL || state->msg_init_data(&frame, data, size, return_loan, loan) < 0) {
         free(loan);
         PyErr_NoMemory();
         return FAILED;
@@ -87,12 +87,15 @@ static int send_loan(State *state, void *socket, PyObject *octets, int flags)
     return send_frame(state, socket, &frame, flags);
 }
 
+static int send_part(State *state, void *socket, PyObject *octets, char *data, size_t size, int flags)
+{
+    return size >= LOAN_BYTES_MIN ? send_loan(state, socket, octets, data, size, flags)
+                                  : send_copy(state, socket, data, size, flags);
+}
+
 static int send_bytes(State *state, void *socket, PyObject *octets, int flags)
 {
-    size_t size = (size_t)PyBytes_Size(octets);
-    if (size >= LOAN_BYTES_MIN)
-        return send_loan(state, socket, octets, flags);
-    return send_copy(state, socket, PyBytes_AsString(octets), size, flags);
+    return send_part(state, socket, octets, PyBytes_AsString(octets), (size_t)PyBytes_Size(octets), flags);
 }
 
 /* A tuple of bytes objects, so that nothing can go wrong once a message's first frame is on its way. */
@@ -126,17 +129,74 @@ static int send_message(State *state, void *socket, PyObject *message)
     return sent;
 }
 
-static int send_records(State *state, void *socket, PyObject *topic, char *header, size_t header_size,
-                        uint64_t sequence, PyObject *contents, Py_ssize_t *sent_count)
+/* What is written of a run: its contents are a tuple of bytes objects, or packed. */
+typedef struct {
+    PyObject *topic; /* or None */
+    char *header;
+    size_t header_size;
+    uint64_t sequence;
+    PyObject *listed;
+    PyObject *octets;
+    PyObject *lengths;
+    Py_ssize_t count;
+} Records;
+
+static size_t read_length(const char *octets)
 {
-    Py_ssize_t count = PyTuple_Size(contents);
-    for (Py_ssize_t index = 0; index < count; index++) {
-        write_sequence(header + header_size - SEQUENCE_BYTES, sequence + (uint64_t)index);
-        int sent = topic == NULL ? GOT_ONE : send_bytes(state, socket, topic, ZMQ_SNDMORE);
+    size_t length = 0;
+    for (int index = 0; index < LENGTH_BYTES; index++)
+        length = length << 8 | (unsigned char)octets[index];
+    return length;
+}
+
+/* Reads the contents, and sees that what is packed is whole. */
+static int read_contents(State *state, PyObject *contents, Records *records)
+{
+    if ((PyObject *)Py_TYPE(contents) != state->packed_class) {
+        records->listed = as_frames(contents);
+        records->count = records->listed == NULL ? 0 : PyTuple_Size(records->listed);
+        return records->listed == NULL ? -1 : 0;
+    }
+    records->octets = PyObject_GetAttr(contents, state->octets_name);
+    records->lengths = PyObject_GetAttr(contents, state->lengths_name);
+    if (records->octets == NULL || records->lengths == NULL)
+        return -1;
+    if (!PyBytes_Check(records->octets) || !PyBytes_Check(records->lengths)) {
+        PyErr_SetString(PyExc_TypeError, "packed contents are bytes");
+        return -1;
+    }
+    records->count = PyBytes_Size(records->lengths) / LENGTH_BYTES;
+    const char *lengths = PyBytes_AsString(records->lengths);
+    size_t size = 0;
+    for (Py_ssize_t index = 0; index < records->count; index++)
+        size += read_length(lengths + LENGTH_BYTES * index);
+    if (size != (size_t)PyBytes_Size(records->octets)) {
+        PyErr_SetString(PyExc_ValueError, "the lengths of packed contents do not add up");
+        return -1;
+    }
+    return 0;
+}
+
+static int send_records(State *state, void *socket, const Records *records, Py_ssize_t *sent_count)
+{
+    char *packed = records->listed == NULL ? PyBytes_AsString(records->octets) : NULL;
+    const char *lengths = records->listed == NULL ? PyBytes_AsString(records->lengths) : NULL;
+    for (Py_ssize_t index = 0; index < records->count; index++) {
+        write_sequence(records->header + records->header_size - SEQUENCE_BYTES, records->sequence + (uint64_t)index);
+        int sent = GOT_ONE;
+        if (records->topic != Py_None)
+            sent = send_bytes(state, socket, records->topic, ZMQ_SNDMORE);
         if (sent == GOT_ONE)
-            sent = send_copy(state, socket, header, header_size, ZMQ_SNDMORE);
-        if (sent == GOT_ONE)
-            sent = send_bytes(state, socket, PyTuple_GetItem(contents, index), 0);
+            sent = send_copy(state, socket, records->header, records->header_size, ZMQ_SNDMORE);
+        if (records->listed != NULL) {
+            if (sent == GOT_ONE)
+                sent = send_bytes(state, socket, PyTuple_GetItem(records->listed, index), 0);
+        } else {
+            size_t size = read_length(lengths + LENGTH_BYTES * index);
+            if (sent == GOT_ONE)
+                sent = send_part(state, socket, records->octets, packed, size, 0);
+            packed += size;
+        }
         if (sent == FAILED)
             return -1;
         *sent_count += sent;
@@ -147,40 +207,41 @@ static int send_records(State *state, void *socket, PyObject *topic, char *heade
 static int send_run(State *state, void *socket, PyObject *run, Py_ssize_t *sent_count)
 {
     int result = -1;
-    char *header = NULL;
-    PyObject *topic = PyObject_GetAttr(run, state->topic_frame_name);
+    Records records = {.topic = PyObject_GetAttr(run, state->topic_frame_name)};
     PyObject *stem = PyObject_GetAttr(run, state->stem_name);
     PyObject *first = PyObject_GetAttr(run, state->first_sequence_name);
-    PyObject *listed = PyObject_GetAttr(run, state->contents_name);
-    PyObject *contents = listed == NULL ? NULL : as_frames(listed);
-    if (topic == NULL || stem == NULL || first == NULL || contents == NULL)
+    PyObject *contents = PyObject_GetAttr(run, state->contents_name);
+    if (records.topic == NULL || stem == NULL || first == NULL || contents == NULL
+        || read_contents(state, contents, &records) < 0)
         goto done;
-    if (!PyBytes_Check(stem) || !(topic == Py_None || PyBytes_Check(topic))) {
+    if (!PyBytes_Check(stem) || !(records.topic == Py_None || PyBytes_Check(records.topic))) {
         PyErr_SetString(PyExc_TypeError, "the topic frame and the stem of a run are bytes");
         goto done;
     }
-    uint64_t sequence = PyLong_AsUnsignedLongLong(first);
-    if (sequence == UINT64_MAX && PyErr_Occurred())
+    records.sequence = PyLong_AsUnsignedLongLong(first);
+    if (records.sequence == UINT64_MAX && PyErr_Occurred())
         goto done;
-    if (PyTuple_Size(contents) > 0 && (uint64_t)PyTuple_Size(contents) - 1 > UINT64_MAX - sequence) {
+    if (records.count > 0 && (uint64_t)records.count - 1 > UINT64_MAX - records.sequence) {
         PyErr_SetString(PyExc_OverflowError, "the run goes beyond the last sequence that a header can hold");
         goto done;
     }
     size_t stem_size = (size_t)PyBytes_Size(stem);
-    header = malloc(stem_size + SEQUENCE_BYTES);
-    if (header == NULL) {
+    records.header_size = stem_size + SEQUENCE_BYTES;
+    records.header = malloc(records.header_size);
+    if (records.header == NULL) {
         PyErr_NoMemory();
         goto done;
     }
-    memcpy(header, PyBytes_AsString(stem), stem_size);
-    result = send_records(state, socket, topic == Py_None ? NULL : topic, header, stem_size + SEQUENCE_BYTES, sequence,
-                          contents, sent_count);
+    memcpy(records.header, PyBytes_AsString(stem), stem_size);
+    result = send_records(state, socket, &records, sent_count);
 done:
-    free(header);
-    Py_XDECREF(topic);
+    free(records.header);
+    Py_XDECREF(records.topic);
+    Py_XDECREF(records.listed);
+    Py_XDECREF(records.octets);
+    Py_XDECREF(records.lengths);
     Py_XDECREF(stem);
     Py_XDECREF(first);
-    Py_XDECREF(listed);
     Py_XDECREF(contents);
     return result;
 }
