@@ -149,7 +149,7 @@ class ProducerConfig:
     0: nothing is waited for, and the latest records stay at hand, up to the two limits below."""
     unacknowledged_records_max: int = _setting(1_000_000, _at_least(1))
     """With this many records unacknowledged, `send` waits."""
-    unacknowledged_bytes_max: int = _setting(256 * MIB, _at_least(1))
+    unacknowledged_bytes_max: int = _setting(32 * MIB, _at_least(1))
     """With contents of this size unacknowledged, `send` waits."""
     close_timeout_ms: int = _setting(30_000, _at_least(0))
     """When no ACK has come for this long, leaving the producer's block stops waiting for the outstanding ones."""
@@ -211,7 +211,7 @@ class FetchConfig:
 
     page_records_first: int = _setting(1000, _at_least(1))
     """The first FETCH for a partition, while the size of its records is unknown."""
-    page_records_max: int = _setting(20_000, _at_least(1))
+    page_records_max: int = _setting(40_000, _at_least(1))
     """Later FETCHes ask for at most this many records, all partitions together."""
     page_bytes_max: int = _setting(4 * MIB, _at_least(1))
     """Later FETCHes ask for as many records as fit into this, all partitions together."""

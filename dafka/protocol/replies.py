@@ -67,15 +67,15 @@ class ReplyQueue:
         return True
 
     def next(self) -> Reply | None:
-        """The range whose turn it is, or None. Follow up with `sent`."""
+        """The range whose turn it is, or None. Follow up with `advance`."""
         if not self._replies:
             return None
         key, ranges = self._replies.popitem(last=False)
         self._replies[key] = ranges
         return ranges[0]
 
-    def sent(self, reply: Reply, next_sequence: int | None) -> None:
-        """Records of this range were sent up to `next_sequence`; None: there are no more of them here."""
+    def advance(self, reply: Reply, next_sequence: int | None) -> None:
+        """Records of this range are on their way up to `next_sequence`; None: there are no more of them here."""
         key = (reply.requestor, reply.partition)
         ranges = self._replies.get(key, [])
         if not any(each is reply for each in ranges):

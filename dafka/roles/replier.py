@@ -1,4 +1,7 @@
-"""Answers FETCHes from wherever the records are, a chunk at a time, requestors taking turns."""
+"""Answers FETCHes from wherever the records are, a chunk at a time, requestors taking turns.
+
+While one chunk is being sent, the next one is being read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dafka.protocol import Reply, ReplyQueue, StorageFailed
 from dafka.records import RecordBatch
 from dafka.roles.node import Node
 
-CHUNK_RECORDS_MAX = 2000
+CHUNK_RECORDS_MAX = 10_000
 """Records sent before others, and what came in meanwhile, get their turn: a few milliseconds' worth."""
 
 REPORTS_MAX = 1000
@@ -47,22 +50,30 @@ class Replier:
 
     async def run(self) -> None:
         """Answers until cancelled."""
+        chunks, found = trio.open_memory_channel[wire.RecordRun](0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send, found)
+            while True:
+                await chunks.send(await self._next_chunk())
+
+    async def _next_chunk(self) -> wire.RecordRun:
         while True:
             reply = self._queue.next()
             if reply is None:
                 await self._idle.park()
                 continue
-            first_sequence = reply.next_sequence
-            count = min(reply.end_sequence - first_sequence, CHUNK_RECORDS_MAX)
+            count = min(reply.end_sequence - reply.next_sequence, CHUNK_RECORDS_MAX)
             try:
                 batch = await self._read(reply, count)
             except StorageError as error:
                 self._report(error)
                 batch = None
-            if batch is None:
-                self._queue.sent(reply, None)
-                continue
-            self._node.send([wire.RecordRun(batch, reply.requestor)])
-            self.records_sent += len(batch)
-            self._queue.sent(reply, batch.end_sequence)
-            await trio.lowlevel.checkpoint()
+            self._queue.advance(reply, None if batch is None else batch.end_sequence)
+            if batch is not None:
+                return wire.RecordRun(batch, reply.requestor)
+
+    async def _send(self, chunks: trio.MemoryReceiveChannel[wire.RecordRun]) -> None:
+        async for chunk in chunks:
+            await trio.lowlevel.checkpoint()  # the reading of the next one begins first
+            self._node.send([chunk])
+            self.records_sent += len(chunk.batch)

@@ -128,7 +128,7 @@ class Cluster:
             return
         while (reply := node.machine.replies.next()) is not None:
             run = self._read(node, reply, min(reply.end_sequence - reply.next_sequence, CHUNK))
-            node.machine.replies.sent(reply, None if run is None else run.end_sequence)
+            node.machine.replies.advance(reply, None if run is None else run.end_sequence)
             if run is not None:
                 self._publish(node, wire.RecordRun(run, reply.requestor))
 

@@ -28,16 +28,16 @@ def test_a_range_shrinks_until_it_is_sent() -> None:
     queue = ReplyQueue(10)
     assert queue.offer(fetch(5, 10))
     assert take(queue) == Reply(HELLO, "A", 5, 15)
-    queue.sent(take(queue), 9)
+    queue.advance(take(queue), 9)
     assert take(queue) == Reply(HELLO, "A", 9, 15)
-    queue.sent(take(queue), 15)
+    queue.advance(take(queue), 15)
     assert len(queue) == 0
 
 
 def test_a_range_ends_where_there_are_no_more_records() -> None:
     queue = ReplyQueue(10)
     queue.offer(fetch(5, 10))
-    queue.sent(take(queue), None)
+    queue.advance(take(queue), None)
     assert queue.next() is None
 
 
@@ -45,7 +45,7 @@ def test_a_range_ends_where_there_are_no_more_records() -> None:
 def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> None:
     queue = ReplyQueue(10)
     queue.offer(fetch(0, 10))
-    queue.sent(take(queue), 4)
+    queue.advance(take(queue), 4)
     queue.offer(fetch(sequence, count))
     assert take(queue) == Reply(HELLO, "A", 4, end)
     assert len(queue) == 1
@@ -54,7 +54,7 @@ def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> Non
 def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
     queue = ReplyQueue(10)
     queue.offer(fetch(0, 10))
-    queue.sent(take(queue), 4)
+    queue.advance(take(queue), 4)
     queue.offer(fetch(2, 5))
     assert take(queue) == Reply(HELLO, "A", 2, 10)
     assert len(queue) == 1
@@ -68,7 +68,7 @@ def test_asking_for_records_elsewhere_is_a_range_of_its_own() -> None:
     sent = []
     while (reply := queue.next()) is not None:
         sent.append((reply.next_sequence, reply.end_sequence))
-        queue.sent(reply, reply.end_sequence)
+        queue.advance(reply, reply.end_sequence)
     assert sent == [(0, 5), (50, 55), (20, 25)]
     assert len(queue) == 0
 
@@ -84,10 +84,10 @@ def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
     queue = ReplyQueue(10)
     queue.offer(fetch(0, 10))
     being_sent = take(queue)
-    queue.sent(being_sent, 4)
+    queue.advance(being_sent, 4)
     queue.offer(fetch(2, 5))
-    queue.sent(being_sent, 8)
-    queue.sent(being_sent, None)
+    queue.advance(being_sent, 8)
+    queue.advance(being_sent, None)
     assert take(queue) == Reply(HELLO, "A", 2, 10)
 
 
@@ -112,7 +112,7 @@ def test_requestors_take_turns() -> None:
     for sent in (3, 3, 3, 6, 6, 6):
         reply = take(queue)
         turns += reply.requestor
-        queue.sent(reply, sent)
+        queue.advance(reply, sent)
     assert turns == "ABCABC"
 
 
@@ -122,7 +122,7 @@ def test_a_full_queue_lets_newcomers_go_but_extends_what_it_has() -> None:
     assert queue.offer(fetch(0, 10, "B"))
     assert not queue.offer(fetch(0, 10, "C"))
     assert queue.offer(fetch(10, 10, "A"))
-    queue.sent(take(queue), 20)
+    queue.advance(take(queue), 20)
     assert queue.offer(fetch(0, 10, "C"))
 
 

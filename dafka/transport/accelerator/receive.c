@@ -158,6 +158,25 @@ static PyObject *header_key(const char *topic, size_t topic_size, const char *st
     return key;
 }
 
+/* The two of a run that has ended, for the next one: growing them anew each time is work for the system, too. */
+#define SPARE_BYTES_MAX (1 << 20)
+static Buffer spares[2];
+
+static void take_spare(Buffer *buffer, int which)
+{
+    *buffer = spares[which];
+    buffer->size = 0;
+    spares[which] = (Buffer){NULL, 0, 0};
+}
+
+static void give_up(Buffer *buffer, int which)
+{
+    if (spares[which].octets == NULL && buffer->capacity <= SPARE_BYTES_MAX)
+        spares[which] = *buffer;
+    else
+        free(buffer->octets);
+}
+
 static char *extend(Buffer *buffer, size_t size)
 {
     if (buffer->octets == NULL || buffer->capacity - buffer->size < size) {
@@ -207,6 +226,8 @@ static int begin_run(Gathering *gathering, const char *topic, size_t topic_size,
     run->first_sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
     run->header = PyBytes_FromStringAndSize(header, (Py_ssize_t)header_size);
     run->contents = is_packed ? NULL : PyList_New(0);
+    take_spare(&run->packed, 0);
+    take_spare(&run->lengths, 1);
     if (topic != NULL)
         run->topic = PyBytes_FromStringAndSize(topic, (Py_ssize_t)topic_size);
     if (run->header == NULL || (!is_packed && run->contents == NULL) || (topic != NULL && run->topic == NULL))
@@ -386,8 +407,8 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         Py_XDECREF(gathering.runs[index].topic);
         Py_XDECREF(gathering.runs[index].header);
         Py_XDECREF(gathering.runs[index].contents);
-        free(gathering.runs[index].packed.octets);
-        free(gathering.runs[index].lengths.octets);
+        give_up(&gathering.runs[index].packed, 0);
+        give_up(&gathering.runs[index].lengths, 1);
     }
     free(gathering.runs);
     Py_XDECREF(gathering.places);

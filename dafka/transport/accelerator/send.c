@@ -1,17 +1,24 @@
-/* Sending: lists of frames, and runs of records whose headers are written here. Large contents are lent to libzmq. */
+/* Sending: lists of frames, and runs of records whose headers are written here. What is not small is lent to libzmq. */
 
 #include "accelerator.h"
 
 #include <stdatomic.h>
 
-#define LOAN_BYTES_MIN 8192 /* smaller frames are copied, as libzmq does once more before it writes them */
+#define LOAN_BYTES_MIN 8192 /* smaller frames of a single message are copied */
+#define INLINE_BYTES_MAX 33 /* libzmq keeps such frames in the message itself */
+#define UNLOCKED_RECORDS_MIN 64 /* so many are worth giving the interpreter's lock away */
 
-/* A bytes object that libzmq reads where it lies. libzmq's threads give it back without the interpreter's lock: they
-   put it on a stack, and the next call that has the lock takes all of them. */
+/* Memory that libzmq reads where it lies: of an object, and a piece of its own. libzmq's threads give each frame back
+   without the interpreter's lock; the last one puts the loan on a stack, and the next call that has the lock takes all
+   of them. */
 typedef struct Loan {
     struct Loan *next;
-    PyObject *octets;
+    PyObject *owner;
+    char *piece;
+    atomic_size_t frames; /* not given back yet, and a share of the lender's */
 } Loan;
+
+#define LENDERS_SHARE (SIZE_MAX / 2)
 
 static _Atomic(Loan *) returned_loans;
 
@@ -21,12 +28,18 @@ static void write_sequence(char *octets, uint64_t sequence)
         octets[index] = (char)sequence;
 }
 
-static void return_loan(void *Py_UNUSED(data), void *hint)
+static void release_frames(Loan *loan, size_t count)
 {
-    Loan *loan = hint;
+    if (atomic_fetch_sub(&loan->frames, count) != count)
+        return;
     loan->next = atomic_load(&returned_loans);
     while (!atomic_compare_exchange_weak(&returned_loans, &loan->next, loan))
         ;
+}
+
+static void return_frame(void *Py_UNUSED(data), void *hint)
+{
+    release_frames(hint, 1);
 }
 
 void take_back_loans(void)
@@ -34,68 +47,97 @@ void take_back_loans(void)
     Loan *loan = atomic_exchange(&returned_loans, NULL);
     while (loan != NULL) {
         Loan *next = loan->next;
-        Py_DECREF(loan->octets);
+        Py_DECREF(loan->owner);
+        free(loan->piece);
         free(loan);
         loan = next;
     }
 }
 
-/* Sends a frame that has been made, or closes it. */
+/* A loan of an object's memory, and of a piece of this size; to be closed when all frames have been lent. */
+static Loan *open_loan(PyObject *owner, size_t piece_size)
+{
+    Loan *loan = malloc(sizeof *loan);
+    char *piece = piece_size > 0 ? malloc(piece_size) : NULL;
+    if (loan == NULL || (piece_size > 0 && piece == NULL)) {
+        free(loan);
+        free(piece);
+        PyErr_NoMemory();
+        return NULL;
+    }
+    Py_INCREF(owner);
+    loan->owner = owner;
+    loan->piece = piece;
+    atomic_init(&loan->frames, LENDERS_SHARE);
+    return loan;
+}
+
+static void close_loan(Loan *loan, size_t frames_lent)
+{
+    release_frames(loan, LENDERS_SHARE - frames_lent);
+}
+
+/* Sends a frame that has been made, or closes it. Gives 0, or libzmq's error number. */
 static int send_frame(State *state, void *socket, zmq_msg_t *frame, int flags)
 {
-    int sent = GOT_ONE;
-    while (sent == GOT_ONE && state->msg_send(frame, socket, ZMQ_DONTWAIT | flags) < 0) {
+    while (state->msg_send(frame, socket, ZMQ_DONTWAIT | flags) < 0) {
         int number = state->error_number();
-        if (number == EAGAIN) {
-            sent = GOT_NOTHING;
-        } else if (number != EINTR) {
-            raise_failure(state, number);
-            sent = FAILED;
-        } else if (PyErr_CheckSignals() < 0) {
-            sent = FAILED;
-        } else {
-            continue;
-        }
+        if (number == EINTR)
+            continue; /* nothing waits here: what the signal is for is seen soon enough */
         state->msg_close(frame);
+        return number;
     }
-    return sent;
+    return 0;
 }
 
 static int send_copy(State *state, void *socket, const char *data, size_t size, int flags)
 {
     zmq_msg_t frame;
-    if (state->msg_init_size(&frame, size) < 0) {
-        PyErr_NoMemory();
-        return FAILED;
-    }
+    if (state->msg_init_size(&frame, size) < 0)
+        return ENOMEM;
     memcpy(state->msg_data(&frame), data, size);
     return send_frame(state, socket, &frame, flags);
 }
 
-/* `data` lies in `octets`. */
-static int send_loan(State *state, void *socket, PyObject *octets, char *data, size_t size, int flags)
+/* Octets that belong to a loan; counted where libzmq will give them back. */
+static int send_lent(State *state, void *socket, Loan *loan, size_t *lent, char *data, size_t size, int flags)
 {
     zmq_msg_t frame;
-    Loan *loan = malloc(sizeof *loan);
-    if (loan == NULL || state->msg_init_data(&frame, data, size, return_loan, loan) < 0) {
-        free(loan);
-        PyErr_NoMemory();
-        return FAILED;
-    }
-    Py_INCREF(octets);
-    loan->octets = octets;
+    if (size <= INLINE_BYTES_MAX)
+        return send_copy(state, socket, data, size, flags);
+    if (state->msg_init_data(&frame, data, size, return_frame, loan) < 0)
+        return ENOMEM;
+    *lent += 1;
     return send_frame(state, socket, &frame, flags);
 }
 
-static int send_part(State *state, void *socket, PyObject *octets, char *data, size_t size, int flags)
-{
-    return size >= LOAN_BYTES_MIN ? send_loan(state, socket, octets, data, size, flags)
-                                  : send_copy(state, socket, data, size, flags);
-}
-
+/* A frame of a single message. */
 static int send_bytes(State *state, void *socket, PyObject *octets, int flags)
 {
-    return send_part(state, socket, octets, PyBytes_AsString(octets), (size_t)PyBytes_Size(octets), flags);
+    char *data = PyBytes_AsString(octets);
+    size_t size = (size_t)PyBytes_Size(octets), lent = 0;
+    if (size < LOAN_BYTES_MIN)
+        return send_copy(state, socket, data, size, flags);
+    Loan *loan = open_loan(octets, 0);
+    if (loan == NULL)
+        return ENOMEM;
+    int number = send_lent(state, socket, loan, &lent, data, size, flags);
+    close_loan(loan, lent);
+    return number;
+}
+
+/* What became of a message; where it FAILED, with an exception. */
+static int judge(State *state, int number)
+{
+    if (number == 0)
+        return GOT_ONE;
+    if (number == EAGAIN)
+        return GOT_NOTHING;
+    if (number == ENOMEM)
+        PyErr_NoMemory();
+    else
+        raise_failure(state, number);
+    return FAILED;
 }
 
 /* A tuple of bytes objects, so that nothing can go wrong once a message's first frame is on its way. */
@@ -123,23 +165,33 @@ static int send_message(State *state, void *socket, PyObject *message)
         PyErr_SetString(PyExc_IndexError, "a message has at least one frame");
         sent = FAILED;
     }
-    for (Py_ssize_t index = 0; index <= last && sent == GOT_ONE; index++)
-        sent = send_bytes(state, socket, PyTuple_GetItem(frames, index), index < last ? ZMQ_SNDMORE : 0);
+    for (Py_ssize_t index = 0; index <= last && sent == GOT_ONE; index++) {
+        int flags = index < last ? ZMQ_SNDMORE : 0;
+        sent = judge(state, send_bytes(state, socket, PyTuple_GetItem(frames, index), flags));
+    }
     Py_DECREF(frames);
     return sent;
 }
 
-/* What is written of a run: its contents are a tuple of bytes objects, or packed. */
 typedef struct {
-    PyObject *topic; /* or None */
-    char *header;
-    size_t header_size;
-    uint64_t sequence;
-    PyObject *listed;
-    PyObject *octets;
-    PyObject *lengths;
-    Py_ssize_t count;
+    char *data;
+    size_t size;
+} Octets;
+
+/* What is written of a run. Everything but `contents` lies in memory that belongs to the loan. */
+typedef struct {
+    Octets topic; /* NULL where the header is the first frame */
+    Octets headers; /* room for all, one behind the other; `size` is one's */
+    Octets stem;
+    Octets *contents;
+    size_t count;
+    uint64_t first_sequence;
 } Records;
+
+static Octets octets_of(PyObject *bytes)
+{
+    return (Octets){PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes)};
+}
 
 static size_t read_length(const char *octets)
 {
@@ -149,100 +201,151 @@ static size_t read_length(const char *octets)
     return length;
 }
 
-/* Reads the contents, and sees that what is packed is whole. */
-static int read_contents(State *state, PyObject *contents, Records *records)
+static Octets *allocate_contents(size_t count)
 {
-    if ((PyObject *)Py_TYPE(contents) != state->packed_class) {
-        records->listed = as_frames(contents);
-        records->count = records->listed == NULL ? 0 : PyTuple_Size(records->listed);
-        return records->listed == NULL ? -1 : 0;
-    }
-    records->octets = PyObject_GetAttr(contents, state->octets_name);
-    records->lengths = PyObject_GetAttr(contents, state->lengths_name);
-    if (records->octets == NULL || records->lengths == NULL)
-        return -1;
-    if (!PyBytes_Check(records->octets) || !PyBytes_Check(records->lengths)) {
+    Octets *contents = malloc((count ? count : 1) * sizeof *contents);
+    if (contents == NULL)
+        PyErr_NoMemory();
+    return contents;
+}
+
+/* Finds the contents in a tuple of bytes objects. */
+static int find_listed(PyObject *listed, Records *records)
+{
+    records->count = (size_t)PyTuple_Size(listed);
+    records->contents = allocate_contents(records->count);
+    for (size_t index = 0; records->contents != NULL && index < records->count; index++)
+        records->contents[index] = octets_of(PyTuple_GetItem(listed, (Py_ssize_t)index));
+    return records->contents == NULL ? -1 : 0;
+}
+
+/* Finds them in octets, by their lengths, which must add up. */
+static int find_packed(PyObject *octets, PyObject *lengths, Records *records)
+{
+    if (!PyBytes_Check(octets) || !PyBytes_Check(lengths)) {
         PyErr_SetString(PyExc_TypeError, "packed contents are bytes");
         return -1;
     }
-    records->count = PyBytes_Size(records->lengths) / LENGTH_BYTES;
-    const char *lengths = PyBytes_AsString(records->lengths);
-    size_t size = 0;
-    for (Py_ssize_t index = 0; index < records->count; index++)
-        size += read_length(lengths + LENGTH_BYTES * index);
-    if (size != (size_t)PyBytes_Size(records->octets)) {
+    Octets rest = octets_of(octets);
+    records->count = (size_t)PyBytes_Size(lengths) / LENGTH_BYTES;
+    records->contents = allocate_contents(records->count);
+    if (records->contents == NULL)
+        return -1;
+    for (size_t index = 0; index < records->count; index++) {
+        size_t size = read_length(PyBytes_AsString(lengths) + LENGTH_BYTES * index);
+        if (size > rest.size) {
+            rest.size = 1;
+            break;
+        }
+        records->contents[index] = (Octets){rest.data, size};
+        rest.data += size;
+        rest.size -= size;
+    }
+    if (rest.size != 0) {
         PyErr_SetString(PyExc_ValueError, "the lengths of packed contents do not add up");
         return -1;
     }
     return 0;
 }
 
-static int send_records(State *state, void *socket, const Records *records, Py_ssize_t *sent_count)
+/* Finds a run's contents; gives the object that they lie in, or NULL. */
+static PyObject *find_contents(State *state, PyObject *contents, Records *records)
 {
-    char *packed = records->listed == NULL ? PyBytes_AsString(records->octets) : NULL;
-    const char *lengths = records->listed == NULL ? PyBytes_AsString(records->lengths) : NULL;
-    for (Py_ssize_t index = 0; index < records->count; index++) {
-        write_sequence(records->header + records->header_size - SEQUENCE_BYTES, records->sequence + (uint64_t)index);
-        int sent = GOT_ONE;
-        if (records->topic != Py_None)
-            sent = send_bytes(state, socket, records->topic, ZMQ_SNDMORE);
-        if (sent == GOT_ONE)
-            sent = send_copy(state, socket, records->header, records->header_size, ZMQ_SNDMORE);
-        if (records->listed != NULL) {
-            if (sent == GOT_ONE)
-                sent = send_bytes(state, socket, PyTuple_GetItem(records->listed, index), 0);
-        } else {
-            size_t size = read_length(lengths + LENGTH_BYTES * index);
-            if (sent == GOT_ONE)
-                sent = send_part(state, socket, records->octets, packed, size, 0);
-            packed += size;
-        }
-        if (sent == FAILED)
-            return -1;
-        *sent_count += sent;
+    if ((PyObject *)Py_TYPE(contents) != state->packed_class) {
+        PyObject *listed = as_frames(contents);
+        if (listed != NULL && find_listed(listed, records) < 0)
+            Py_CLEAR(listed);
+        return listed;
+    }
+    PyObject *octets = PyObject_GetAttr(contents, state->octets_name);
+    PyObject *lengths = PyObject_GetAttr(contents, state->lengths_name);
+    if (octets == NULL || lengths == NULL || find_packed(octets, lengths, records) < 0)
+        Py_CLEAR(octets);
+    Py_XDECREF(lengths);
+    return octets;
+}
+
+/* Sends all; gives 0, or the error number of one that failed. Needs no interpreter. */
+static int send_records(State *state, void *socket, const Records *records, Loan *loan, size_t *lent, size_t *sent)
+{
+    for (size_t index = 0; index < records->count; index++) {
+        char *header = records->headers.data + index * records->headers.size;
+        Octets content = records->contents[index];
+        int number = 0;
+        memcpy(header, records->stem.data, records->stem.size);
+        write_sequence(header + records->stem.size, records->first_sequence + index);
+        if (records->topic.data != NULL)
+            number = send_lent(state, socket, loan, lent, records->topic.data, records->topic.size, ZMQ_SNDMORE);
+        if (number == 0)
+            number = send_lent(state, socket, loan, lent, header, records->headers.size, ZMQ_SNDMORE);
+        if (number == 0)
+            number = send_lent(state, socket, loan, lent, content.data, content.size, 0);
+        if (number != 0 && number != EAGAIN)
+            return number;
+        *sent += number == 0;
     }
     return 0;
 }
 
-static int send_run(State *state, void *socket, PyObject *run, Py_ssize_t *sent_count)
+/* Lends what the run is made of, and sends it. */
+static int lend_records(State *state, void *socket, PyObject *topic, PyObject *owner, Records *records, size_t *sent)
+{
+    size_t topic_size = topic == Py_None ? 0 : (size_t)PyBytes_Size(topic), lent = 0;
+    records->headers.size = records->stem.size + SEQUENCE_BYTES;
+    Loan *loan = open_loan(owner, topic_size + records->count * records->headers.size + 1);
+    if (loan == NULL)
+        return -1;
+    records->headers.data = loan->piece + topic_size;
+    if (topic != Py_None) {
+        records->topic = (Octets){loan->piece, topic_size};
+        memcpy(loan->piece, PyBytes_AsString(topic), topic_size);
+    }
+    int number;
+    if (records->count < UNLOCKED_RECORDS_MIN) {
+        number = send_records(state, socket, records, loan, &lent, sent);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        number = send_records(state, socket, records, loan, &lent, sent);
+        Py_END_ALLOW_THREADS
+    }
+    close_loan(loan, lent);
+    return judge(state, number) == FAILED ? -1 : 0;
+}
+
+static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
 {
     int result = -1;
-    Records records = {.topic = PyObject_GetAttr(run, state->topic_frame_name)};
+    Records records = {.contents = NULL};
+    PyObject *topic = PyObject_GetAttr(run, state->topic_frame_name);
     PyObject *stem = PyObject_GetAttr(run, state->stem_name);
     PyObject *first = PyObject_GetAttr(run, state->first_sequence_name);
     PyObject *contents = PyObject_GetAttr(run, state->contents_name);
-    if (records.topic == NULL || stem == NULL || first == NULL || contents == NULL
-        || read_contents(state, contents, &records) < 0)
+    PyObject *owner = NULL;
+    if (topic == NULL || stem == NULL || first == NULL || contents == NULL)
         goto done;
-    if (!PyBytes_Check(stem) || !(records.topic == Py_None || PyBytes_Check(records.topic))) {
+    if (!PyBytes_Check(stem) || !(topic == Py_None || PyBytes_Check(topic))) {
         PyErr_SetString(PyExc_TypeError, "the topic frame and the stem of a run are bytes");
         goto done;
     }
-    records.sequence = PyLong_AsUnsignedLongLong(first);
-    if (records.sequence == UINT64_MAX && PyErr_Occurred())
+    records.stem = octets_of(stem);
+    records.first_sequence = PyLong_AsUnsignedLongLong(first);
+    if (records.first_sequence == UINT64_MAX && PyErr_Occurred())
         goto done;
-    if (records.count > 0 && (uint64_t)records.count - 1 > UINT64_MAX - records.sequence) {
+    owner = find_contents(state, contents, &records);
+    if (owner == NULL)
+        goto done;
+    if (records.count > 0 && records.count - 1 > UINT64_MAX - records.first_sequence) {
         PyErr_SetString(PyExc_OverflowError, "the run goes beyond the last sequence that a header can hold");
         goto done;
     }
-    size_t stem_size = (size_t)PyBytes_Size(stem);
-    records.header_size = stem_size + SEQUENCE_BYTES;
-    records.header = malloc(records.header_size);
-    if (records.header == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    memcpy(records.header, PyBytes_AsString(stem), stem_size);
-    result = send_records(state, socket, &records, sent_count);
+    result = lend_records(state, socket, topic, owner, &records, sent);
 done:
-    free(records.header);
-    Py_XDECREF(records.topic);
-    Py_XDECREF(records.listed);
-    Py_XDECREF(records.octets);
-    Py_XDECREF(records.lengths);
+    free(records.contents);
+    Py_XDECREF(topic);
     Py_XDECREF(stem);
     Py_XDECREF(first);
     Py_XDECREF(contents);
+    Py_XDECREF(owner);
     return result;
 }
 
@@ -257,7 +360,7 @@ PyObject *accelerator_send(PyObject *module, PyObject *arguments)
     if (iterator == NULL)
         return NULL;
     take_back_loans();
-    Py_ssize_t count = 0;
+    size_t count = 0;
     PyObject *item;
     while ((item = PyIter_Next(iterator)) != NULL) {
         int failed;
@@ -273,5 +376,5 @@ PyObject *accelerator_send(PyObject *module, PyObject *arguments)
             break;
     }
     Py_DECREF(iterator);
-    return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(count);
+    return PyErr_Occurred() ? NULL : PyLong_FromSize_t(count);
 }
