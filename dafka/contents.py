@@ -116,3 +116,9 @@ def count_within(contents: Sequence[bytes], bytes_max: int) -> int:
         contents.ends if isinstance(contents, PackedContents) else list(accumulate(map(len, contents), initial=0))
     )
     return bisect_right(ends, bytes_max) - 1
+
+
+def take_within(contents: Sequence[bytes], start: int, count_max: int, bytes_max: int) -> Sequence[bytes]:
+    """Contents from `start` on: at most so many, of at most so many octets together, but at least one."""
+    part = contents[start : start + count_max]
+    return part if count_bytes(part) <= bytes_max else part[: max(count_within(part, bytes_max), 1)]

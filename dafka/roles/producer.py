@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from dafka.config import Config
+from dafka.contents import count_bytes, take_within
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
 from dafka.groups import single_exception
 from dafka.protocol import ProducerMachine, Reply, StorageFailed
@@ -20,8 +21,11 @@ from dafka.roles.replier import Replier
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
-RUN_RECORDS_MAX = 1000
+RUN_RECORDS_MAX = 4000
 """Records published before what came in meanwhile gets its turn: a few milliseconds' worth."""
+
+RUN_BYTES_MAX = 2**20
+"""Likewise, in octets: so much more than the limit may be unacknowledged."""
 
 SPOOL_TRIM_RECORDS = 10_000
 """Acknowledged records that stay in a spool before they are trimmed together."""
@@ -90,15 +94,17 @@ class Producer:
         Waits while too much is unacknowledged. Cancelled, it has published some first part of the records.
         Raises as `send` does.
         """
-        for content in contents:
-            if type(content) is not bytes:
-                raise WireError("content", f"bytes, not {type(content).__name__}")
-            if len(content) > self._content_bytes_max:
-                raise WireError("content", f"at most {self._content_bytes_max} octets, not {len(content)}")
+        for kind in {*map(type, contents)} - {bytes}:
+            raise WireError("content", f"bytes, not {kind.__name__}")
+        if (longest := max(map(len, contents), default=0)) > self._content_bytes_max:
+            raise WireError("content", f"at most {self._content_bytes_max} octets, not {longest}")
         async with self._sending:
             first_sequence = self._machine.next_sequence
-            for start in range(0, len(contents), RUN_RECORDS_MAX):
-                await self._send_run(contents[start : start + RUN_RECORDS_MAX])
+            start = 0
+            while start < len(contents):
+                run = take_within(contents, start, RUN_RECORDS_MAX, RUN_BYTES_MAX)
+                await self._send_run(run)
+                start += len(run)
             return range(first_sequence, self._machine.next_sequence)
 
     async def wait_stored(self) -> None:
@@ -174,7 +180,7 @@ class Producer:
                 await self._spool.append([RecordBatch(self.partition, self._machine.next_sequence, contents)])
         self._node.act(self._machine.publish(contents, trio.current_time()))
         self._records += len(contents)
-        self._bytes += sum(map(len, contents))
+        self._bytes += count_bytes(contents)
 
     def _check_open(self) -> None:
         if self._is_closed:

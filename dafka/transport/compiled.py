@@ -26,6 +26,7 @@ class CompiledLoops:
     """The loops over `_accelerator`, connected to libzmq."""
 
     name = "compiled"
+    receive_count_max = 4000
 
     def __init__(self, module: Any) -> None:
         self._receive = module.receive

@@ -26,7 +26,10 @@ class Loops(Protocol):
 
     Attributes:
         name: what `dafka --version` calls them.
+        receive_count_max: messages to be drained in one call, a few milliseconds' work; then others get their turn.
     """
+
+    receive_count_max: int
 
     @property
     def name(self) -> str:

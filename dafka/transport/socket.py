@@ -21,11 +21,14 @@ from dafka.errors import AddressInUseError, TransportError
 from dafka.transport.loops import choose_loops
 from dafka.wire.batch import FrameRun
 
-RECEIVE_COUNT_MAX = 1000
-"""Messages drained in one call; then other tasks get their turn."""
-
 RECEIVE_BYTES_MAX = 16 * 1024 * 1024
 """Octets drained in one call, with what keeping each frame costs; the message that reaches them is the last."""
+
+STREAM_COUNT_MIN = 50
+"""So many records at once are part of a stream: libzmq hands over eight kilobytes at a time."""
+
+GATHER_S = 0.001
+"""While messages stream in, how long more are left to gather: waking up for a few at a time costs more than they do."""
 
 _Item = TypeVar("_Item")
 
@@ -176,12 +179,12 @@ class Socket(BaseSocket):
     """One ZeroMQ socket, owned by one node. Only one task may receive at a time; any may send."""
 
     async def receive_many(self) -> list[list[bytes]]:
-        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
+        """Waits for messages and drains up to `Loops.receive_count_max` of them. A checkpoint."""
         return await self._receive(self.receive_nowait)
 
     def receive_nowait(self) -> list[list[bytes]]:
-        """The messages that are here, up to `RECEIVE_COUNT_MAX` and `RECEIVE_BYTES_MAX`."""
-        return self._loops.receive(self._socket, RECEIVE_COUNT_MAX, RECEIVE_BYTES_MAX)
+        """The messages that are here, up to `Loops.receive_count_max` and `RECEIVE_BYTES_MAX`."""
+        return self._loops.receive(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
 
 
 class RunSocket(BaseSocket):
@@ -190,13 +193,23 @@ class RunSocket(BaseSocket):
     A run stands where the first of its messages stood.
     """
 
+    _is_streaming = False
+
     async def receive_many(self) -> list[list[bytes] | FrameRun]:
-        """Waits for messages and drains up to `RECEIVE_COUNT_MAX` of them. A checkpoint."""
-        return await self._receive(self.receive_nowait)
+        """Waits for messages and drains up to `Loops.receive_count_max` of them. A checkpoint.
+
+        Where they stream in and this is the faster end, it lets some gather.
+        """
+        if self._is_streaming:
+            await trio.sleep(GATHER_S)
+        items = await self._receive(self.receive_nowait)
+        count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
+        self._is_streaming = STREAM_COUNT_MIN <= count < self._loops.receive_count_max
+        return items
 
     def receive_nowait(self) -> list[list[bytes] | FrameRun]:
-        """The messages that are here, up to `RECEIVE_COUNT_MAX` and `RECEIVE_BYTES_MAX`."""
-        return self._loops.receive_runs(self._socket, RECEIVE_COUNT_MAX, RECEIVE_BYTES_MAX)
+        """The messages that are here, up to `Loops.receive_count_max` and `RECEIVE_BYTES_MAX`."""
+        return self._loops.receive_runs(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
 
 
 def _reason(error: zmq.ZMQError) -> str:

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_traffic import Frames, Reference, traffic
 
-from dafka.contents import PackedContents
+from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
 from dafka.transport import choose_loops, compiled, loops
@@ -34,7 +34,8 @@ needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPIL
 
 
 @pytest.fixture(
-    params=[pytest.param(COMPILED, marks=needs_compiled, id="compiled"), pytest.param(PureLoops(), id="pure")]
+    scope="module",
+    params=[pytest.param(COMPILED, marks=needs_compiled, id="compiled"), pytest.param(PureLoops(), id="pure")],
 )
 def each(request: pytest.FixtureRequest) -> Loops:
     found: Loops = request.param
@@ -72,14 +73,13 @@ def records(dialect: Dialect, first: int, count: int, address: str = "P") -> lis
 # Receiving
 
 
-def check_received(messages: Sequence[Frames]) -> None:
-    """Plain, both give the same; gathered, what the codec makes of the messages one by one."""
-    assert not isinstance(COMPILED, str)
+def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
+    """Plain, they come as they are; gathered, as what the codec makes of them one by one."""
     with joined() as (near, far):
         send_raw(near, messages)
-        assert COMPILED.receive(far, len(messages) + 1, BYTES_MAX) == [list(frames) for frames in messages]
+        assert loops.receive(far, len(messages) + 1, BYTES_MAX) == [list(frames) for frames in messages]
         send_raw(near, messages)
-        items = COMPILED.receive_runs(far, len(messages) + 1, BYTES_MAX)
+        items = loops.receive_runs(far, len(messages) + 1, BYTES_MAX)
         assert received(far) == []
     assert sorted(map(list, expand(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
@@ -87,11 +87,10 @@ def check_received(messages: Sequence[Frames]) -> None:
     assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
 
 
-@needs_compiled
 @settings(max_examples=150, deadline=None)
 @given(drained=traffic())
-def test_gathered_records_are_what_the_codec_reads(drained: list[Frames]) -> None:
-    check_received([frames for frames in drained if frames])
+def test_gathered_records_are_what_the_codec_reads(each: Loops, drained: list[Frames]) -> None:
+    check_received(each, [frames for frames in drained if frames])
 
 
 HOSTILE = st.lists(
@@ -109,11 +108,10 @@ HOSTILE = st.lists(
 )
 
 
-@needs_compiled
 @settings(max_examples=150, deadline=None)
 @given(messages=HOSTILE)
-def test_hostile_frames_come_whole_and_are_judged_as_by_the_codec(messages: list[list[bytes]]) -> None:
-    check_received(messages)
+def test_hostile_frames_come_whole_and_are_judged_as_by_the_codec(each: Loops, messages: list[list[bytes]]) -> None:
+    check_received(each, messages)
 
 
 @needs_compiled
@@ -122,8 +120,8 @@ def test_interleaved_partitions_are_gathered_where_each_began(dialect: Dialect) 
     streams = [records(dialect, 10 * number, 40, f"P{number}") for number in range(30)]
     head = encode(Head("P", "t", 3), dialect)
     messages = [*streams[0][:1], head, *(frames for step in zip(*streams, strict=True) for frames in step)]
-    check_received(messages)
     assert not isinstance(COMPILED, str)
+    check_received(COMPILED, messages)
     with joined() as (near, far):
         send_raw(near, messages)
         items = COMPILED.receive_runs(far, len(messages), BYTES_MAX)
@@ -131,9 +129,26 @@ def test_interleaved_partitions_are_gathered_where_each_began(dialect: Dialect) 
     assert len(items) == 32
 
 
-@needs_compiled
-def test_the_last_sequence_ends_a_run() -> None:
-    check_received([*records(Dialect.RFC46, NUMBER_8_MAX - 1, 2), *records(Dialect.RFC46, 0, 2)])
+def test_the_last_sequence_ends_a_run(each: Loops) -> None:
+    check_received(each, [*records(Dialect.RFC46, NUMBER_8_MAX - 1, 2), *records(Dialect.RFC46, 0, 2)])
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_contents_of_all_sizes_are_gathered_and_stay_themselves(each: Loops, dialect: Dialect) -> None:
+    random = Random(2)
+    sizes = [0, 0, 1, 100, 100, 4096, 4097, 9000, 0, 70_000, 5, 5]
+    check_received(
+        each,
+        [encode(Record("P", "t", 7 + number, random.randbytes(size)), dialect) for number, size in enumerate(sizes)],
+    )
+
+
+def test_records_that_follow_each_other_come_as_one(each: Loops) -> None:
+    with joined() as (near, far):
+        send_raw(near, records(Dialect.RFC46, 0, 500))
+        items = each.receive_runs(far, 1000, BYTES_MAX)
+    assert len(items) <= 2
+    assert isinstance(items[-1], FrameRun)
 
 
 def test_message_of_thousands_of_frames_comes_whole(each: Loops) -> None:
@@ -177,10 +192,11 @@ def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dia
     contents = [random.randbytes(size) for size in (0, 1, 29, 30, 33, 34, 100, 9000, 70_000, 1_100_000)]
     run = RecordRun(RecordBatch(Partition("t", "P" * 32), NUMBER_8_MAX - 9, contents))
     direct = RecordRun(RecordBatch(Partition("t", "P"), 255, tuple(contents[:3])), "R")
-    encoded = BatchEncoder(dialect).encode([run, Head("P", "t", 3), direct])
+    packed = RecordRun(RecordBatch(Partition("t" * 40, "P"), 3, pack(contents * 20)), "R")
+    encoded = BatchEncoder(dialect).encode([run, Head("P", "t", 3), direct, packed])
     expected = [list(frames) for frames in expand(encoded)]
     with joined() as (near, far):
-        assert each.send(near, iter(encoded)) == len(expected) == 14
+        assert each.send(near, iter(encoded)) == len(expected) == 214
         assert received(far) == expected
         assert each.send(near, []) == 0
 
@@ -212,6 +228,10 @@ def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
         (FrameRun(None, b"M", -1, [b"0"]), OverflowError),
         (FrameRun(None, b"M", NUMBER_8_MAX, [b"0", b"1"]), OverflowError),
         (FrameRun(None, b"M", 0, None), TypeError),  # type: ignore[arg-type]
+        (FrameRun(None, b"M", 0, PackedContents(b"abc", (2).to_bytes(4, "big"))), ValueError),
+        (FrameRun(None, b"M", 0, PackedContents(b"abc", (4).to_bytes(4, "big"))), ValueError),
+        (FrameRun(None, b"M", 0, PackedContents("abc", (3).to_bytes(4, "big"))), TypeError),  # type: ignore[arg-type]
+        (FrameRun(None, b"M", NUMBER_8_MAX, pack([b"0", b"1"])), OverflowError),
     ],
 )
 def test_what_is_no_message_is_refused_before_any_of_it_is_sent(message: Any, kind: type[Exception]) -> None:
@@ -264,11 +284,12 @@ def test_memory_and_references_are_given_back() -> None:
     assert not isinstance(COMPILED, str)
     content, topic, stem = bytes(100), b"M" + bytes(50), bytes(60)
     run = FrameRun(topic, stem, 7, [content] * 500)
-    counted = (content, topic, stem, run.contents, FrameRun)
+    packed = pack([content] * 100)
+    counted = (content, topic, stem, run.contents, packed.octets, packed.lengths, FrameRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
-            COMPILED.send(socket, [run, [topic, stem], [b"x"] * 5])
+            COMPILED.send(socket, [run, FrameRun(None, stem, 0, packed), [topic, stem], [b"x"] * 5])
             COMPILED.receive_runs(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
                 COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]

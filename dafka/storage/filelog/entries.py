@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from dafka.contents import LENGTH_BYTES, PackedContents, count_bytes, count_within, pack
+from dafka.contents import LENGTH_BYTES, PackedContents, pack, take_within
 from dafka.errors import StorageError
 from dafka.records import Partition
 
@@ -151,12 +151,8 @@ def check_run(partition: Partition, run: Run, *, is_large: bool = False) -> None
 
 def _split(run: Run) -> Iterator[Run]:
     """Runs that an entry may hold."""
-    if len(run.contents) <= ENTRY_RECORDS_MAX and count_bytes(run.contents) <= ENTRY_BYTES_MAX:
-        yield run
-        return
     start = 0
     while start < len(run.contents):
-        part = run.contents[start : start + ENTRY_RECORDS_MAX]
-        part = part[: max(count_within(part, ENTRY_BYTES_MAX), 1)]
+        part = take_within(run.contents, start, ENTRY_RECORDS_MAX, ENTRY_BYTES_MAX)
         yield Run(run.first_sequence + start, part, run.stored_at)
         start += len(part)

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 
-from dafka.contents import PackedContents, count_bytes, count_within, pack
+from dafka.contents import PackedContents, pack, take_within
 from dafka.errors import StorageError
 from dafka.records import RecordBatch
 from dafka.storage.base import PartitionInfo
@@ -104,12 +104,8 @@ def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, sto
 
 
 def _chunks(contents: Sequence[bytes]) -> Iterator[PackedContents]:
-    if len(contents) <= INSERT_RECORDS_MAX and count_bytes(contents) <= INSERT_BYTES_MAX:
-        yield pack(contents)
-        return
     start = 0
     while start < len(contents):
-        rest = contents[start : start + INSERT_RECORDS_MAX]
-        chunk = rest[: max(count_within(rest, INSERT_BYTES_MAX), 1)]
+        chunk = take_within(contents, start, INSERT_RECORDS_MAX, INSERT_BYTES_MAX)
         yield pack(chunk)
         start += len(chunk)
