@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from cli_harness import Dafka
+from cli_harness import Dafka, wait_until
 
 LINES = [f"{sequence}\n" for sequence in range(500)]
 
@@ -13,7 +13,12 @@ def test_consume_tells_which_records_are_gone(dafka: Dafka) -> None:
     config.write_text("[store]\nretention_interval_ms = 20\n")
     up = dafka.start_up("--storage", "memory:", "--retain-records", "100", "--config", str(config), "-v")
     assert dafka.node("produce", "hello", stdin="".join(LINES).encode()).status == 0
-    up.wait_errors("retention dropped 400 records of 1 partition")
+
+    def look() -> bool | None:
+        dropped = re.findall(r"retention dropped (\d+) records of 1 partition", up.errors)
+        return sum(map(int, dropped)) == 400 or None
+
+    wait_until(look, lambda: up.errors)
     ended = dafka.node("consume", "hello", "--from-beginning", "--count", "100")
     assert (ended.status, ended.output) == (0, "".join(LINES[400:]).encode())
     (line,) = ended.errors.splitlines()

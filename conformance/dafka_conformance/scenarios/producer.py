@@ -100,8 +100,10 @@ async def contents_of_any_octets(stage: Stage) -> None:
 
 @SCENARIOS.add("producer.large-content", "record.any-size", needs=FED, is_heavy=True)
 async def large_content(stage: Stage) -> None:
-    """A record's content may have 64 MiB."""
+    """A record's content may have 64 MiB. A producer may wait for its ACK before it publishes more."""
     content = b"abcdefgh" * (8 * MIB)
+    store = await stage.join("S")
+    about: dict[str, Value] = {"address": store.address, "subject": stage.topic}
     with trio.move_on_after(LARGE_S * stage.patience):
         await stage.feed([content, b"after"])
     for sequence, expected in enumerate([content, b"after"]):
@@ -111,6 +113,7 @@ async def large_content(stage: Stage) -> None:
         assert heard is not None
         stage.check_alive("record.any-size")
         expect_content(stage, heard.message, expected)
+        await stage.say(store, "ACK", stage.address, **about, sequence=sequence)
 
 
 async def _publish_on(stage: Stage, clause: str) -> None:

@@ -85,9 +85,10 @@ async def any_content(stage: Stage) -> None:
 
 @SCENARIOS.add("store.large-content", "record.any-size", is_heavy=True)
 async def large_content(stage: Stage) -> None:
-    """A record's content may have 64 MiB."""
+    """A record's content may have 64 MiB. What is too much at once, the store may fetch."""
     producer, consumer = await stage.join("P"), await stage.join("C")
     partition = producer.partition
+    producer.answers = True
     partition.add(0, b"before it")
     partition.add(1, b"%b" * 4 % (b"large", b"\0" * (_LARGE_OCTETS // 2), b"content", b"\n" * (_LARGE_OCTETS // 2)))
     partition.add(2, b"after it")
@@ -109,6 +110,7 @@ async def load(stage: Stage) -> None:
     async with trio.open_nursery() as nursery:
         for producer in producers:
             await stage.reach(producer, "RECORD", producer.topic)
+            producer.answers = True
         for producer in producers:
             nursery.start_soon(producer.say_records, range(_LOAD_RECORDS))
     for producer in producers:
@@ -143,6 +145,7 @@ async def catch_up(stage: Stage) -> None:
 async def answers_many(stage: Stage) -> None:
     """A store answers a FETCH of 250,000 records with all of them, in order."""
     producer, consumer = await stage.join("P"), await stage.join("C")
+    producer.answers = True
     last = _CATCH_UP_RECORDS - 1
     await save(stage, producer, 0, last, seconds=_VOLUME_S)
     await fetch_back(stage, consumer, producer.partition, 0, last, seconds=_VOLUME_S)

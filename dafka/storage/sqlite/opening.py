@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from sqlite_utils import Database
 
 from dafka.errors import StorageError, StorageFormatError
 from dafka.storage.base import Storage
 from dafka.storage.sqlite.connection import connect, refuse_other, storage_errors
-from dafka.storage.sqlite.schema import SCHEMA_VERSION, migrations, read_version
+from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.support import one_of, parse_place, writer_lock
 
@@ -50,7 +49,9 @@ def _open(path: str, synchronous: str | None) -> SqliteStorage:
             if not read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 if version < SCHEMA_VERSION:
-                    migrations.apply(Database(connection))
+                    from dafka.storage.sqlite.migrations import migrate  # noqa: PLC0415 (see there)
+
+                    migrate(connection)
                     version = SCHEMA_VERSION
         storage = SqliteStorage(path, open_connection, version, synchronous)
         try:
