@@ -10,7 +10,7 @@ import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import overload
 
 LENGTH_BYTES = 4
@@ -38,7 +38,7 @@ class PackedContents(Sequence[bytes]):
     def __iter__(self) -> Iterator[bytes]:
         octets = self.octets
         if length := self.common_length():
-            return iter(struct.unpack(f"{length}s" * len(self), octets))
+            return chain.from_iterable(struct.iter_unpack(f"{length}s", octets))
         return (octets[start:end] for start, end in pairwise(self.ends))
 
     @overload

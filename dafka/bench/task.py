@@ -7,6 +7,7 @@ tell when it was made (`time.perf_counter_ns`, which all processes of a Linux ma
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import attrs
 
@@ -14,6 +15,8 @@ SEQUENCE_DIGITS = 10
 STAMP_DIGITS = 20
 STAMPED_SIZE_MIN = SEQUENCE_DIGITS + STAMP_DIGITS
 TOPIC = "bench"
+CHUNK_BYTES_MAX = 16 * 2**20
+PREPARED_BYTES_MAX = 64 * 2**20
 
 
 @attrs.frozen(kw_only=True)
@@ -55,6 +58,15 @@ class Task:
         """The contents of records from a sequence on, none beyond the last one."""
         template = b"%%0%dd" % SEQUENCE_DIGITS + b"." * (self.size - SEQUENCE_DIGITS)
         return [template % sequence for sequence in range(first, min(first + count, self.records))]
+
+    def chunks(self, count_max: int) -> Iterable[list[bytes]]:
+        """All contents, at most so many or 16 MiB at a time: made here and now, unless that is too much to keep.
+
+        What a producer sends is there before the clock starts: making it takes longer than sending it.
+        """
+        count = max(1, min(count_max, CHUNK_BYTES_MAX // self.size))
+        made = (self.contents(first, count) for first in range(0, self.records, count))
+        return list(made) if self.records * self.size <= PREPARED_BYTES_MAX else made
 
     def stamped_contents(self, first: int, count: int, now: int) -> list[bytes]:
         """Likewise, made at a time in nanoseconds."""

@@ -38,6 +38,7 @@ async def _wait_go(control: Control) -> None:
 
 
 async def _produce(task: Task, control: Control) -> None:
+    chunks = task.chunks(CHUNK_RECORDS)
     if task.is_late:
         await _wait_go(control)
     first = time.perf_counter_ns()
@@ -52,9 +53,8 @@ async def _produce(task: Task, control: Control) -> None:
                 await stream.publish_async(TOPIC, content)
             await asyncio.sleep(TICK_S)
     else:
-        count = max(1, min(CHUNK_RECORDS, 16 * 2**20 // task.size))
-        for start in range(0, task.records, count):
-            for content in task.contents(start, count):
+        for contents in chunks:
+            for content in contents:
                 await stream.publish_async(TOPIC, content)
     await stream.publish_async_completed()
     last = time.perf_counter_ns()

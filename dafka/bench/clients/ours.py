@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import trio
 
@@ -50,6 +51,7 @@ async def _wait_go(control: Control) -> None:
 
 
 async def _produce(task: Task, control: Control) -> None:
+    chunks = task.chunks(CHUNK_RECORDS)
     if task.is_late:
         await _wait_go(control)
     first = time.perf_counter_ns()
@@ -58,15 +60,14 @@ async def _produce(task: Task, control: Control) -> None:
             await producer.wait_settled()
             await _wait_go(control)
             first = time.perf_counter_ns()
-        await (_send_paced(producer, task) if task.rate else _send(producer, task))
+        await (_send_paced(producer, task) if task.rate else _send(producer, chunks))
         await producer.wait_stored()
         control.done(first=first, last=time.perf_counter_ns())
 
 
-async def _send(producer: Producer, task: Task) -> None:
-    count = max(1, min(CHUNK_RECORDS, 16 * 2**20 // task.size))
-    for start in range(0, task.records, count):
-        await producer.send_many(task.contents(start, count))
+async def _send(producer: Producer, chunks: Iterable[list[bytes]]) -> None:
+    for contents in chunks:
+        await producer.send_many(contents)
 
 
 async def _send_paced(producer: Producer, task: Task) -> None:

@@ -19,6 +19,7 @@ DRAIN_RECORDS_MAX = 1000
 
 def produce(task: Task, control: Control) -> None:
     """Sends once all receivers are there, and waits until each has all."""
+    chunks = task.chunks(CHUNK_RECORDS)
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, context.socket(zmq.PULL) as acknowledged:
         for socket in (publisher, acknowledged):
             socket.set_hwm(0)
@@ -40,9 +41,8 @@ def produce(task: Task, control: Control) -> None:
                 _send(publisher, pace.due())
                 time.sleep(TICK_S)
         else:
-            count = max(1, min(CHUNK_RECORDS, 16 * 2**20 // task.size))
-            for start in range(0, task.records, count):
-                _send(publisher, task.contents(start, count))
+            for contents in chunks:
+                _send(publisher, contents)
         for _ in range(task.consumers):
             acknowledged.recv()
         control.done(first=first, last=time.perf_counter_ns())

@@ -20,6 +20,7 @@ def _open(task: Task) -> Any:
 
 def produce(task: Task, control: Control) -> None:
     """Sends, and waits until the server has acknowledged all."""
+    chunks = task.chunks(AT_ONCE)
     if task.is_late:
         control.ready()
         control.wait_go()
@@ -36,8 +37,8 @@ def produce(task: Task, control: Control) -> None:
             _add(redis, pace.due())
             time.sleep(TICK_S)
     else:
-        for start in range(0, task.records, AT_ONCE):
-            _add(redis, task.contents(start, AT_ONCE))
+        for contents in chunks:
+            _add(redis, contents)
     control.done(first=first, last=time.perf_counter_ns())
 
 
