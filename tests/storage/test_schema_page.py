@@ -184,10 +184,10 @@ async def test_trimming_leaves_free_pages_that_vacuum_gives_back(tmp_path: Path)
     path = tmp_path / "dafka.db"
     partition = Partition("orders", A)
     async with open_storage(f"sqlite:{path}") as storage:
-        await storage.append([RecordBatch(partition, 0, [b"." * 1000] * 1000)])
+        await storage.append([RecordBatch(partition, 0, [b"." * 1000] * 10_000)])
     size = path.stat().st_size
     async with open_storage(f"sqlite:{path}") as storage:
-        await storage.trim(partition, 900)
+        await storage.trim(partition, 9000)
     with closing(sqlite3.connect(path)) as connection:
         ((free_bytes, file_bytes),) = connection.execute(query("How much of it is free")).fetchall()
         assert file_bytes == path.stat().st_size == size

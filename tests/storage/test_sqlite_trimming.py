@@ -15,7 +15,8 @@ import trio.lowlevel
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Retention, Storage, open_storage, read_range
 from dafka.storage.sqlite import SqliteStorage
-from dafka.storage.sqlite.log import COPY_BACK_PAGES
+from dafka.storage.sqlite.log import COPY_BACK_BYTES
+from dafka.storage.sqlite.opening import PAGE_BYTES
 from dafka.storage.sqlite.trimming import CHUNK_RECORDS_MAX
 
 PARTITION, LIVE = Partition("orders", "A" * 32), Partition("live", "B" * 32)
@@ -59,7 +60,7 @@ async def test_trim_of_many_records_goes_by_short_transactions_that_wait_for_no_
         assert deletes >= (COUNT - 5) / CHUNK_RECORDS_MAX
         assert len(begun) // 4 > 1, "in one transaction"
         assert writer(storage).execute("PRAGMA synchronous").fetchone() == (2,)
-        assert writer(storage).execute("PRAGMA wal_autocheckpoint").fetchone() == (COPY_BACK_PAGES,)
+        assert writer(storage).execute("PRAGMA wal_autocheckpoint").fetchone() == (COPY_BACK_BYTES // PAGE_BYTES,)
         infos = await storage.partitions()
         assert (infos[PARTITION].earliest_sequence, infos[PARTITION].content_bytes) == (COUNT - 5, 100)
         assert await storage.check() == []

@@ -34,7 +34,7 @@ def storage_errors(path: str) -> Iterator[None]:
     """Raises what SQLite says as `StorageError`."""
     try:
         yield
-    except (sqlite3.Error, OverflowError, UnicodeEncodeError, MemoryError) as error:
+    except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:  # its words may hold a damaged name
         raise StorageError(f"{path}: {' '.join(str(error).split())}") from error
 
 
@@ -72,5 +72,8 @@ def refuse_other(path: str) -> None:
         raise StorageFormatError(f"{path} is a folder, not a dafka store")
     if not Path(path).exists():
         return
-    with suppress(sqlite3.Error), closing(connect(path, read_only=True)) as connection:  # opening it will say the same
+    with (
+        suppress(sqlite3.Error, UnicodeError),
+        closing(connect(path, read_only=True)) as connection,
+    ):  # opening it will say the same
         read_version(connection, path)

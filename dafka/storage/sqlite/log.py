@@ -20,8 +20,8 @@ from dafka.storage.sqlite.schema import SCHEMA_VERSION
 LOG_BYTES_MAX = 32 * 2**20
 """A log longer than this is cut at the next write, as soon as readers let it. One append may write more."""
 
-COPY_BACK_PAGES = 4000
-"""The longer the log, the more of its pages are copied back once that were written several times; 16 MiB as a rule."""
+COPY_BACK_BYTES = 16 * 2**20
+"""The longer the log, the more of its pages are copied back once that were written several times."""
 
 READERS_TIMEOUT_S = 0.1
 """How long an append waits for readers to leave the log."""
@@ -45,7 +45,9 @@ class WriteAheadLog:
         self._retry_s = RETRY_S[0]
         writer.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_MAX}")
         writer.execute(f"PRAGMA synchronous = {synchronous}")
-        writer.execute(f"PRAGMA wal_autocheckpoint = {COPY_BACK_PAGES}")
+        (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
+        self._copy_back_pages = COPY_BACK_BYTES // page_bytes
+        writer.execute(f"PRAGMA wal_autocheckpoint = {self._copy_back_pages}")
 
     def bound(self) -> None:
         """Cuts the log where it has grown long. Call after a commit; never fails: what was committed stays so."""
@@ -70,7 +72,7 @@ class WriteAheadLog:
             yield
         finally:
             self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
-            self._writer.execute(f"PRAGMA wal_autocheckpoint = {COPY_BACK_PAGES}")
+            self._writer.execute(f"PRAGMA wal_autocheckpoint = {self._copy_back_pages}")
 
     def copy_back(self) -> None:
         """What `relaxed` left to do, as far as readers let it; the writer goes on meanwhile. Never fails."""

@@ -16,6 +16,9 @@ from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
 from dafka.storage.sqlite.storage import SqliteStorage
 from dafka.storage.support import one_of, parse_place, writer_lock
 
+PAGE_BYTES = 16 * 1024
+"""Of new files. A record of more than a quarter of a page takes whole pages of its own."""
+
 SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
 
 
@@ -47,6 +50,8 @@ def _open(path: str, synchronous: str | None) -> SqliteStorage:
             if read_only and not version:
                 raise StorageFormatError(f"{path} is not a dafka store, but an empty database")
             if not read_only:
+                if not version:
+                    connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
                 connection.execute("PRAGMA journal_mode = WAL")
                 if version < SCHEMA_VERSION:
                     from dafka.storage.sqlite.migrations import migrate  # noqa: PLC0415 (see there)

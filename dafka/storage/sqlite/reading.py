@@ -17,6 +17,7 @@ from itertools import accumulate
 from dafka.contents import LENGTH_BYTES, PackedContents
 from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
+from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
 from dafka.storage.sqlite.rows import SEQUENCE_MAX, RowReader
 from dafka.storage.sqlite.schema import to_columns
@@ -72,11 +73,14 @@ def select_records(
     count: int,
     bytes_max: int,
     with_times: bool,
+    info: PartitionInfo,
 ) -> RecordBatch | None:
-    """See `Storage.read`."""
+    """See `Storage.read`. `info` tells about how large the partition's records are."""
     if first_sequence > SEQUENCE_MAX or count < 1:
         return None
-    count = min(count, READ_RECORDS_MAX)
+    # Looking at a row costs reading all of it, even where only its length is wanted: none are looked at in vain.
+    fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
+    count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
         run = _select_run(reader, partition, first_sequence, count, bytes_max, with_times)
         if run is not None:

@@ -84,9 +84,17 @@ class SqliteStorage:
         with_times: bool = False,
     ) -> RecordBatch | None:
         """See `Storage.read`."""
-        return await self._read(
-            lambda reader: select_records(reader, self._rows, partition, first_sequence, count, bytes_max, with_times)
-        )
+        known = self._held.get(partition)
+
+        def select(reader: sqlite3.Connection) -> RecordBatch | None:
+            held = known or self._rows.select_one(reader, partition)
+            if held is None:
+                return None
+            return select_records(
+                reader, self._rows, partition, first_sequence, count, bytes_max, with_times, held.info
+            )
+
+        return await self._read(select)
 
     async def find_time(self, partition: Partition, stored_at: int) -> int:
         """See `Storage.find_time`."""
