@@ -15,9 +15,6 @@ from typing import overload
 
 LENGTH_BYTES = 4
 
-CONTENT_BYTES_MAX = 2**32 - 1
-"""The longest content that can be packed."""
-
 
 class PackedContents(Sequence[bytes]):
     """A sequence of bytes objects that are made when asked for. Equal to any sequence of the same contents.
@@ -89,7 +86,7 @@ class PackedContents(Sequence[bytes]):
 
 
 def pack(contents: Sequence[bytes]) -> PackedContents:
-    """These contents in one piece. Raises `struct.error` for one beyond `CONTENT_BYTES_MAX`."""
+    """These contents in one piece. Raises `struct.error` for one of 4 GiB or more."""
     if isinstance(contents, PackedContents):
         return contents
     return PackedContents(b"".join(contents), struct.pack(f">{len(contents)}I", *map(len, contents)))

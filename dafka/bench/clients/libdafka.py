@@ -51,7 +51,7 @@ def consume(task: Task, control: Control) -> None:
 def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None) -> None:
     """Runs one of the tools on a terminal, where what it prints appears at once."""
     master, slave = pty.openpty()
-    command = [str(Path(task.settings["tools"], name)), "-c", task.settings["config"]]
+    command = [str(Path(task.settings["tools"], name)), "-c", _configuration(task)]
     opened = time.perf_counter_ns()
     process = subprocess.Popen(
         [*command, str(task.records), str(task.size)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave
@@ -83,6 +83,11 @@ def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = Usage(spent.ru_utime + spent.ru_stime, peak_bytes)
     control.done(first=first, last=last, usage=usage, figures={"opened": opened, "first_count": 1})
+
+
+def _configuration(task: Task) -> str:
+    """The file that says where a consumer begins."""
+    return task.settings["earliest" if task.from_beginning else "latest"]
 
 
 def _read(master: int) -> Iterator[bytes]:
@@ -120,7 +125,7 @@ def _load(task: Task) -> ctypes.CDLL:
 @contextmanager
 def _open_producer(library: ctypes.CDLL, task: Task) -> Iterator[ctypes.c_void_p]:
     """Leaving the block waits until all is acknowledged."""
-    config = ctypes.c_void_p(library.zconfig_load(task.settings["config"].encode()))
+    config = ctypes.c_void_p(library.zconfig_load(_configuration(task).encode()))
     arguments = _ProducerArguments(TOPIC, config)
     producer = ctypes.c_void_p(library.zactor_new(library.dafka_producer, ctypes.byref(arguments)))
     yield producer
@@ -161,7 +166,7 @@ def _consume_by_library(task: Task, control: Control) -> None:
         control.ready()
         control.wait_go()
     arrivals = Arrivals(task, time.perf_counter_ns())
-    arguments = _ConsumerArguments(library.zconfig_load(task.settings["config"].encode()), None)
+    arguments = _ConsumerArguments(library.zconfig_load(_configuration(task).encode()), None)
     consumer = ctypes.c_void_p(library.dafka_consumer_new(ctypes.byref(arguments)))
     library.dafka_consumer_subscribe(consumer, TOPIC)
     message = ctypes.c_void_p(library.dafka_consumer_msg_new())

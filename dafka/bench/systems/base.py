@@ -26,6 +26,33 @@ class Cluster(Protocol):
         """Starts a consumer."""
 
 
+@attrs.frozen
+class ServerCluster:
+    """The cluster of a system with servers, whose clients all get the same settings.
+
+    Attributes:
+        module: of `dafka.bench.clients`.
+        settings: where the servers are, and what else clients need.
+        servers: see `Cluster.servers`.
+    """
+
+    processes: Processes
+    module: str
+    settings: dict[str, str]
+    servers: list[Server]
+
+    async def producer(self, task: Task) -> Client:
+        """See `Cluster.producer`."""
+        return await self._client("produce", task)
+
+    async def consumer(self, task: Task) -> Client:
+        """See `Cluster.consumer`."""
+        return await self._client("consume", task)
+
+    async def _client(self, role: str, task: Task) -> Client:
+        return await self.processes.client(role, self.module, role, attrs.evolve(task, settings=self.settings))
+
+
 class System(Protocol):
     """Something to measure."""
 

@@ -9,9 +9,8 @@ from importlib.util import find_spec
 
 import attrs
 
-from dafka.bench.processes import Client, Processes, Server, free_port
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, Setup
-from dafka.bench.task import Task
+from dafka.bench.processes import Processes, free_port
+from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
 
 NATS_CONFIGURATION = """\
 host: 127.0.0.1
@@ -53,7 +52,7 @@ class Broker:
         server = await processes.serve(self.server, self._command(processes, port))
         await server.wait_listening(port)
         settings = {"url": f"nats://127.0.0.1:{port}", "port": str(port)}
-        yield _Cluster(processes, self.module, settings, [server])
+        yield ServerCluster(processes, self.module, settings, [server])
 
     def _command(self, processes: Processes, port: int) -> list[str]:
         if self.module == "nats":
@@ -63,23 +62,6 @@ class Broker:
         log = ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
         place = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(processes.folder)]
         return [self.server, *place, *log, "--logfile", str(processes.folder / "redis.log")]
-
-
-@attrs.frozen
-class _Cluster:
-    _processes: Processes
-    _module: str
-    _settings: dict[str, str]
-    servers: list[Server]
-
-    async def producer(self, task: Task) -> Client:
-        return await self._client("produce", task)
-
-    async def consumer(self, task: Task) -> Client:
-        return await self._client("consume", task)
-
-    async def _client(self, role: str, task: Task) -> Client:
-        return await self._processes.client(role, self._module, role, attrs.evolve(task, settings=self._settings))
 
 
 NATS = Broker("NATS JetStream", "nats-server", "nats-py", "nats")

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import attrs
 
-from dafka.bench.processes import Client, Processes, Server, free_port
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, Setup
-from dafka.bench.task import Task
+from dafka.bench.processes import Processes, free_port
+from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
 
 FILES = ("dafka_towerd", "dafka_stored", "dafka_perf_store", "dafka_perf_consumer", "libdafka.so")
 CONFIGURATION = """\
@@ -54,29 +53,13 @@ class Libdafka:
         """A tower and a store; neither says when it is there, so that a port is waited for."""
         assert self.tools is not None
         ports = {"sub": free_port(), "pub": free_port()}
+        settings = {"tools": str(self.tools)}
         for reset in ("earliest", "latest"):
             path = processes.folder / f"{reset}.conf"
             path.write_text(CONFIGURATION.format(**ports, folder=processes.folder, reset=reset))
-        config = ["-c", str(processes.folder / "latest.conf")]
+            settings[reset] = str(path)
+        config = ["-c", settings["latest"]]
         tower = await processes.serve("dafka_towerd", [str(self.tools / "dafka_towerd"), *config], is_patient=False)
         await tower.wait_listening(ports["pub"])
         store = await processes.serve("dafka_stored", [str(self.tools / "dafka_stored"), *config], is_patient=False)
-        yield _Cluster(processes, str(self.tools), [store, tower])
-
-
-@attrs.frozen
-class _Cluster:
-    _processes: Processes
-    _tools: str
-    servers: list[Server]
-
-    async def producer(self, task: Task) -> Client:
-        return await self._client("produce", task)
-
-    async def consumer(self, task: Task) -> Client:
-        return await self._client("consume", task)
-
-    async def _client(self, role: str, task: Task) -> Client:
-        reset = "earliest" if task.from_beginning else "latest"
-        settings = {"tools": self._tools, "config": str(self._processes.folder / f"{reset}.conf")}
-        return await self._processes.client(role, "libdafka", role, attrs.evolve(task, settings=settings))
+        yield ServerCluster(processes, "libdafka", settings, [store, tower])

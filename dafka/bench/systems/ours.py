@@ -11,9 +11,8 @@ from functools import cache
 
 import attrs
 
-from dafka.bench.processes import Client, Processes, Server
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, Setup
-from dafka.bench.task import Task
+from dafka.bench.processes import Processes, Server
+from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
 
 ACCELERATOR = "DAFKA_ACCELERATOR"
 STORAGES = {
@@ -68,7 +67,7 @@ class Ours:
         words = (await tower.read_line()).split()
         settings = {"sub": words[4], "pub": words[-1], "wire": self.wire}
         nodes = ["--tower-sub", settings["sub"], "--tower-pub", settings["pub"], "--wire", self.wire]
-        cluster = _Cluster(processes, settings, [])
+        cluster = ServerCluster(processes, "ours", settings, [])
         for number in range(setup.stores):
             storage = STORAGES[self.storage].format(folder=processes.folder, number=number)
             if setup.fill is not None and not number:
@@ -79,22 +78,6 @@ class Ours:
             cluster.servers.append(store)
         cluster.servers.append(tower)
         yield cluster
-
-
-@attrs.frozen
-class _Cluster:
-    _processes: Processes
-    _settings: dict[str, str]
-    servers: list[Server]
-
-    async def producer(self, task: Task) -> Client:
-        return await self._client("produce", task)
-
-    async def consumer(self, task: Task) -> Client:
-        return await self._client("consume", task)
-
-    async def _client(self, role: str, task: Task) -> Client:
-        return await self._processes.client(role, "ours", role, attrs.evolve(task, settings=self._settings))
 
 
 async def _serve(processes: Processes, role: str, *arguments: str) -> Server:
