@@ -15,7 +15,7 @@ from dafka.bench.model import percentiles
 from dafka.bench.task import Task, sequence_of, stamp_of
 
 CHUNK_RECORDS = 10_000
-"""Contents are made so many at a time, shortly before they are sent."""
+"""Contents are sent so many at a time."""
 
 TICK_S = 0.001
 """A paced producer looks this often for what is due."""
@@ -43,7 +43,8 @@ class Control:
         self._say({"event": "ready"})
 
     def wait_go(self) -> None:
-        """Waits to be told to go; ends the process where nobody is there to tell."""
+        """Says `ready`, and waits to be told to go; ends the process where nobody is there to tell."""
+        self.ready()
         if not sys.stdin.readline():
             sys.exit(1)
 

@@ -32,7 +32,6 @@ def produce(task: Task, control: Control) -> None:
     if task.rate or task.is_late:
         _produce_by_library(task, control)
     else:
-        control.ready()
         control.wait_go()
         _run_tool("dafka_perf_store", task, control, start_mark=None)
 
@@ -43,7 +42,6 @@ def consume(task: Task, control: Control) -> None:
         _consume_by_library(task, control)
         return
     if task.is_late:
-        control.ready()
         control.wait_go()
     _run_tool("dafka_perf_consumer", task, control, start_mark=b"Received first")
 
@@ -135,7 +133,6 @@ def _open_producer(library: ctypes.CDLL, task: Task) -> Iterator[ctypes.c_void_p
 def _produce_by_library(task: Task, control: Control) -> None:
     library = _load(task)
     if task.is_late:
-        control.ready()
         control.wait_go()
     first = time.perf_counter_ns()
     with _open_producer(library, task) as producer:
@@ -150,7 +147,6 @@ def _produce_by_library(task: Task, control: Control) -> None:
             send(task.contents(0, task.records))
         else:
             time.sleep(SETTLE_S)
-            control.ready()
             control.wait_go()
             first = time.perf_counter_ns()
             pace = Pace(task)
@@ -163,7 +159,6 @@ def _produce_by_library(task: Task, control: Control) -> None:
 def _consume_by_library(task: Task, control: Control) -> None:
     library = _load(task)
     if task.is_late:
-        control.ready()
         control.wait_go()
     arrivals = Arrivals(task, time.perf_counter_ns())
     arguments = _ConsumerArguments(library.zconfig_load(_configuration(task).encode()), None)
@@ -172,7 +167,6 @@ def _consume_by_library(task: Task, control: Control) -> None:
     message = ctypes.c_void_p(library.dafka_consumer_msg_new())
     if not task.is_late:
         time.sleep(SETTLE_S)
-        control.ready()
         control.wait_go()
     while not arrivals.is_complete:
         if library.dafka_consumer_msg_recv(message, consumer) != 0:

@@ -32,19 +32,14 @@ async def _open(task: Task) -> tuple[Any, Any]:
     return connection, stream
 
 
-async def _wait_go(control: Control) -> None:
-    control.ready()
-    await asyncio.to_thread(control.wait_go)
-
-
 async def _produce(task: Task, control: Control) -> None:
     chunks = task.chunks(CHUNK_RECORDS)
     if task.is_late:
-        await _wait_go(control)
+        await asyncio.to_thread(control.wait_go)
     first = time.perf_counter_ns()
     connection, stream = await _open(task)
     if not task.is_late:
-        await _wait_go(control)
+        await asyncio.to_thread(control.wait_go)
         first = time.perf_counter_ns()
     if task.rate:
         pace = Pace(task)
@@ -67,7 +62,7 @@ async def _produce(task: Task, control: Control) -> None:
 
 async def _consume(task: Task, control: Control) -> None:
     if task.is_late:
-        await _wait_go(control)
+        await asyncio.to_thread(control.wait_go)
     arrivals = Arrivals(task, time.perf_counter_ns())
     connection, stream = await _open(task)
     over = asyncio.get_running_loop().create_future()
@@ -89,7 +84,7 @@ async def _consume(task: Task, control: Control) -> None:
         pending_bytes_limit=2**31,
     )
     if not task.is_late:
-        await _wait_go(control)
+        await asyncio.to_thread(control.wait_go)
     await over
     arrivals.report(control)
     await connection.close()

@@ -45,20 +45,15 @@ def _config(task: Task) -> Config:
     )
 
 
-async def _wait_go(control: Control) -> None:
-    control.ready()
-    await trio.to_thread.run_sync(control.wait_go)
-
-
 async def _produce(task: Task, control: Control) -> None:
     chunks = task.chunks(CHUNK_RECORDS)
     if task.is_late:
-        await _wait_go(control)
+        await trio.to_thread.run_sync(control.wait_go)
     first = time.perf_counter_ns()
     async with open_producer(task.topic_names()[0], _config(task)) as producer:
         if not task.is_late:
             await producer.wait_settled()
-            await _wait_go(control)
+            await trio.to_thread.run_sync(control.wait_go)
             first = time.perf_counter_ns()
         await (_send_paced(producer, task) if task.rate else _send(producer, chunks))
         await producer.wait_stored()
@@ -79,11 +74,11 @@ async def _send_paced(producer: Producer, task: Task) -> None:
 
 async def _consume(task: Task, control: Control) -> None:
     if task.is_late:
-        await _wait_go(control)
+        await trio.to_thread.run_sync(control.wait_go)
     arrivals = Arrivals(task, time.perf_counter_ns())
     async with open_consumer(task.topic_names(), _config(task)) as consumer:
         if not task.is_late:
-            await _wait_go(control)
+            await trio.to_thread.run_sync(control.wait_go)
         with trio.move_on_after(GIVE_UP_S) as scope:
             while not arrivals.is_complete:
                 arrivals.take((await consumer.next_batch()).contents)

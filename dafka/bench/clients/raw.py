@@ -25,14 +25,12 @@ def produce(task: Task, control: Control) -> None:
             socket.set_hwm(0)
         publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
         if task.is_late:
-            control.ready()
             control.wait_go()
         first = time.perf_counter_ns()
         _join(publisher, acknowledged, task, "produce")
         for _ in range(task.consumers):
             publisher.recv()
         if not task.is_late:
-            control.ready()
             control.wait_go()
             first = time.perf_counter_ns()
         if task.rate:
@@ -58,7 +56,6 @@ def _send(publisher: zmq.Socket[bytes], contents: Sequence[bytes]) -> None:
 def consume(task: Task, control: Control) -> None:
     """Receives, and tells the sender when all are there."""
     if task.is_late:
-        control.ready()
         control.wait_go()
     arrivals = Arrivals(task, time.perf_counter_ns())
     with zmq.Context() as context, context.socket(zmq.SUB) as subscriber, context.socket(zmq.PUSH) as acknowledge:
@@ -66,7 +63,6 @@ def consume(task: Task, control: Control) -> None:
         subscriber.subscribe(b"M")
         _join(subscriber, acknowledge, task, "consume")
         if not task.is_late:
-            control.ready()
             control.wait_go()
         while not arrivals.is_complete:
             arrivals.take(_drain(subscriber))

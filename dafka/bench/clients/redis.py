@@ -22,13 +22,11 @@ def produce(task: Task, control: Control) -> None:
     """Sends, and waits until the server has acknowledged all."""
     chunks = task.chunks(AT_ONCE)
     if task.is_late:
-        control.ready()
         control.wait_go()
     first = time.perf_counter_ns()
     redis = _open(task)
     if not task.is_late:
         redis.ping()
-        control.ready()
         control.wait_go()
         first = time.perf_counter_ns()
     if task.rate:
@@ -53,13 +51,11 @@ def _add(redis: Any, contents: list[bytes]) -> None:
 def consume(task: Task, control: Control) -> None:
     """Receives; the stream is empty where a live consumer begins, so the beginning is right for it, too."""
     if task.is_late:
-        control.ready()
         control.wait_go()
     arrivals = Arrivals(task, time.perf_counter_ns())
     redis = _open(task)
     if not task.is_late:
         redis.ping()
-        control.ready()
         control.wait_go()
     after: bytes | str = "0-0"
     while not arrivals.is_complete:
