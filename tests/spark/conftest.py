@@ -1,0 +1,3 @@
+from spark_fixtures import spark
+
+__all__ = ["spark"]
