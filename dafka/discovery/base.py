@@ -7,7 +7,7 @@ configured URL and the configuration, and gives a `Discovery`. `dafka.testing.ch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import attrs
 import trio
@@ -15,7 +15,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.plugins import load_plugin
-from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol import Report
 
 
 @attrs.frozen
@@ -25,14 +25,6 @@ class Advertisement:
     address: str
     host: str
     port: int
-
-
-@attrs.frozen
-class Settled:
-    """The nodes that were there before this one have been found, as far as they answer."""
-
-
-Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | Settled
 
 
 class Discovery(Protocol):

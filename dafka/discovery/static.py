@@ -10,9 +10,9 @@ from collections.abc import Callable
 import trio
 
 from dafka.config import Config
-from dafka.discovery.base import Advertisement, Discovery, Report, Settled
+from dafka.discovery.base import Advertisement, Discovery
 from dafka.errors import DiscoveryError, WireError
-from dafka.protocol import PeerJoined
+from dafka.protocol import PeerJoined, Report, Settled
 from dafka.wire import check_endpoint
 
 

@@ -1,26 +1,21 @@
 """Discovery through towers: beacons out, beacons in (RFC 46, "Node Discovery and Presence").
 
-A node sends its beacon to every tower when it starts, when it hears a new peer, and each interval. A tower answers
-nobody in particular: a node knows that it is heard when its own beacon comes back, and until then it sends ten times
-as often, so that a beacon lost while connections are being made costs little.
+When to send them and what they mean is the business of `dafka.protocol.Beacons`; here are its sockets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 import zmq
 
-from dafka.config import BeaconConfig, Config
-from dafka.discovery.base import Advertisement, Discovery, Report, Settled
-from dafka.errors import DiscoveryError, WireError
-from dafka.protocol import Peers, TowersHeard, TowersSilent
+from dafka.config import Config
+from dafka.discovery.base import Advertisement, Discovery
+from dafka.errors import DiscoveryError
+from dafka.protocol import Beacons, Report, SendBeacon
 from dafka.transport import Socket, open_context
-from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
-
-SETTLE_PERIODS_MAX = 10
-"""A cluster in which nodes come and go without a pause counts as found after so many times the settling time."""
+from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 
 class TowerDiscovery:
@@ -48,13 +43,12 @@ class TowerDiscovery:
                 subscriber.subscribe(BEACON)
                 for endpoint in beacon_config.pub_addresses:
                     subscriber.connect(endpoint)
-                peers = Peers(advertisement.address, beacon_config.timeout_ms / 1000, self._config.node.peers_max)
-                client = _BeaconClient(advertisement, beacon_config, publisher, peers, report)
+                client = _BeaconClient(advertisement, self._config, publisher, report)
+                client.start()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(client.beacon_on_connection)
-                    nursery.start_soon(client.beacon_each_interval)
+                    nursery.start_soon(client.keep_time)
                     nursery.start_soon(client.listen, subscriber)
-                    nursery.start_soon(client.watch, self._config.node.tower_timeout_ms / 1000)
                     task_status.started()
             finally:
                 publisher.close(0)
@@ -63,95 +57,40 @@ class TowerDiscovery:
 
 class _BeaconClient:
     def __init__(
-        self,
-        advertisement: Advertisement,
-        config: BeaconConfig,
-        publisher: Socket,
-        peers: Peers,
-        report: Callable[[Report], None],
+        self, advertisement: Advertisement, config: Config, publisher: Socket, report: Callable[[Report], None]
     ) -> None:
         self._frames = NodeBeacon(advertisement.address, advertisement.host, advertisement.port).encode()
-        self._own_address = advertisement.address
-        self._config = config
+        self._beacons = Beacons(advertisement.address, config)
         self._publisher = publisher
-        self._peers = peers
         self._report = report
-        self._heard_at = trio.current_time()
-        self._news_at = self._heard_at
-        self._is_silent: bool | None = None
-        self._echoed = trio.Event()
-
-    def beacon(self) -> None:
-        self._publisher.send_many([self._frames])
+        self._timer = trio.CancelScope()
 
     async def beacon_on_connection(self) -> None:
-        """A tower's subscription shows that it is connected: the first moment at which a beacon can reach it."""
         while True:
             await self._publisher.receive_many()
-            self.beacon()
+            self._act(self._beacons.connected(trio.current_time()))
 
-    async def beacon_each_interval(self) -> None:
-        interval = self._config.interval_ms / 1000
+    def start(self) -> None:
+        self._act(self._beacons.start(trio.current_time()))
+
+    async def keep_time(self) -> None:
         while True:
-            self.beacon()
-            with trio.move_on_after(interval / 10):
-                await self._echoed.wait()
-            if self._echoed.is_set():
-                await trio.sleep(interval)
+            with trio.CancelScope(deadline=self._beacons.deadline()) as self._timer:
+                await trio.sleep_forever()
+            self._act(self._beacons.tick(trio.current_time()))
+            await trio.lowlevel.checkpoint()
 
     async def listen(self, subscriber: Socket) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._settle)
-            while True:
-                messages = await subscriber.receive_many()
-                # One beacon answers all newcomers of a batch: many nodes that start at once do not multiply.
-                newcomers = [frames for frames in messages if self._hear(frames)]
-                if newcomers:
-                    self.beacon()
-
-    async def watch(self, tower_timeout: float) -> None:
-        """Expires silent peers, and notices silent towers."""
         while True:
-            await trio.sleep(min(self._config.interval_ms, self._config.timeout_ms / 4) / 1000)
-            now = trio.current_time()
-            for change in self._peers.expire(now):
-                self._report(change)
-            silence = now - self._heard_at
-            if silence >= tower_timeout and not self._is_silent:
-                self._is_silent = True
-                self._report(TowersSilent(silence))
+            self._act(self._beacons.heard(await subscriber.receive_many(), trio.current_time()))
 
-    def _hear(self, frames: list[bytes]) -> bool:
-        """Takes what a tower sent. True where somebody may not know of this node yet: a tower or a newcomer."""
-        self._heard_at = trio.current_time()
-        if self._is_silent is not False:
-            self._is_silent = False
-            self._report(TowersHeard())
-        if frames == [WELCOME]:
-            return True
-        try:
-            beacon = TowerBeacon.decode(frames)
-        except WireError:
-            return False
-        if beacon.address == self._own_address:
-            self._echoed.set()
-            return False
-        changes = self._peers.heard(beacon, self._heard_at)
-        for change in changes:
-            self._news_at = self._heard_at
-            self._report(change)
-        return bool(changes)
-
-    async def _settle(self) -> None:
-        await self._echoed.wait()
-        settle = self._config.settle_ms / 1000
-        self._news_at = trio.current_time()
-        for _ in range(SETTLE_PERIODS_MAX):
-            quiet_until = self._news_at + settle
-            if quiet_until <= trio.current_time():
-                break
-            await trio.sleep_until(quiet_until)
-        self._report(Settled())
+    def _act(self, actions: Iterable[Report | SendBeacon]) -> None:
+        for action in actions:
+            if isinstance(action, SendBeacon):
+                self._publisher.send_many([self._frames])
+            else:
+                self._report(action)
+        self._timer.deadline = self._beacons.deadline()
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:

@@ -10,7 +10,13 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
+from dafka.protocol.answers import Answers, Chunk
+from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
+from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
+from dafka.protocol.delivery import Delivery
+from dafka.protocol.driver import Driver, Surroundings
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -30,6 +36,7 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
@@ -38,13 +45,20 @@ from dafka.protocol.store import StoreMachine
 
 __all__ = [
     "Action",
+    "Answers",
     "Append",
+    "Beacons",
     "Change",
+    "Chunk",
+    "Commits",
     "ConsumerMachine",
     "Deliver",
+    "Delivery",
+    "Driver",
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "Links",
     "Machine",
     "Notify",
     "PartitionHalted",
@@ -59,6 +73,10 @@ __all__ = [
     "RecordsGone",
     "Reply",
     "ReplyQueue",
+    "Report",
+    "RunBuffer",
+    "SendBeacon",
+    "Settled",
     "Skip",
     "StorageFailed",
     "StorageRecovered",
@@ -67,7 +85,9 @@ __all__ = [
     "StoresHeard",
     "StoresSilent",
     "Subscribe",
+    "Surroundings",
     "TowersHeard",
     "TowersSilent",
     "Unsubscribe",
+    "Work",
 ]

@@ -16,7 +16,7 @@ from dafka.config import ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.askers import Askers
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.replies import ReplyQueue
+from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.window import Window
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
@@ -191,6 +191,11 @@ class ProducerMachine:
             self.unacknowledged < config.unacknowledged_records_max
             and self.window.content_bytes < config.unacknowledged_bytes_max
         )
+
+    def readable(self, reply: Reply) -> range:
+        """What is held of this answer: records that were acknowledged meanwhile are left out."""
+        first = max(reply.next_sequence, self.earliest_sequence)
+        return range(first, max(min(reply.end_sequence, self._published_end), first))
 
     def _send(self, batch: RecordBatch, now: float) -> list[Action]:
         if not self._published_end:

@@ -20,7 +20,7 @@ from dafka.protocol.askers import Askers
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.events import PartitionHalted, RecordsGone
 from dafka.protocol.holders import HOLDS_NOTHING
-from dafka.protocol.replies import ReplyQueue
+from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -172,6 +172,11 @@ class StoreMachine:
     def durable_end(self, partition: Partition) -> int:
         """The sequence after the partition's last durable record; 0 where there is none."""
         return self.durable.get(partition.topic, {}).get(partition.address, 0)
+
+    def readable(self, reply: Reply) -> range:
+        """The sequences of this answer that are durable."""
+        end = min(reply.end_sequence, self.durable_end(reply.partition))
+        return range(reply.next_sequence, max(end, reply.next_sequence))
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
@@ -11,9 +11,8 @@ import trio
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
-from dafka.protocol import ConsumerMachine
+from dafka.protocol import ConsumerMachine, Delivery
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
@@ -58,13 +57,8 @@ class Consumer:
         self._machine = machine
         self._config = config
         self._saved = saved
-        self._buffer = RunBuffer()
+        self._delivery = Delivery(machine, config.consumer.buffer_bytes_max)
         self._arrived = trio.lowlevel.ParkingLot()
-        self._positions: dict[Partition, int] = {}
-        self._open_batch: RecordBatch | None = None
-        self._open_records: Iterator[Record] = iter(())
-        self._records = 0
-        self._bytes = 0
         self._is_closed = False
         node.on_batch(self._take)
 
@@ -86,9 +80,7 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stops following a topic: no record of it is given any more."""
         self._node.act(self._machine.unsubscribe(topic))
-        self._machine.buffered_bytes -= self._buffer.drop_topic(topic)
-        if self._open_batch is not None and self._open_batch.partition.topic == topic:
-            self._take_open_batch()
+        self._delivery.drop_topic(topic)
 
     def batches(self) -> AsyncIterator[RecordBatch]:
         """The records in runs, each of one partition and in order. Waits for more, for ever.
@@ -103,7 +95,7 @@ class Consumer:
 
     def positions(self) -> dict[Partition, int]:
         """By partition, the sequence after the last record that the program was given."""
-        return dict(self._positions)
+        return dict(self._delivery.positions)
 
     async def save_positions(self) -> None:
         """Makes `positions` durable under the consumer's name; opened again by that name, it goes on from there.
@@ -113,7 +105,7 @@ class Consumer:
         """
         if self._saved is None:
             raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in the [consumer] section")
-        await self._saved.save_positions(self._config.consumer.name, self._positions)
+        await self._saved.save_positions(self._config.consumer.name, self._delivery.positions)
 
     async def wait_settled(self) -> None:
         """Waits until the nodes of a running cluster have been found."""
@@ -123,17 +115,15 @@ class Consumer:
         """What this consumer has done so far, and how far it is behind."""
         cursors = self._machine.assembly.cursors
         positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
-        positions.update(self._buffer.first_sequences())
-        if self._open_batch is not None:
-            positions[self._open_batch.partition] = self._positions[self._open_batch.partition]
+        positions.update(self._delivery.due())
         lag = {
             partition: cursors[partition].known_end - position
             for partition, position in positions.items()
             if cursors[partition].known_end > position
         }
         return ConsumerStatistics(
-            records=self._records,
-            bytes=self._bytes,
+            records=self._delivery.records,
+            bytes=self._delivery.bytes,
             buffered_bytes=self._machine.buffered_bytes,
             records_gone=self._machine.records_gone,
             fetches_sent=self._machine.assembly.fetches_sent,
@@ -149,52 +139,29 @@ class Consumer:
         self._arrived.unpark_all()
 
     def _take(self, batch: RecordBatch) -> None:
-        self._buffer.put(batch)
-        self._machine.buffered_bytes += batch.memory_bytes
+        self._delivery.put(batch)
         self._arrived.unpark_all()
 
     async def next_batch(self) -> RecordBatch:
         """The next run of records, which the program has then been given; what iterating over `batches` does."""
-        batch = await self._next_batch()
-        self._positions[batch.partition] = batch.end_sequence
-        return batch
+        return self._delivery.give(await self._next_batch())
 
     async def next_record(self) -> Record:
         """The next record, which the program has then been given; what iterating over the consumer does."""
-        record = next(self._open_records, None)
-        if record is None:
-            batch = await self._next_batch()
-            self._open_batch, self._open_records = batch, iter(batch)
-            record = next(self._open_records)
-        self._positions[record.partition] = record.sequence + 1
+        while (record := self._delivery.next_record()) is None:
+            self._delivery.open(await self._next_batch())
         return record
 
     async def _next_batch(self) -> RecordBatch:
         await trio.lowlevel.checkpoint()
-        rest = self._take_open_batch()
-        if rest is not None:
-            return rest
-        while not self._buffer:
+        while (taken := self._delivery.take(trio.current_time())) is None:
             if self._is_closed:
                 raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
-        batch = self._buffer.take()
-        self._records += len(batch)
-        self._bytes += batch.content_bytes
-        was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max
-        self._machine.buffered_bytes -= batch.memory_bytes
-        if was_full:
-            self._node.act(self._machine.taken(trio.current_time()))
+        batch, actions = taken
+        if actions:
+            self._node.act(actions)
         return batch
-
-    def _take_open_batch(self) -> RecordBatch | None:
-        """What is left of a run that was being given record by record."""
-        batch, self._open_batch = self._open_batch, None
-        self._open_records = iter(())
-        if batch is None:
-            return None
-        rest = batch.between(self._positions[batch.partition], batch.end_sequence)
-        return rest if len(rest) else None
 
 
 class _Batches:

@@ -1,13 +1,12 @@
 """One node of the mesh: feeds a state machine with what happens, and carries out what it asks for.
 
-One task owns each socket. Messages are drained, decoded and handed to the machine as one batch; the actions that
-come back are carried out at once, before anything else runs, so that a machine never sees the world half changed.
+One task owns each socket. Messages are drained, decoded and handed to the machine as one batch; what it wants done is
+done at once, before anything else runs (`dafka.protocol.Driver`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -15,27 +14,12 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Advertisement, Report, Settled, open_discovery
+from dafka.discovery import Advertisement, Report, open_discovery
 from dafka.errors import TransportError
-from dafka.protocol import (
-    Action,
-    Append,
-    Deliver,
-    ForeignDialect,
-    Machine,
-    Notify,
-    PeerJoined,
-    PeerLeft,
-    Publish,
-    Skip,
-    Subscribe,
-)
+from dafka.protocol import Action, Driver, Event, ForeignDialect, Machine, Skip
 from dafka.records import RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.transport import Mesh, open_mesh
-
-CONNECT_S = 1.0
-"""How long settling waits for connections to the nodes that were found; one that is gone must not hold it up."""
 
 
 class Node:
@@ -49,6 +33,7 @@ class Node:
         self.address = address
         self.events = EventFeed(logging.getLogger(f"dafka.{role}"))
         self.settled = trio.Event()
+        self._driver = Driver(machine, self)
         self._machine = machine
         self._mesh = mesh
         self._config = config
@@ -57,10 +42,6 @@ class Node:
         self._encoder = wire.BatchEncoder(self._dialect)
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
-        self._endpoints: Counter[str] = Counter()
-        self._connected: set[str] = set()
-        self._found = trio.Event()
-        self._connection = trio.lowlevel.ParkingLot()
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
@@ -85,7 +66,7 @@ class Node:
     @property
     def peers(self) -> int:
         """How many nodes are connected to."""
-        return self._endpoints.total()
+        return len(self._driver.links)
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
@@ -93,28 +74,50 @@ class Node:
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
-        outbound: list[wire.Inbound] = []
-        for action in actions:
-            if isinstance(action, Publish):
-                outbound.append(action.message)
-            elif isinstance(action, (Deliver, Append)):
-                self._on_batch(action.batch)
-            elif isinstance(action, Skip):
-                self._on_skip(action)
-            elif isinstance(action, Notify):
-                self.events.put(action.event)
-            elif isinstance(action, Subscribe):
-                self._mesh.subscriber.subscribe(action.prefix)
-            else:
-                self._mesh.subscriber.unsubscribe(action.prefix)
-        if outbound:
-            self.send(outbound)
-        self._timer.deadline = self._machine.deadline()
-        self._on_change()
+        self._driver.act(actions)
 
     def send(self, messages: Iterable[wire.Inbound]) -> None:
         """Publishes messages in this node's dialect."""
         self._mesh.publisher.send_many(self._encoder.encode(messages))
+
+    def subscribe(self, prefix: bytes) -> None:
+        """See `Surroundings.subscribe`."""
+        self._mesh.subscriber.subscribe(prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """See `Surroundings.unsubscribe`."""
+        self._mesh.subscriber.unsubscribe(prefix)
+
+    def connect(self, endpoint: str) -> bool:
+        """See `Surroundings.connect`."""
+        try:
+            self._mesh.subscriber.connect(endpoint)
+        except TransportError:
+            return False
+        return True
+
+    def disconnect(self, endpoint: str) -> None:
+        """See `Surroundings.disconnect`."""
+        self._mesh.subscriber.disconnect(endpoint)
+
+    def take(self, batch: RecordBatch) -> None:
+        """See `Surroundings.take`."""
+        self._on_batch(batch)
+
+    def skip(self, skip: Skip) -> None:
+        """See `Surroundings.skip`."""
+        self._on_skip(skip)
+
+    def notify(self, event: Event) -> None:
+        """See `Surroundings.notify`."""
+        self.events.put(event)
+
+    def changed(self) -> None:
+        """See `Surroundings.changed`."""
+        self._timer.deadline = self._driver.deadline()
+        if self._driver.links.is_settled:
+            self.settled.set()
+        self._on_change()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Runs the node until cancelled; `started` when it listens and advertises itself.
@@ -128,7 +131,6 @@ class Node:
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._watch_connections)
-            nursery.start_soon(self._settle)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
             task_status.started()
 
@@ -157,59 +159,18 @@ class Node:
 
     async def _keep_time(self) -> None:
         while True:
-            with trio.CancelScope(deadline=self._machine.deadline()) as self._timer:
+            with trio.CancelScope(deadline=self._driver.deadline()) as self._timer:
                 await trio.sleep_forever()
-            self.act(self._machine.tick(trio.current_time()))
+            self._driver.tick(trio.current_time())
             await trio.lowlevel.checkpoint()
 
     async def _watch_connections(self) -> None:
         while True:
-            self._connected.update(await self._mesh.receive_connections())
-            self._connected.intersection_update(self._endpoints)
-            self._connection.unpark_all()
-
-    async def _settle(self) -> None:
-        """Settled is who has found the others, and is connected to them: what they send from then on is received."""
-        await self._found.wait()
-        with trio.move_on_after(CONNECT_S):
-            while not self._connected.issuperset(self._endpoints):
-                await self._connection.park()
-        self.settled.set()
-        self.act(self._machine.settled(trio.current_time()))
+            self._driver.connected(await self._mesh.receive_connections(), trio.current_time())
 
     def _discovered(self, report: Report) -> None:
-        now = trio.current_time()
-        if isinstance(report, Settled):
-            self._found.set()
-            return
-        if isinstance(report, PeerJoined):
-            if not self._connect(report.endpoint):
-                return
-            self.act(self._machine.peer_joined(report.address, now))
-        elif isinstance(report, PeerLeft):
-            self._disconnect(report.endpoint)
-            self.act(self._machine.peer_left(report.address, now))
-        self.events.put(report)
-
-    def _connect(self, endpoint: str) -> bool:
-        """Connects once, however many nodes are said to be there: a second connection would bring all twice."""
-        if not self._endpoints[endpoint]:
-            try:
-                self._mesh.subscriber.connect(endpoint)
-            except TransportError:
-                del self._endpoints[endpoint]
-                self._machine.discarded["endpoint"] += 1
-                return False
-        self._endpoints[endpoint] += 1
-        return True
-
-    def _disconnect(self, endpoint: str) -> None:
-        if self._endpoints[endpoint] == 1:
-            self._mesh.subscriber.disconnect(endpoint)
-            self._connected.discard(endpoint)
-            self._connection.unpark_all()
-        self._endpoints[endpoint] -= 1
-        self._endpoints += Counter()
+        self._driver.discovered(report, trio.current_time())
+        self._timer.deadline = self._driver.deadline()
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from dafka.config import Config
 from dafka.contents import count_bytes, take_within
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import ProducerMachine, Reply, StorageFailed
+from dafka.protocol import Answers, Chunk, ProducerMachine, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -64,7 +64,8 @@ class Producer:
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
         self._trimmed_end = machine.acknowledged_end
-        self._replier = Replier(node, machine.replies, self._read)
+        self._answers = Answers(machine)
+        self._replier = Replier(node, self._answers, self._read)
         self._sending = trio.Lock()
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
@@ -131,7 +132,7 @@ class Producer:
             next_sequence=machine.next_sequence,
             unacknowledged=machine.unacknowledged,
             fetches_received=machine.fetches_received,
-            records_sent=self._replier.records_sent,
+            records_sent=self._answers.records_sent,
             discarded=self._node.discarded(),
             peers=self._node.peers,
         )
@@ -199,15 +200,10 @@ class Producer:
         self._replier.wake()
         self._progress.unpark_all()
 
-    async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
-        """What is held of the records asked for: those that were acknowledged meanwhile are left out."""
-        first = max(reply.next_sequence, self._machine.earliest_sequence)
-        count = min(count, reply.end_sequence - first)
-        if count <= 0:
-            return None
+    async def _read(self, chunk: Chunk) -> RecordBatch | None:
         if self._spool is not None:
-            return await self._spool.read(self.partition, first, count)
-        return self._machine.window.read(first, count, READ_BYTES)
+            return await self._spool.read(self.partition, chunk.first_sequence, chunk.count)
+        return self._machine.window.read(chunk.first_sequence, chunk.count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
         """Lets acknowledged records go from the spool, all but the last one, which tells where to resume."""

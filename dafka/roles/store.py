@@ -8,17 +8,8 @@ import trio
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.groups import single_exception
-from dafka.protocol import (
-    RecordsDropped,
-    Reply,
-    Skip,
-    StorageFailed,
-    StorageRecovered,
-    StorageRepaired,
-    StoreMachine,
-)
+from dafka.protocol import Answers, Chunk, Commits, RecordsDropped, Skip, StorageFailed, StorageRepaired, StoreMachine
 from dafka.records import Partition, RecordBatch
-from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
@@ -64,15 +55,11 @@ class Store:
         self._storage = storage
         self._config = config.store
         self._retry_s = config.store.retry_ms / 1000
-        self._replier = Replier(node, machine.replies, self._read)
-        self._pending = RunBuffer()
-        self._writing: list[RecordBatch] = []
-        self._skips: dict[Partition, int] = {}
+        self._answers = Answers(machine)
+        self._replier = Replier(node, self._answers, self._read)
+        self._commits = Commits(machine)
         self._arrived = trio.lowlevel.ParkingLot()
-        self._records_stored = 0
-        self._bytes_stored = 0
         self._records_dropped = 0
-        self._commits = 0
         node.on_batch(self._take)
         node.on_skip(self._skip)
         node.on_change(self._replier.wake)
@@ -92,14 +79,14 @@ class Store:
         }
         return StoreStatistics(
             partitions=len(machine.assembly.cursors),
-            records_stored=self._records_stored,
-            bytes_stored=self._bytes_stored,
+            records_stored=self._commits.records,
+            bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
-            commits=self._commits,
+            commits=self._commits.commits,
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.assembly.fetches_sent,
             fetches_received=machine.fetches_received,
-            records_sent=self._replier.records_sent,
+            records_sent=self._answers.records_sent,
             lag=lag,
             discarded=self._node.discarded(),
             peers=self._node.peers,
@@ -117,78 +104,48 @@ class Store:
                 task_status.started(self)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
-                while self._has_unwritten():
+                while self._commits:
                     await self._flush()
 
     def _take(self, batch: RecordBatch) -> None:
-        self._pending.put(batch)
-        self._machine.pending_bytes += batch.memory_bytes
+        self._commits.take(batch)
         self._arrived.unpark_all()
 
     def _skip(self, skip: Skip) -> None:
-        """What waits of the partition is dropped with what is stored of it."""
-        self._machine.pending_bytes -= self._pending.drop(skip.partition)
-        self._skips[skip.partition] = skip.next_sequence
+        self._commits.skip(skip)
         self._arrived.unpark_all()
 
-    async def _read(self, reply: Reply, count: int) -> RecordBatch | None:
-        end = self._machine.durable_end(reply.partition)
-        if reply.next_sequence >= end:
-            return None
-        batch = await self._storage.read(reply.partition, reply.next_sequence, min(count, end - reply.next_sequence))
+    async def _read(self, chunk: Chunk) -> RecordBatch | None:
+        batch = await self._storage.read(chunk.reply.partition, chunk.first_sequence, chunk.count)
         if batch is None:
-            await self._learn_earliest(reply)
+            await self._learn_earliest(chunk)
         return batch
 
-    async def _learn_earliest(self, reply: Reply) -> None:
+    async def _learn_earliest(self, chunk: Chunk) -> None:
         """A bounded storage drops records by itself: who asks for them again is then told."""
-        info = (await self._storage.partitions(reply.partition.topic)).get(reply.partition)
-        if info is not None and info.earliest_sequence > reply.next_sequence:
-            self._records_dropped += self._machine.trimmed({reply.partition: info.earliest_sequence})
+        partition = chunk.reply.partition
+        info = (await self._storage.partitions(partition.topic)).get(partition)
+        if info is not None and info.earliest_sequence > chunk.first_sequence:
+            self._records_dropped += self._machine.trimmed({partition: info.earliest_sequence})
 
     async def _write(self) -> None:
-        """Group commit: what arrives while one transaction is being made durable is the next one."""
-        is_failing = False
         while True:
-            if not self._has_unwritten():
+            if not self._commits:
                 await self._arrived.park()
             try:
                 await self._flush()
             except StorageError as error:
-                if not is_failing:
-                    self.events.put(StorageFailed(str(error)))
-                is_failing = True
+                self._node.act(self._commits.failed(str(error)))
                 await trio.sleep(self._retry_s)
-            else:
-                if is_failing:
-                    self.events.put(StorageRecovered())
-                is_failing = False
-
-    def _has_unwritten(self) -> bool:
-        return bool(self._writing or self._skips or self._pending)
 
     async def _flush(self) -> None:
-        """Appends what is pending in one transaction, then acknowledges it. What failed last time goes first."""
-        if not self._writing:
-            await self._carry_out_skips()
-            self._writing = self._pending.take_all()
-        batches = self._writing
-        await self._storage.append(batches)
-        self._writing = []
-        self._machine.pending_bytes -= sum(batch.memory_bytes for batch in batches)
-        self._records_stored += sum(map(len, batches))
-        self._bytes_stored += sum(batch.content_bytes for batch in batches)
-        self._commits += 1
-        ends = {batch.partition: batch.end_sequence for batch in batches}
-        self._node.act(self._machine.committed(ends, trio.current_time()))
-
-    async def _carry_out_skips(self) -> None:
-        """Comes before what waits, which continues the partitions where they go on."""
-        while self._skips:
-            partition, next_sequence = next(iter(self._skips.items()))
-            await self._storage.skip(partition, next_sequence)
-            del self._skips[partition]
-            self._node.act(self._machine.skipped(partition, next_sequence))
+        """Carries out what the storage is to do next, then acknowledges it."""
+        work = self._commits.begin()
+        if isinstance(work, Skip):
+            await self._storage.skip(work.partition, work.next_sequence)
+        else:
+            await self._storage.append(work)
+        self._node.act(self._commits.done(trio.current_time()))
 
     async def _retain(self) -> None:
         """Drops what the limits do not keep, at once and then from time to time."""

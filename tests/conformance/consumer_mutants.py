@@ -17,9 +17,9 @@ from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.consumer import ConsumerMachine
 from dafka.protocol.cursor import Cursor
+from dafka.protocol.driver import Driver
 from dafka.protocol.fetching import Fetching
 from dafka.records import Partition, RecordBatch
-from dafka.roles import node
 from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import Reader
 
@@ -41,15 +41,15 @@ def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Ap
     """Everything that the machine wants done is changed first."""
 
     def apply(monkeypatch: pytest.MonkeyPatch) -> None:
-        act = node.Node.act
+        act = Driver.act
 
-        def changed(self: node.Node, actions: Iterable[Action]) -> None:
-            machine: Any = self._machine
+        def changed(self: Driver, actions: Iterable[Action]) -> None:
+            machine = self.machine
             if isinstance(machine, ConsumerMachine):
                 actions = [each for action in actions for each in change(machine, action)]
             act(self, actions)
 
-        monkeypatch.setattr(node.Node, "act", changed)
+        monkeypatch.setattr(Driver, "act", changed)
 
     return apply
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -11,9 +11,8 @@ import trio
 from mutants import Mutant
 
 from dafka.discovery import Advertisement
-from dafka.discovery import tower as discovery
 from dafka.errors import WireError
-from dafka.protocol import Peers
+from dafka.protocol import Beacons, Peers, Report, SendBeacon
 from dafka.protocol.peers import Change
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
@@ -126,20 +125,24 @@ def repeat(patch: Patch) -> None:
 
 
 def one_beacon(patch: Patch) -> None:
-    async def beacon_once(self: Any) -> None:
-        self.beacon()
-        await trio.sleep_forever()
+    start = Beacons.start
 
-    patch.setattr(discovery._BeaconClient, "beacon_each_interval", beacon_once)
+    def start_without_interval(self: Beacons, now: float) -> list[Report | SendBeacon]:
+        actions = start(self, now)
+        self._interval = 3600.0
+        self._beacon_due = float("inf")
+        return actions
+
+    patch.setattr(Beacons, "start", start_without_interval)
 
 
 def no_beacon_for_newcomers(patch: Patch) -> None:
-    hear = discovery._BeaconClient._hear
+    hear = Beacons._hear
 
-    def hear_quietly(self: Any, frames: list[bytes]) -> bool:
-        return hear(self, frames) and frames == [WELCOME]
+    def hear_quietly(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
+        return hear(self, frames, *args) and frames == [WELCOME]
 
-    patch.setattr(discovery._BeaconClient, "_hear", hear_quietly)
+    patch.setattr(Beacons, "_hear", hear_quietly)
 
 
 def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patch], None]:
@@ -149,18 +152,18 @@ def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patc
 
 
 def deaf_after_tower_restart(patch: Patch) -> None:
-    hear = discovery._BeaconClient._hear
+    hear = Beacons._hear
     welcomes: dict[int, int] = {}
 
-    def hear_first_tower(self: Any, frames: list[bytes]) -> bool:
+    def hear_first_tower(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
         welcomes[id(self)] = welcomes.get(id(self), 0) + (frames == [WELCOME])
-        return hear(self, frames) if welcomes[id(self)] <= 1 else False
+        return hear(self, frames, *args) if welcomes[id(self)] <= 1 else False
 
-    patch.setattr(discovery._BeaconClient, "_hear", hear_first_tower)
+    patch.setattr(Beacons, "_hear", hear_first_tower)
 
 
 def connect_to_nobody(patch: Patch) -> None:
-    patch.setattr(Node, "_connect", lambda _, __: False)
+    patch.setattr(Node, "connect", lambda _, __: False)
 
 
 def never_connect_again(patch: Patch) -> None:
@@ -211,15 +214,15 @@ def fatal_beacon(patch: Patch) -> None:
 
 
 def blocked_by_malformed_beacon(patch: Patch) -> None:
-    hear = discovery._BeaconClient._hear
+    hear = Beacons._hear
     stuck: set[int] = set()
 
-    def hear_until_malformed(self: Any, frames: list[bytes]) -> bool:
+    def hear_until_malformed(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
         if len(frames) == 2:
             stuck.add(id(self))
-        return hear(self, frames) if id(self) not in stuck else False
+        return hear(self, frames, *args) if id(self) not in stuck else False
 
-    patch.setattr(discovery._BeaconClient, "_hear", hear_until_malformed)
+    patch.setattr(Beacons, "_hear", hear_until_malformed)
 
 
 MUTANTS: list[Mutant] = [

@@ -1,8 +1,8 @@
 import pytest
 
 from dafka import Partition, RecordBatch
-from dafka.roles import buffer
-from dafka.roles.buffer import RunBuffer
+from dafka.protocol import buffer
+from dafka.protocol.buffer import RunBuffer
 
 A, B = Partition("hello", "A"), Partition("other", "B")
 
