@@ -41,6 +41,7 @@ from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "SendBeacon",
     "Settled",
     "Skip",
+    "SpoolTrim",
     "StorageFailed",
     "StorageRecovered",
     "StorageRepaired",

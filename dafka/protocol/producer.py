@@ -58,8 +58,9 @@ class ProducerMachine:
     ) -> None:
         self.partition = partition
         self.next_sequence = next_sequence
-        self.acknowledged_end = acknowledged_end
-        self.stored_end = acknowledged_end
+        # With `min_stores` 0 records count as acknowledged at once; whether any store has them nobody knows.
+        self.acknowledged_end = acknowledged_end if config.min_stores else next_sequence
+        self.stored_end = acknowledged_end if config.min_stores else 0
         self.window = Window(partition, next_sequence)
         self.replies = ReplyQueue(replies_max)
         self.discarded: Counter[str] = Counter()
@@ -84,6 +85,18 @@ class ProducerMachine:
     def earliest_sequence(self) -> int:
         """The first record that can still be sent again."""
         return self.spool_earliest if self._is_spooled else self.window.first_sequence
+
+    @property
+    def disposable_end(self) -> int:
+        """Records before this may leave a spool: acknowledged ones, or with `min_stores` 0 all but the latest."""
+        if self._config.min_stores:
+            return self.acknowledged_end
+        return max(self.next_sequence + 1 - self._config.unacknowledged_records_max, 0)
+
+    @property
+    def is_all_stored(self) -> bool:
+        """Has everything been acknowledged, by stores that were waited for?"""
+        return bool(self._config.min_stores) and not self.unacknowledged
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions of RFC 46, "Producer Subscriptions", and GET-HEADS for the topic (erratum 6)."""

@@ -12,7 +12,7 @@ from dafka.config import Config
 from dafka.contents import count_bytes, take_within
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, ProducerMachine, StorageFailed
+from dafka.protocol import Answers, Chunk, ProducerMachine, SpoolTrim, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -26,9 +26,6 @@ RUN_RECORDS_MAX = 4000
 
 RUN_BYTES_MAX = 2**20
 """Likewise, in octets: so much more than the limit may be unacknowledged."""
-
-SPOOL_TRIM_RECORDS = 10_000
-"""Acknowledged records that stay in a spool before they are trimmed together."""
 
 _ACKNOWLEDGED = "acknowledged"
 
@@ -63,7 +60,6 @@ class Producer:
         self._config = config.producer
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
-        self._trimmed_end = machine.acknowledged_end
         self._answers = Answers(machine)
         self._replier = Replier(node, self._answers, self._read)
         self._sending = trio.Lock()
@@ -206,19 +202,17 @@ class Producer:
         return self._machine.window.read(chunk.first_sequence, chunk.count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
-        """Lets acknowledged records go from the spool, all but the last one, which tells where to resume."""
+        trim = SpoolTrim(self._machine)
         while True:
-            end = self._machine.acknowledged_end
-            is_idle = not self._machine.unacknowledged
-            if end - self._trimmed_end < (1 if is_idle else SPOOL_TRIM_RECORDS):
+            earliest = trim.due()
+            if earliest is None:
                 await self._progress.park()
                 continue
-            self._trimmed_end = end
             try:
                 with trio.CancelScope(shield=True):
-                    await spool.save_positions(_ACKNOWLEDGED, {self.partition: end})
-                    self._machine.spool_earliest = end - 1
-                    await spool.trim(self.partition, end - 1)
+                    await spool.save_positions(_ACKNOWLEDGED, {self.partition: earliest + 1})
+                    self._machine.spool_earliest = earliest
+                    await spool.trim(self.partition, earliest)
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
 

@@ -1,7 +1,7 @@
 """Whole clusters of the real state machines, on a virtual clock and a simulated network, decided by a seed.
 
-    python -m dafka.testing.simulation --seeds 10000
-    python -m dafka.testing.simulation --seed 4711
+python -m dafka.testing.simulation --seeds 10000
+python -m dafka.testing.simulation --seed 4711
 """
 
 from dafka.testing.simulation.plan import Member, Plan, Step, make_plan

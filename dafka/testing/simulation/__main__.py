@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import click
 
-from dafka.testing.simulation.plan import make_plan
 from dafka.testing.simulation.running import Outcome, run_plan, run_seed, shrink
 
 LINES_MAX = 120

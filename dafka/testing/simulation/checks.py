@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dafka import wire
 from dafka.protocol import Event, PartitionHalted, RecordsGone, Skip, Work
 from dafka.records import Partition, RecordBatch
-from dafka.testing.simulation.disk import Disk, check_contents, describe
+from dafka.testing.simulation.disk import check_contents, describe
 from dafka.testing.simulation.violations import Violation
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ class Checks:
         self._delivered: dict[tuple[str, Partition], int] = {}
         self._given: dict[tuple[str, Partition], int] = {}
         self._gone: dict[tuple[str, Partition], int] = {}
+        self._halted: set[tuple[str, Partition]] = set()
         self._begins: dict[str, dict[Partition, int]] = {}
 
     # At every moment
@@ -156,7 +156,9 @@ class Checks:
             )
             if event.end_sequence > max(dropped, self._cluster.let_go(event.partition)):
                 raise Violation("gave up what is not gone", f"{node.name}: {event}, dropped up to {dropped}")
-            if isinstance(event, RecordsGone):
+            if isinstance(event, PartitionHalted):
+                self._halted.add((node.name, event.partition))
+            else:
                 self._gone[node.address, event.partition] = event.end_sequence
 
     def bounded(self, node: SimulatedNode) -> None:
@@ -196,15 +198,16 @@ class Checks:
         for partition in self.published_ends:
             end = cluster.final_end(partition)
             for store in cluster.stores.values():
-                if (found := store.disk.end(partition)) != end:
+                if (found := store.disk.end(partition)) != end and (store.name, partition) not in self._halted:
                     return f"{store.name} has {partition} up to {found}, not {end}"
             for consumer in cluster.consumers.values():
                 if (missing := self._missing(consumer, partition, end)) is not None:
                     return missing
-        for producer in cluster.producers.values():
+        has_stores = len(cluster.stores) >= cluster.plan.config.producer.min_stores
+        for producer in cluster.producers.values() if has_stores else ():
             if producer.to_publish:
                 return f"{producer.name} cannot publish {producer.to_publish} more records"
-            if producer.machine.unacknowledged and len(cluster.stores) >= cluster.plan.config.producer.min_stores:
+            if producer.machine.unacknowledged:
                 return f"{producer.name} lacks ACKs for {producer.machine.unacknowledged} records"
         return ""
 
@@ -252,8 +255,6 @@ class Checks:
         for kind, limit in limits.items():
             if node.sent[kind] > limit:
                 raise Violation("storm", f"{node.name} sent {node.sent[kind]} of {kind}, {limit:.0f} would do")
-
-
 
 
 def _name(message: wire.Inbound) -> str:

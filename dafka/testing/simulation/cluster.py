@@ -71,7 +71,7 @@ class Cluster:
             self.clock.at(member.joins, self._start, member)
         for step in self.plan.steps:
             self.clock.at(step.time, self._begin, step)
-        while self.clock.now < self.plan.ends:
+        while self.clock.now <= self.plan.ends:
             self._run_round()
         self.note("all is well from here on")
         missing = self.checks.unconverged()
@@ -85,7 +85,7 @@ class Cluster:
         self.note("everybody has everything")
         self.clock.run(self.clock.now + QUIET_S)
         if missing := self.checks.unconverged():
-            raise Violation("not converged", f"no longer: {missing}")
+            raise Violation("lost again", missing)
         self.checks.quiet()
 
     def note(self, text: str) -> None:
@@ -355,5 +355,3 @@ class Cluster:
 
     def _named(self, names: Sequence[str]) -> list[SimulatedNode]:
         return [node for node in self.nodes() if node.name in names]
-
-

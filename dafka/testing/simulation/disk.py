@@ -61,7 +61,7 @@ class Disk:
     def write_torn(self, work: Work, now: float, draw: random.Random, *, is_atomic: bool) -> None:
         """The node crashes while this is being written."""
         choice = draw.random()
-        if isinstance(work, Skip) or is_atomic or choice < 0.5:  # noqa: PLR2004
+        if isinstance(work, Skip) or is_atomic or choice < 0.5:
             if choice % 0.5 < 0.25:
                 self.write(work, now)
             return

@@ -201,7 +201,7 @@ class Network:
 
     def connect(self, subscriber: Peer, endpoint: str) -> Link:
         """Connects, as soon as somebody listens there and can be reached."""
-        link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)  # noqa: PLR2004
+        link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)
         self._links.append(link)
         self._dial(link)
         return link
@@ -231,7 +231,11 @@ class Network:
     def reset(self, one: str, other: str) -> None:
         """The connections between these two break, and are made anew."""
         for link in list(self._links):
-            if link.is_up and link.publisher is not None and {link.subscriber.name, link.publisher.name} == {one, other}:
+            if (
+                link.is_up
+                and link.publisher is not None
+                and {link.subscriber.name, link.publisher.name} == {one, other}
+            ):
                 self._break(link, redial=True)
 
     def reaches(self, one: str, other: str) -> bool:
@@ -277,7 +281,9 @@ class Network:
     def _establish(self, link: Link, epoch: int, publisher: Peer) -> None:
         if epoch != link.epoch or link.is_up or not link.is_wanted:
             return
-        if self._listeners.get(link.endpoint) is not publisher or not self.reaches(link.subscriber.name, publisher.name):
+        if self._listeners.get(link.endpoint) is not publisher or not self.reaches(
+            link.subscriber.name, publisher.name
+        ):
             self.clock.after(REDIAL_S, self._dial, link)
             return
         link.is_up, link.publisher, link.prefixes = True, publisher, ()

@@ -218,7 +218,7 @@ class SimulatedNode:
         if not self.is_alive or self.is_paused:
             return
         looks = [self._look_at_messages, self._look_at_subscriptions, self._look_at_connections, self._look_at_towers]
-        if self.cluster.draw.random() < 0.5:  # noqa: PLR2004
+        if self.cluster.draw.random() < 0.5:
             looks.reverse()
         for look in looks:
             look(self.cluster.clock.now)

@@ -45,7 +45,7 @@ class Member:
         words += ["same port after a restart"] if self.fixed_port else []
         words += [f"looks every {self.lag:.3f} s"] if self.lag else []
         words += [f"program takes {self.pace:.3f} s a run"] if self.pace else []
-        words += [f"queues {self.queue_max} messages a peer"] if self.queue_max < 1_000_000 else []  # noqa: PLR2004
+        words += [f"queues {self.queue_max} messages a peer"] if self.queue_max < 1_000_000 else []
         return ", ".join(words)
 
 

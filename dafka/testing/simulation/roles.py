@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from dafka.config import Config
 from dafka.errors import StorageError
-from dafka.protocol import Answers, Chunk, Commits, ConsumerMachine, Delivery, ProducerMachine, Skip, StoreMachine, Work
+from dafka.protocol import (
+    Answers,
+    Chunk,
+    Commits,
+    ConsumerMachine,
+    Delivery,
+    ProducerMachine,
+    Skip,
+    SpoolTrim,
+    StoreMachine,
+    Work,
+)
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Retention
 from dafka.testing.simulation.disk import Disk, contents
@@ -17,6 +28,10 @@ if TYPE_CHECKING:
 
 RUN_RECORDS_MAX = 50
 """Records published at once, at most."""
+
+
+SPOOL_TRIM_RECORDS = 10
+"""Records that stay in a spool until they are trimmed together."""
 
 
 class Answering(SimulatedNode):
@@ -142,7 +157,7 @@ class SimulatedProducer(Answering):
         self.answers = Answers(self.machine, cluster.plan.chunk_records_max)
         self.to_publish = 0
         self._spooling: RecordBatch | None = None
-        self._trimmed_end = acknowledged
+        self._spool_trim = SpoolTrim(self.machine, SPOOL_TRIM_RECORDS)
         self._is_publishing = False
 
     def publish(self, count: int) -> None:
@@ -202,13 +217,10 @@ class SimulatedProducer(Answering):
         self.act(self.machine.publish(batch.contents, self.cluster.clock.now))
 
     def _trim(self) -> None:
-        end = self.machine.acknowledged_end
-        if self.spool is None or end - self._trimmed_end < (10 if self.machine.unacknowledged else 1):
-            return
-        self._trimmed_end = end
-        self.spool.save_positions({self.partition: end})
-        self.machine.spool_earliest = end - 1
-        self.spool.trim(self.partition, end - 1)
+        if self.spool is not None and (earliest := self._spool_trim.due()) is not None:
+            self.spool.save_positions({self.partition: earliest + 1})
+            self.machine.spool_earliest = earliest
+            self.spool.trim(self.partition, earliest)
 
 
 class SimulatedConsumer(SimulatedNode):

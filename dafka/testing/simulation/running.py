@@ -75,7 +75,10 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         for start in range(0, len(steps), size):
             yield attrs.evolve(plan, steps=steps[:start] + steps[start + size :])
         size //= 2
+    towers = [member.name for member in plan.members if member.role == "tower"]
     for index, member in enumerate(plan.members):
+        if member.name in towers and len(towers) == 1:
+            continue
         left = tuple(step for step in steps if member.name not in step.who)
         yield attrs.evolve(plan, members=plan.members[:index] + plan.members[index + 1 :], steps=left)
     for index, member in enumerate(plan.members):
