@@ -15,6 +15,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
+from dafka.protocol.repeats import Repeats
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -54,6 +55,7 @@ class ConsumerMachine:
         self._silent: set[Partition] = set()
         self._silence_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
+        self._repeats = Repeats[str]()
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this consumer."""
@@ -73,6 +75,7 @@ class ConsumerMachine:
             return []
         del self.topics[topic]
         self._heads_wanted.pop(topic, None)
+        self._repeats.stop(topic)
         for partition in [partition for partition in self.assembly.cursors if partition.topic == topic]:
             self.assembly.forget(partition)
             self._heard.pop(partition, None)
@@ -141,7 +144,7 @@ class ConsumerMachine:
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
-        """Repeats FETCHes that went unanswered, and notices silent producers."""
+        """Repeats FETCHes that went unanswered, and GET-HEADS, and notices silent producers."""
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
         actions += self._give_up()
         if now >= self._silence_due:
@@ -150,6 +153,7 @@ class ConsumerMachine:
                 if now - heard >= self._silence and partition not in self._silent:
                     self._silent.add(partition)
                     actions.append(Notify(PartitionSilent(partition, now - heard)))
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._repeats.take(now)]
         return actions + self._due_get_heads(now) + self._fetches(now)
 
     def taken(self, now: float) -> list[Action]:
@@ -159,7 +163,7 @@ class ConsumerMachine:
     def deadline(self) -> float:
         """When `tick` next has something to do."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
-        return min(self.assembly.deadline(), self._silence_due, heads_due)
+        return min(self.assembly.deadline(), self._silence_due, self._repeats.deadline(), heads_due)
 
     @property
     def _silence(self) -> float:
@@ -233,6 +237,7 @@ class ConsumerMachine:
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL
         self._heads_wanted.pop(topic, None)
+        self._repeats.begin(topic, now)
         return Publish(wire.GetHeads(topic, self.address))
 
     def _due_get_heads(self, now: float) -> list[Action]:

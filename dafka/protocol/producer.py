@@ -122,9 +122,9 @@ class ProducerMachine:
             self.window.push(contents)
         if self._config.min_stores == 0:
             self.acknowledged_end = self.next_sequence
-            self.window.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
         if not self._is_settled:
             return []
+        self._trim()
         return self._send(RecordBatch(self.partition, first_sequence, contents), now)
 
     def settled(self, now: float) -> list[Action]:
@@ -144,6 +144,7 @@ class ProducerMachine:
             if run is None:
                 break
             actions += self._send(run, now)
+        self._trim()
         return actions
 
     def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
@@ -196,10 +197,15 @@ class ProducerMachine:
     def has_room(self) -> bool:
         """May more records be published, or is too much held back or unacknowledged?"""
         config = self._config
-        if not self._is_settled and self.next_sequence - self._published_end >= HELD_RECORDS_MAX:
+        held = self.next_sequence - self._published_end
+        if not self._is_settled and held >= HELD_RECORDS_MAX:
             return False
-        if self._is_spooled or config.min_stores == 0:
+        if self._is_spooled:
             return True
+        if config.min_stores == 0:
+            # What is held back is nowhere else yet: none of it is let go.
+            is_held_room = held < config.unacknowledged_records_max
+            return self._is_settled or (is_held_room and self.window.content_bytes < config.unacknowledged_bytes_max)
         return (
             self.unacknowledged < config.unacknowledged_records_max
             and self.window.content_bytes < config.unacknowledged_bytes_max
@@ -215,6 +221,10 @@ class ProducerMachine:
             self._head_due = now + self._config.head_interval_ms / 1000
         self._published_end = batch.end_sequence
         return [Publish(wire.RecordRun(batch))]
+
+    def _trim(self) -> None:
+        if self._config.min_stores == 0:
+            self.window.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
 
     def _head(self, now: float) -> list[Action]:
         if not self._published_end:

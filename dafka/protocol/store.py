@@ -5,7 +5,8 @@ whoever drives it says when they are durable (`committed`), and only that is ack
 
 Stores also learn from each other, so that one that was away catches up with partitions whose producer is gone: a store
 that connects is told all heads at once; a libdafka store, which tells nothing by itself, is asked for all of its heads;
-and where a producer leaves, the stores that are there are asked for the heads of its topics.
+and where a producer leaves, the stores that are there are asked for the heads of its topics. What becomes durable only
+after its producer has gone nobody else announces: the store tells it to everybody who listens.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dafka.protocol.askers import Askers
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.events import PartitionHalted, RecordsGone
 from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.repeats import Repeats
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.records import Partition
 from dafka.wire import Command
@@ -59,6 +61,10 @@ class StoreMachine:
         self._by_address: dict[str, dict[str, None]] = {}
         self._askers = Askers(config.node.peers_max)
         self._halted: set[Partition] = set()
+        self._asked_again = Repeats[str]()
+        self._told_again = Repeats[str]()
+        self._producers: set[str] = set()
+        self._listeners: dict[str, None] = {}
         for partition, end in ends.items():
             self.assembly.follow(partition, end)
             self._set_durable(partition, end)
@@ -106,6 +112,7 @@ class StoreMachine:
         for subscription in subscriptions:
             self.assembly.holders.subscribed(subscription, self.address)
             self._askers.subscribed(subscription)
+            self._note_peer(subscription)
             if not subscription.active:
                 continue
             command, topic = subscription.command, subscription.topic
@@ -115,8 +122,9 @@ class StoreMachine:
                 for subject in self._by_address.get(topic, ()):
                     actions += self._ack(Partition(subject, topic))
             elif command is Command.CONSUMER_HELLO and topic != self.address:
-                for subject in self.durable if topic else ():
-                    actions += self._direct_heads(subject, topic)
+                actions += self._all_heads(topic)
+                if topic:
+                    self._told_again.begin(topic, now)
             elif command is Command.GET_HEADS and not topic:
                 actions.append(Publish(wire.GetHeads(ALL_TOPICS, self.address)))
             elif command is Command.FETCH:
@@ -129,6 +137,11 @@ class StoreMachine:
         for partition, end in ends.items():
             self._set_durable(partition, end)
             actions += self._ack(partition)
+            if end >= self.assembly.cursors[partition].known_end and self._is_orphaned(partition):
+                actions += [
+                    Publish(wire.DirectHead(listener, partition.address, partition.topic, end - 1))
+                    for listener in self._listeners
+                ]
         return actions + self._fetches(now)
 
     def trimmed(self, earliest: Mapping[Partition, int]) -> int:
@@ -153,7 +166,11 @@ class StoreMachine:
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its last records, if they were missed, are with other stores."""
         self.assembly.holders.left(address)
-        return [Publish(wire.GetHeads(topic, self.address)) for topic in self._by_address.get(address, ())]
+        self._told_again.stop(address)
+        topics = self._by_address.get(address, {})
+        for topic in topics:
+            self._asked_again.begin(topic, now)
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
 
     def settled(self, now: float) -> list[Action]:
         """A store listens from the first moment; only giving up records waits for this."""
@@ -161,13 +178,16 @@ class StoreMachine:
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
-        """Repeats FETCHes that went unanswered."""
+        """Repeats FETCHes that went unanswered, and what was said and asked where stores or producers came and went."""
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take(now)]
+        for store in self._told_again.take(now):
+            actions += self._all_heads(store)
         return actions + self._give_up() + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return self.assembly.deadline()
+        return min(self.assembly.deadline(), self._asked_again.deadline(), self._told_again.deadline())
 
     def durable_end(self, partition: Partition) -> int:
         """The sequence after the partition's last durable record; 0 where there is none."""
@@ -254,6 +274,30 @@ class StoreMachine:
             Publish(wire.DirectHead(requestor, address, topic, end - 1))
             for address, end in self.durable.get(topic, {}).items()
         ]
+
+    def _note_peer(self, subscription: wire.Subscription) -> None:
+        """A producer is known by its subscription to ACKs; who can be told heads, by that to DIRECT-HEADs."""
+        peers_max = self._config.node.peers_max
+        if subscription.command is Command.ACK:
+            if not subscription.active:
+                self._producers.discard(subscription.topic)
+            elif len(self._producers) < peers_max:
+                self._producers.add(subscription.topic)
+        elif subscription.command is Command.DIRECT_HEAD and subscription.topic not in {"", self.address}:
+            if not subscription.active:
+                self._listeners.pop(subscription.topic, None)
+            elif len(self._listeners) < peers_max:
+                self._listeners[subscription.topic] = None
+
+    def _is_orphaned(self, partition: Partition) -> bool:
+        """Is its producer gone? Then nobody announces what becomes durable here, unless this store does."""
+        return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
+
+    def _all_heads(self, store: str) -> list[Action]:
+        actions: list[Action] = []
+        for subject in self.durable if store else ():
+            actions += self._direct_heads(subject, store)
+        return actions
 
     def _ack(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)

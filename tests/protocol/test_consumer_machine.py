@@ -30,6 +30,7 @@ from dafka.protocol import (
     Subscribe,
     Unsubscribe,
 )
+from dafka.protocol.repeats import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -89,8 +90,22 @@ def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> No
 )
 def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Subscription]) -> None:
     consumer = make_consumer()
-    assert consumer.subscribed(peer, 5.0) == []
-    assert consumer.tick(5.0) == []
+    assert consumer.subscribed(peer, 4.0) == []
+    assert consumer.tick(4.0) == []
+
+
+def test_get_heads_is_repeated_twice_because_an_answer_may_be_lost() -> None:
+    consumer = make_consumer()
+    assert consumer.deadline() == REPEAT_WAITS[0]
+    times = [0.5 * half for half in range(1, 200)]
+    asked_at = [time for time in times if published(consumer.tick(time), wire.GetHeads)]
+    assert asked_at == [REPEAT_WAITS[0], sum(REPEAT_WAITS)]
+
+
+def test_get_heads_is_not_repeated_for_a_topic_that_was_given_up() -> None:
+    consumer = make_consumer()
+    consumer.unsubscribe("hello")
+    assert published(consumer.tick(sum(REPEAT_WAITS)), wire.GetHeads) == []
 
 
 def test_a_store_is_greeted_with_the_topics() -> None:

@@ -244,6 +244,33 @@ def test_without_min_stores_nothing_is_waited_for_and_the_latest_records_stay() 
     assert producer.window.first_sequence == 14
 
 
+def test_without_min_stores_nothing_is_let_go_before_it_was_published() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(min_stores=0, unacknowledged_records_max=6), REPLIES_MAX)
+    producer.start(0.0)
+    for first in range(0, 6, 2):
+        assert producer.has_room()
+        producer.publish(contents(first, first + 2), 0.0)
+    assert not producer.has_room()
+    producer.publish(contents(6, 8), 0.0)
+    assert sent(producer.settled(0.1)) == list(range(8))
+    assert producer.has_room()
+    assert producer.window.first_sequence == 2
+
+
+def test_without_min_stores_a_resumed_producer_does_not_take_its_records_for_stored() -> None:
+    producer = ProducerMachine(
+        HELLO, ProducerConfig(min_stores=0), REPLIES_MAX, next_sequence=10, acknowledged_end=7, is_spooled=True
+    )
+    producer.start(0.0)
+    producer.settled(0.1)
+    assert producer.unacknowledged == 0
+    producer.subscribed(subscription(Command.DIRECT_EARLIEST, "STORE"), 0.2)
+    told = producer.receive([wire.Fetch(HELLO.address, "STORE", HELLO.topic, 2, 3)], 0.3)
+    assert published(told, wire.DirectEarliest) == [
+        wire.DirectEarliest("STORE", HELLO.address, HELLO.address, HELLO.topic, 6, 6)
+    ]
+
+
 def test_a_resumed_partition_goes_on_where_it_stands() -> None:
     producer = ProducerMachine(
         HELLO, ProducerConfig(), REPLIES_MAX, next_sequence=10, acknowledged_end=7, is_spooled=True

@@ -18,6 +18,7 @@ from machine_helpers import (
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol.repeats import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -282,3 +283,34 @@ def test_hostile_messages_do_no_harm(message: wire.Inbound) -> None:
 def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
     found = wire.decode_subscription(b"\1L" + b"x" * 256)
     assert make_store().subscribed([] if found is None else [found], 0.1) == []
+
+
+def test_another_store_is_told_the_heads_again_because_they_may_be_lost() -> None:
+    store = make_store({HELLO: 10})
+    told = [wire.DirectHead("STORE2", HELLO.address, HELLO.topic, 9)]
+    assert published(store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0), wire.DirectHead) == told
+    assert published(store.tick(REPEAT_WAITS[0]), wire.DirectHead) == told
+    assert published(store.tick(sum(REPEAT_WAITS)), wire.DirectHead) == told
+    assert published(store.tick(1000.0), wire.DirectHead) == []
+
+
+def test_heads_of_a_producer_that_left_are_asked_for_again() -> None:
+    store = make_store({HELLO: 10})
+    wanted = [wire.GetHeads(HELLO.topic, ME)]
+    assert published(store.peer_left(HELLO.address, 0.0), wire.GetHeads) == wanted
+    assert store.deadline() == REPEAT_WAITS[0]
+    assert published(store.tick(REPEAT_WAITS[0]), wire.GetHeads) == wanted
+
+
+def test_what_becomes_durable_after_its_producer_left_is_told_to_everybody_who_listens() -> None:
+    store = make_store()
+    store.subscribed(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
+    store.subscribed(subscription(Command.ACK, HELLO.address), 0.0)
+    receive(store, live(0, 10))
+    assert published(store.committed({HELLO: 5}, 0.1), wire.DirectHead) == []
+    store.subscribed(subscription(Command.ACK, HELLO.address, active=False), 0.2)
+    assert published(store.committed({HELLO: 8}, 0.3), wire.DirectHead) == []
+    told = [wire.DirectHead("CONSUMER", HELLO.address, HELLO.topic, 9)]
+    assert published(store.committed({HELLO: 10}, 0.4), wire.DirectHead) == told
+    store.subscribed(subscription(Command.DIRECT_HEAD, "CONSUMER", active=False), 0.5)
+    assert published(store.committed({HELLO: 10}, 0.6), wire.DirectHead) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dafka import wire
@@ -34,6 +34,7 @@ class Checks:
         self._delivered: dict[tuple[str, Partition], int] = {}
         self._given: dict[tuple[str, Partition], int] = {}
         self._gone: dict[tuple[str, Partition], int] = {}
+        self._sent: dict[tuple[str, Partition], int] = {}
         self._halted: set[tuple[str, Partition]] = set()
         self._begins: dict[str, dict[Partition, int]] = {}
 
@@ -41,9 +42,9 @@ class Checks:
 
     def published(self, producer: SimulatedProducer, batch: RecordBatch) -> None:
         """A producer's program made records."""
-        self.published_ends[producer.partition] = max(
-            self.published_ends.get(producer.partition, 0), batch.end_sequence
-        )
+        if batch.first_sequence != (end := self.published_ends.get(producer.partition, 0)):
+            raise Violation("not the next sequence", f"{producer.name} at {end}: {describe(batch)}")
+        self.published_ends[producer.partition] = batch.end_sequence
         self._cluster.note(f"{producer.name} publishes {describe(batch)}")
 
     def sent(self, node: SimulatedNode, messages: Sequence[wire.Inbound]) -> None:
@@ -53,6 +54,8 @@ class Checks:
             if isinstance(message, wire.RecordRun):
                 counts["record" if message.requestor is None else "direct-record"] += len(message.batch)
                 check_contents([message.batch])
+                if message.requestor is None:
+                    self._published_in_order(node, message.batch)
                 continue
             counts[type(message).__name__] += 1
             if isinstance(message, wire.Ack):
@@ -66,6 +69,14 @@ class Checks:
         if self._cluster.is_noting:
             for message in messages:
                 self._cluster.note(f"{node.name} sends {_name(message)}")
+
+    def _published_in_order(self, node: SimulatedNode, batch: RecordBatch) -> None:
+        """Each record is published once, in order; what a spool held back is announced instead."""
+        expected = self._sent.get((node.address, batch.partition), 0)
+        is_spooled = getattr(node, "spool", None) is not None
+        if batch.first_sequence < expected or (batch.first_sequence > expected and not is_spooled):
+            raise Violation("not published in order", f"{node.name} at {expected}: {describe(batch)}")
+        self._sent[node.address, batch.partition] = batch.end_sequence
 
     def _acknowledged(self, node: SimulatedNode, ack: wire.Ack) -> None:
         partition = Partition(ack.subject, ack.partition)
@@ -98,6 +109,12 @@ class Checks:
         check_contents([batch])
         self._in_order(self._given, consumer, batch)
         self._cluster.note(f"{consumer.name} is given {describe(batch)}")
+
+    def saved(self, consumer: SimulatedConsumer, positions: Mapping[Partition, int]) -> None:
+        """A consumer's program makes durable how far it is."""
+        for partition, position in positions.items():
+            if partition.topic in consumer.machine.topics and position != self._given[consumer.address, partition]:
+                raise Violation("position not given", f"{consumer.name} saves {position} of {partition}")
 
     def _in_order(
         self, seen: dict[tuple[str, Partition], int], consumer: SimulatedConsumer, batch: RecordBatch
@@ -200,6 +217,8 @@ class Checks:
             for store in cluster.stores.values():
                 if (found := store.disk.end(partition)) != end and (store.name, partition) not in self._halted:
                     return f"{store.name} has {partition} up to {found}, not {end}"
+                if store.commits:
+                    return f"{store.name} is writing"
             for consumer in cluster.consumers.values():
                 if (missing := self._missing(consumer, partition, end)) is not None:
                     return missing
@@ -247,7 +266,7 @@ class Checks:
         heard = node.subscriptions_heard
         limits = {
             "Fetch": 20 + records + partitions * (2 * seconds + heard),
-            "GetHeads": 10 + 2 * seconds + heard + partitions * peers,
+            "GetHeads": 10 + 2 * seconds + heard + 3 * partitions * peers,
             "Head": 5 + 1.1 * seconds + heard,
             "beacon": 20 + 11 * peers + (2 + peers / 4) * seconds,
             "StoreHello": 2 + heard,

@@ -112,6 +112,8 @@ def make_plan(seed: int) -> Plan:
     steps = _make_work(draw, members, duration)
     if draw.random() < 0.9:
         steps += _make_faults(draw, members, duration)
+    if draw.random() < 0.3:
+        steps += _make_misfortune(draw, members)
     stores = sum(member.role == "store" for member in members)
     return Plan(
         draw_seed=draw.getrandbits(48),
@@ -185,11 +187,17 @@ _FAULTS = {
     "disk full": ("store",),
     "disk slow": ("store",),
     "clock jump": ("store",),
+    "cut link": ("producer", "store", "consumer", "tower"),
+    "stall link": ("producer", "store", "consumer"),
     "loss": (),
     "repeat": (),
     "slow network": (),
     "unsubscribe": ("consumer",),
 }
+
+
+_AMOUNTS = {"loss": (0.02, 0.2, 0.6), "repeat": (0.02, 0.2, 0.6), "slow network": (10, 50)}
+"""The share of messages that is lost or repeated; how many times slower everything is."""
 
 
 def _make_faults(draw: random.Random, members: list[Member], duration: float) -> list[Step]:
@@ -201,28 +209,46 @@ def _make_faults(draw: random.Random, members: list[Member], duration: float) ->
     return steps
 
 
+def _make_misfortune(draw: random.Random, members: list[Member]) -> list[Step]:
+    """Faults that are worse together: a producer dies while somebody who lacks its last records is away."""
+    producers = [member.name for member in members if member.role == "producer"]
+    others = [member.name for member in members if member.role in ("store", "consumer")]
+    if not others:
+        return []
+    time = round(draw.uniform(0.2, 4.0), 3)
+    producer, other = draw.choice(producers), draw.choice(others)
+    kind = draw.choice(("cut", "stall", "pause", "crash", "disk full", "loss", "reset"))
+    away = Step(time, kind, (other,), seconds=round(draw.uniform(1.0, 8.0), 3))
+    if kind == "loss":
+        away = attrs.evolve(away, who=(), amount=0.6)
+    elif kind == "reset":
+        away = attrs.evolve(away, who=(producer, other), seconds=0.0)
+    last = Step(round(time + draw.uniform(-0.02, 0.2), 3), "publish", (producer,), amount=draw.choice((1, 20)))
+    death = Step(round(time + draw.choice((0.1, 0.3, 1.0)), 3), "die", (producer,))
+    link = Step(round(time + 0.01, 3), "cut link", (producer, other), seconds=round(draw.uniform(0.5, 5.0), 3))
+    return [away, last, *([death] if draw.random() < 0.7 else []), *([link] if draw.random() < 0.5 else [])]
+
+
 def _make_fault(draw: random.Random, kind: str, members: list[Member], duration: float) -> list[Step]:
     candidates = [member.name for member in members if member.role in _FAULTS[kind]]
     time = round(draw.uniform(0, duration), 3)
     seconds = round(draw.choice((0.05, 0.3, 1.0, 3.0, 6.0)) * draw.uniform(0.5, 1.0), 3)
-    if kind in ("loss", "repeat"):
-        return [Step(time, kind, seconds=seconds, amount=draw.choice((0.02, 0.2, 0.6)))]
-    if kind == "slow network":
-        return [Step(time, kind, seconds=seconds, amount=draw.choice((10, 50)))]
+    if kind in _AMOUNTS:
+        return [Step(time, kind, seconds=seconds, amount=draw.choice(_AMOUNTS[kind]))]
     if not candidates:
         return []
     if kind in ("cut", "stall"):
         count = 1 if draw.random() < 0.5 or len(candidates) < 4 else draw.randint(1, len(candidates) // 2)
         others = tuple(name for name in draw.sample(candidates, count))
         return [Step(time, kind, others, seconds=seconds)]
-    if kind == "reset":
-        return [Step(time, kind, tuple(draw.sample(candidates, 2)))] if len(candidates) > 1 else []
+    if kind in ("reset", "cut link", "stall link"):
+        if len(candidates) < 2:
+            return []
+        return [Step(time, kind, tuple(draw.sample(candidates, 2)), seconds=0.0 if kind == "reset" else seconds)]
     who = (draw.choice(candidates),)
     if kind == "clock jump":
         return [Step(time, kind, who, amount=draw.choice((-3_600_000, -5_000, 5_000, 3_600_000)))]
-    if kind == "die":
-        return [Step(time, kind, who)]
-    return [Step(time, kind, who, seconds=seconds)]
+    return [Step(time, kind, who, seconds=0.0 if kind == "die" else seconds)]
 
 
 def _make_config(draw: random.Random, stores: int) -> Config:

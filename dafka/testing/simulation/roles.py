@@ -105,7 +105,9 @@ class SimulatedStore(Answering):
     def stop(self) -> None:
         """Stops as it should: what it has received it writes first."""
         while self.commits and not self.disk.is_full:
-            self.disk.write(self.commits.begin(), self.cluster.clock.now)
+            work = self.commits.begin()
+            self.disk.write(work, self.cluster.clock.now)
+            self.cluster.checks.stored(self, work)
             self.act(self.commits.done(self.cluster.clock.now))
         self.vanish()
 
@@ -254,6 +256,7 @@ class SimulatedConsumer(SimulatedNode):
 
     def save_positions(self) -> None:
         """The program makes durable how far it is."""
+        self.cluster.checks.saved(self, self.delivery.positions)
         self.disk.save_positions(self.delivery.positions)
 
     def crash(self) -> None:

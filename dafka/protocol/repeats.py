@@ -1,0 +1,43 @@
+"""What is said again a few times, ever more rarely, where nobody tells whether it was heard.
+
+A question that nobody has an answer to, and one whose answer a full queue has dropped, look alike: no answer comes.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+REPEAT_WAITS = (5.0, 30.0)
+"""Seconds after which something is said a second and a third time."""
+
+_Key = TypeVar("_Key")
+
+
+class Repeats(Generic[_Key]):
+    """Keeps what is still to be repeated, and when."""
+
+    def __init__(self) -> None:
+        self._due: dict[_Key, tuple[float, int]] = {}
+
+    def begin(self, key: _Key, now: float) -> None:
+        """This has just been said for the first time, or for a new reason."""
+        self._due[key] = now + REPEAT_WAITS[0], 0
+
+    def stop(self, key: _Key) -> None:
+        """This need not be said any more."""
+        self._due.pop(key, None)
+
+    def take(self, now: float) -> list[_Key]:
+        """What is to be said again now."""
+        due = [key for key, (time, _) in self._due.items() if time <= now]
+        for key in due:
+            number = self._due[key][1] + 1
+            if number < len(REPEAT_WAITS):
+                self._due[key] = now + REPEAT_WAITS[number], number
+            else:
+                del self._due[key]
+        return due
+
+    def deadline(self) -> float:
+        """When `take` next gives something."""
+        return min((time for time, _ in self._due.values()), default=float("inf"))

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from machine_helpers import HELLO, contents
+
+from dafka import wire
+from dafka.config import ProducerConfig
+from dafka.protocol import ProducerMachine, SpoolTrim
+
+
+def make_producer(config: ProducerConfig) -> ProducerMachine:
+    producer = ProducerMachine(HELLO, config, 10, is_spooled=True)
+    producer.start(0.0)
+    producer.settled(0.0)
+    return producer
+
+
+def acknowledge(producer: ProducerMachine, sequence: int) -> None:
+    producer.receive([wire.Ack(HELLO.address, HELLO.topic, sequence, "STORE")], 0.1)
+
+
+def test_acknowledged_records_go_together_or_when_there_is_nothing_else_to_do() -> None:
+    producer = make_producer(ProducerConfig())
+    trim = SpoolTrim(producer, trim_records=10)
+    producer.publish(contents(0, 30), 0.0)
+    assert trim.due() is None
+    acknowledge(producer, 8)
+    assert trim.due() is None
+    acknowledge(producer, 9)
+    assert trim.due() == 9
+    acknowledge(producer, 12)
+    assert trim.due() is None
+    acknowledge(producer, 29)
+    assert trim.due() == 29
+    assert trim.due() is None
+
+
+def test_without_min_stores_the_latest_records_stay() -> None:
+    producer = make_producer(ProducerConfig(min_stores=0, unacknowledged_records_max=20))
+    trim = SpoolTrim(producer, trim_records=10)
+    producer.publish(contents(0, 20), 0.0)
+    assert trim.due() is None
+    producer.publish(contents(20, 40), 0.0)
+    assert trim.due() == 20

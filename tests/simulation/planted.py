@@ -1,0 +1,435 @@
+"""Bugs planted one at a time into the product, each of a kind that somebody may well write, and the seed that shows it.
+
+    python tests/simulation/planted.py            finds all of them anew: for each the first seed that fails
+    python tests/simulation/planted.py NAME...    these alone
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from dafka import wire
+from dafka.protocol import (
+    Answers,
+    Beacons,
+    Commits,
+    ConsumerMachine,
+    Delivery,
+    Links,
+    Peers,
+    ProducerMachine,
+    Publish,
+    ReplyQueue,
+    SpoolTrim,
+    StoreMachine,
+)
+from dafka.protocol.assembly import Assembly
+from dafka.protocol.cursor import Cursor
+from dafka.protocol.fetching import Fetching
+from dafka.protocol.holders import Holders
+from dafka.protocol.window import Window
+from dafka.records import Partition
+from dafka.testing.simulation import run_seed
+from dafka.wire import Command
+
+SEEDS_MAX = 2000
+"""Within so many seeds every planted bug must be found."""
+
+Patch = pytest.MonkeyPatch
+
+
+@attrs.frozen
+class Planted:
+    """One bug. `seed` is the first that shows it, and `promise` what is broken then."""
+
+    apply: Callable[[Patch], None]
+    seed: int
+    promise: str
+
+    @property
+    def name(self) -> str:
+        return self.apply.__name__.replace("_", "-")
+
+
+def _after(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """What a method gives is changed: `change(given, self, *arguments)`."""
+    method = getattr(owner, name)
+    patch.setattr(owner, name, lambda self, *args, **kwargs: change(method(self, *args, **kwargs), self, *args))
+
+
+# Stores
+
+
+def ack_before_durable(patch: Patch) -> None:
+    def acknowledge(actions: Any, store: StoreMachine, run: wire.RecordRun, _: float) -> Any:
+        partition = run.batch.partition
+        end = store.assembly.cursors[partition].next_sequence
+        return [*actions, Publish(wire.Ack(partition.address, partition.topic, end - 1, store.address))]
+
+    _after(patch, StoreMachine, "_receive_run", acknowledge)
+
+
+def ack_one_too_far(patch: Patch) -> None:
+    def one_more(actions: Any, *_: Any) -> Any:
+        return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
+
+    _after(patch, StoreMachine, "_ack", one_more)
+
+
+def ack_what_waits_for_the_next_commit(patch: Patch) -> None:
+    committed = StoreMachine.committed
+
+    def with_waiting(self: StoreMachine, ends: dict[Partition, int], now: float) -> Any:
+        return committed(self, {each: self.assembly.cursors[each].next_sequence for each in ends}, now)
+
+    patch.setattr(StoreMachine, "committed", with_waiting)
+
+
+def ack_lost_is_never_sent_again(patch: Patch) -> None:
+    _after(patch, StoreMachine, "_receive_head", lambda *_: [])
+
+
+def restart_forgets_what_is_stored(patch: Patch) -> None:
+    begin = StoreMachine.__init__
+    patch.setattr(StoreMachine, "__init__", lambda self, address, config, *_: begin(self, address, config, {}))
+
+
+def failed_write_is_forgotten(patch: Patch) -> None:
+    def forget(given: Any, commits: Commits, *_: Any) -> Any:
+        commits._work = None
+        return given
+
+    _after(patch, Commits, "failed", forget)
+
+
+def written_octets_stay_counted(patch: Patch) -> None:
+    done = Commits.done
+
+    def keep(self: Commits, now: float) -> Any:
+        pending_bytes = self._machine.pending_bytes
+        actions = done(self, now)
+        self._machine.pending_bytes = pending_bytes
+        return actions
+
+    patch.setattr(Commits, "done", keep)
+
+
+def skip_keeps_what_waits(patch: Patch) -> None:
+    patch.setattr(Commits, "skip", lambda self, skip: self._skips.update({skip.partition: skip.next_sequence}))
+
+
+def trimmed_records_are_not_noted(patch: Patch) -> None:
+    patch.setattr(StoreMachine, "trimmed", lambda *_: 0)
+
+
+def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
+    def all_known(_: Any, store: StoreMachine, topic: str, requestor: str) -> Any:
+        return [
+            Publish(wire.DirectHead(requestor, each.address, topic, cursor.known_end - 1))
+            for each, cursor in store.assembly.cursors.items()
+            if each.topic == topic and cursor.known_end
+        ]
+
+    _after(patch, StoreMachine, "_direct_heads", all_known)
+
+
+def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
+    subscribed = StoreMachine.subscribed
+
+    def once(self: StoreMachine, subscriptions: Any, now: float) -> Any:
+        seen = self.__dict__.setdefault("seen", set())
+        new = [each for each in subscriptions if (each.command, each.topic) not in seen]
+        seen.update((each.command, each.topic) for each in new)
+        return subscribed(self, new, now)
+
+    patch.setattr(StoreMachine, "subscribed", once)
+
+
+def what_outlives_its_producer_is_not_told(patch: Patch) -> None:
+    patch.setattr(StoreMachine, "_is_orphaned", lambda *_: False)
+
+
+def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
+    patch.setattr("dafka.protocol.repeats.Repeats.begin", lambda *_: None)
+
+
+def another_stores_hello_is_passed_over(patch: Patch) -> None:
+    patch.setattr(StoreMachine, "_all_heads", lambda *_: [])
+
+
+# Producers
+
+
+def head_one_too_far(patch: Patch) -> None:
+    def one_more(actions: Any, *_: Any) -> Any:
+        return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
+
+    _after(patch, ProducerMachine, "_head", one_more)
+
+
+def held_back_records_are_dropped(patch: Patch) -> None:
+    def settle(self: ProducerMachine, _: float) -> Any:
+        self._is_settled = True
+        return []
+
+    patch.setattr(ProducerMachine, "settled", settle)
+
+
+def held_back_records_are_let_go(patch: Patch) -> None:
+    _after(patch, ProducerMachine, "has_room", lambda has_room, self: has_room or not self._config.min_stores)
+    publish = ProducerMachine.publish
+
+    def publish_and_trim(self: ProducerMachine, contents: Any, now: float) -> Any:
+        actions = publish(self, contents, now)
+        self._trim()
+        return actions
+
+    patch.setattr(ProducerMachine, "publish", publish_and_trim)
+
+
+def one_ack_is_enough(patch: Patch) -> None:
+    def release(given: Any, producer: ProducerMachine, *_: Any) -> Any:
+        producer.acknowledged_end = max(producer.acknowledged_end, *producer._stores.values(), 0)
+        producer.window.release(producer.acknowledged_end)
+        return given
+
+    _after(patch, ProducerMachine, "_receive_ack", release)
+
+
+def each_ack_counts_as_another_store(patch: Patch) -> None:
+    receive = ProducerMachine._receive_ack
+
+    def receive_as_another(self: ProducerMachine, ack: wire.Ack, now: float) -> Any:
+        return receive(self, attrs.evolve(ack, address=str(len(self._stores))), now)
+
+    patch.setattr(ProducerMachine, "_receive_ack", receive_as_another)
+
+
+def window_is_released_one_too_far(patch: Patch) -> None:
+    release = Window.release
+    patch.setattr(Window, "release", lambda self, end: release(self, end + 1))
+
+
+def resumes_at_what_was_acknowledged(patch: Patch) -> None:
+    begin = ProducerMachine.__init__
+
+    def begin_early(self: ProducerMachine, *args: Any, **options: Any) -> None:
+        begin(self, *args, **{**options, "next_sequence": options["acknowledged_end"]})
+
+    patch.setattr(ProducerMachine, "__init__", begin_early)
+
+
+def spool_is_trimmed_before_ack(patch: Patch) -> None:
+    patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
+    _after(patch, SpoolTrim, "due", lambda earliest, _: earliest)
+
+
+# Consumers, and what they share with stores
+
+
+def another_topics_records_are_taken(patch: Patch) -> None:
+    follow = ConsumerMachine._follow
+
+    def follow_any(self: ConsumerMachine, partition: Partition, latest: int) -> bool:
+        topics = self.topics
+        self.topics = {**topics, partition.topic: 0.0}
+        try:
+            return follow(self, partition, latest)
+        finally:
+            self.topics = topics
+
+    patch.setattr(ConsumerMachine, "_follow", follow_any)
+
+
+def records_are_delivered_before_order(patch: Patch) -> None:
+    take = Cursor.take
+
+    def take_any(self: Cursor, batch: Any, ahead_bytes_left: int) -> Any:
+        self.next_sequence = max(self.next_sequence, batch.first_sequence)
+        return take(self, batch, ahead_bytes_left)
+
+    patch.setattr(Cursor, "take", take_any)
+
+
+def duplicates_are_taken(patch: Patch) -> None:
+    take = Cursor.take
+    patch.setattr(
+        Cursor,
+        "take",
+        lambda self, batch, left: [batch] if batch.end_sequence <= self.next_sequence else take(self, batch, left),
+    )
+
+
+def overlaps_are_taken_whole(patch: Patch) -> None:
+    def whole(ready: Any, _: Cursor, batch: Any, __: int) -> Any:
+        return [batch, *ready[1:]] if ready else ready
+
+    _after(patch, Cursor, "take", whole)
+
+
+def heads_are_understood_one_too_low(patch: Patch) -> None:
+    learn = Assembly.learn
+    patch.setattr(Assembly, "learn", lambda self, partition, end: learn(self, partition, end - 1))
+
+
+def lost_fetch_is_never_repeated(patch: Patch) -> None:
+    patch.setattr(Fetching, "expire", lambda *_: [])
+    patch.setattr(Fetching, "deadline", lambda _: float("inf"))
+
+
+def next_page_begins_one_too_far(patch: Patch) -> None:
+    def further(planned: Any, *_: Any) -> Any:
+        return planned and (planned[0] + (planned[0] > 0 and planned[1] > 1), planned[1] - (planned[1] > 1))
+
+    _after(patch, Fetching, "plan", further)
+
+
+def fetches_are_repeated_at_once(patch: Patch) -> None:
+    patch.setattr(Fetching, "_wait", lambda *_: 0.01)
+
+
+def records_ahead_are_kept_without_limit(patch: Patch) -> None:
+    take = Cursor.take
+    patch.setattr(Cursor, "take", lambda self, batch, _: take(self, batch, 2**40))
+
+
+def room_is_not_used_again(patch: Patch) -> None:
+    _after(patch, Fetching, "plan", lambda planned, *_: planned)
+    take = Delivery.take
+
+    def take_silently(self: Delivery, now: float) -> Any:
+        buffered_bytes = self._machine.buffered_bytes
+        taken = take(self, now)
+        self._machine.buffered_bytes = buffered_bytes
+        return taken
+
+    patch.setattr(Delivery, "take", take_silently)
+
+
+def position_is_one_too_far(patch: Patch) -> None:
+    def further(batch: Any, delivery: Delivery, *_: Any) -> Any:
+        delivery.positions[batch.partition] += 1
+        return batch
+
+    _after(patch, Delivery, "give", further)
+
+
+def topic_given_up_is_remembered(patch: Patch) -> None:
+    patch.setattr(Assembly, "forget", lambda *_: None)
+
+
+def not_here_is_taken_for_gone(patch: Patch) -> None:
+    earliest = Holders.earliest
+
+    def believe(self: Holders, partition: Partition, next_sequence: int, attempts: int) -> Any:
+        asked, answers = self._answers.get(partition, (next_sequence, {}))
+        believed = {name: attrs.evolve(each, gone=each.sequence) for name, each in answers.items()}
+        self._answers[partition] = asked, believed
+        return earliest(self, partition, next_sequence, attempts)
+
+    patch.setattr(Holders, "earliest", believe)
+
+
+def answer_lacks_its_last_record(patch: Patch) -> None:
+    _after(patch, StoreMachine, "readable", lambda held, *_: held[:-1])
+
+
+def answer_begins_one_too_far(patch: Patch) -> None:
+    def further(chunk: Any, _: Answers) -> Any:
+        return chunk and attrs.evolve(chunk, first_sequence=chunk.first_sequence + 1)
+
+    _after(patch, Answers, "next", further)
+
+
+def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
+    offer = ReplyQueue.offer
+
+    def offer_once(self: ReplyQueue, fetch: wire.Fetch) -> bool:
+        seen = self.__dict__.setdefault("seen", set())
+        key = fetch.address, fetch.partition, fetch.sequence
+        is_new = key not in seen
+        seen.add(key)
+        return offer(self, fetch) if is_new else True
+
+    patch.setattr(ReplyQueue, "offer", offer_once)
+
+
+# Who is there
+
+
+def moved_node_is_not_followed(patch: Patch) -> None:
+    heard = Peers.heard
+
+    def heard_first(self: Peers, beacon: Any, now: float) -> Any:
+        return [] if beacon.address in self._peers else heard(self, beacon, now)
+
+    patch.setattr(Peers, "heard", heard_first)
+
+
+def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
+    def always(_: bool, links: Links, endpoint: str) -> bool:
+        return bool(endpoint)
+
+    _after(patch, Links, "join", always)
+
+
+def lost_node_stays_connected(patch: Patch) -> None:
+    patch.setattr(Peers, "expire", lambda *_: [])
+
+
+def never_beacons_again(patch: Patch) -> None:
+    def once(given: Any, beacons: Beacons, *_: Any) -> Any:
+        beacons._beacon_due = float("inf")
+        return given
+
+    _after(patch, Beacons, "tick", once)
+
+
+def never_settles(patch: Patch) -> None:
+    patch.setattr(Links, "settle", lambda *_: False)
+
+
+def repeats_what_a_tower_says(patch: Patch) -> None:
+    def always(given: Any, *_: Any) -> Any:
+        return True
+
+    _after(patch, Beacons, "_hear", always)
+
+
+def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:
+    patch.setattr("dafka.protocol.consumer._OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
+
+
+PLANTED: list[Planted] = []
+
+
+def main(names: list[str]) -> None:
+    """Prints, for each bug, the first seed that shows it."""
+    everything = [value for name, value in globals().items() if callable(value) and is_bug(name, value)]
+    for apply in everything:
+        if names and apply.__name__.replace("_", "-") not in names:
+            continue
+        with pytest.MonkeyPatch.context() as patch:
+            apply(patch)
+            for seed in range(SEEDS_MAX):
+                outcome = run_seed(seed)
+                if not outcome.is_good:
+                    print(f'    Planted({apply.__name__}, {seed}, "{outcome.promise}"),', flush=True)
+                    break
+            else:
+                print(f"    # {apply.__name__}: not found", flush=True)
+
+
+def is_bug(name: str, value: Any) -> bool:
+    return getattr(value, "__module__", "") == __name__ and name[0] != "_" and name.islower() and name not in _OTHERS
+
+
+_OTHERS = ("main", "is_bug")
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
