@@ -91,7 +91,7 @@ class ProducerMachine:
         """Records before this may leave a spool: acknowledged ones, or with `min_stores` 0 all but the latest."""
         if self._config.min_stores:
             return self.acknowledged_end
-        return max(self.next_sequence + 1 - self._config.unacknowledged_records_max, 0)
+        return max(min(self.next_sequence + 1 - self._config.unacknowledged_records_max, self._published_end), 0)
 
     @property
     def is_all_stored(self) -> bool:
@@ -200,12 +200,12 @@ class ProducerMachine:
         held = self.next_sequence - self._published_end
         if not self._is_settled and held >= HELD_RECORDS_MAX:
             return False
-        if self._is_spooled:
-            return True
         if config.min_stores == 0:
             # What is held back is nowhere else yet: none of it is let go.
             is_held_room = held < config.unacknowledged_records_max
             return self._is_settled or (is_held_room and self.window.content_bytes < config.unacknowledged_bytes_max)
+        if self._is_spooled:
+            return True
         return (
             self.unacknowledged < config.unacknowledged_records_max
             and self.window.content_bytes < config.unacknowledged_bytes_max

@@ -1,7 +1,7 @@
 """Bugs planted one at a time into the product, each of a kind that somebody may well write, and the seed that shows it.
 
-    python tests/simulation/planted.py            finds all of them anew: for each the first seed that fails
-    python tests/simulation/planted.py NAME...    these alone
+python tests/simulation/planted.py            finds all of them anew: for each the first seed that fails
+python tests/simulation/planted.py NAME...    these alone
 """
 
 from __future__ import annotations
@@ -119,10 +119,6 @@ def written_octets_stay_counted(patch: Patch) -> None:
     patch.setattr(Commits, "done", keep)
 
 
-def skip_keeps_what_waits(patch: Patch) -> None:
-    patch.setattr(Commits, "skip", lambda self, skip: self._skips.update({skip.partition: skip.next_sequence}))
-
-
 def trimmed_records_are_not_noted(patch: Patch) -> None:
     patch.setattr(StoreMachine, "trimmed", lambda *_: 0)
 
@@ -148,10 +144,6 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
         return subscribed(self, new, now)
 
     patch.setattr(StoreMachine, "subscribed", once)
-
-
-def what_outlives_its_producer_is_not_told(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "_is_orphaned", lambda *_: False)
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
@@ -378,10 +370,6 @@ def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
     _after(patch, Links, "join", always)
 
 
-def lost_node_stays_connected(patch: Patch) -> None:
-    patch.setattr(Peers, "expire", lambda *_: [])
-
-
 def never_beacons_again(patch: Patch) -> None:
     def once(given: Any, beacons: Beacons, *_: Any) -> Any:
         beacons._beacon_due = float("inf")
@@ -405,7 +393,50 @@ def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:
     patch.setattr("dafka.protocol.consumer._OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
 
 
-PLANTED: list[Planted] = []
+PLANTED = [
+    Planted(ack_before_durable, 0, "ACK before durable"),
+    Planted(ack_one_too_far, 0, "ACK before durable"),
+    Planted(ack_what_waits_for_the_next_commit, 0, "ACK before durable"),
+    Planted(ack_lost_is_never_sent_again, 156, "not converged"),
+    Planted(restart_forgets_what_is_stored, 10, "gap in a log"),
+    Planted(failed_write_is_forgotten, 8, "gap in a log"),
+    Planted(written_octets_stay_counted, 0, "memory"),
+    Planted(trimmed_records_are_not_noted, 9, "not converged"),
+    Planted(heads_are_told_to_stores_before_durable, 1, "DIRECT-HEAD before durable"),
+    Planted(peer_that_reconnects_is_not_greeted_again, 52, "not converged"),
+    Planted(what_a_full_queue_dropped_is_not_told_again, 376, "not converged"),
+    Planted(another_stores_hello_is_passed_over, 52, "not converged"),
+    Planted(head_one_too_far, 0, "HEAD of no record"),
+    Planted(held_back_records_are_dropped, 0, "not published in order"),
+    Planted(held_back_records_are_let_go, 16, "not published in order"),
+    Planted(one_ack_is_enough, 2, "acknowledged and not durable"),
+    Planted(each_ack_counts_as_another_store, 2, "acknowledged and not durable"),
+    Planted(window_is_released_one_too_far, 0, "gave up what is not gone"),
+    Planted(resumes_at_what_was_acknowledged, 49, "gap in a log"),
+    Planted(spool_is_trimmed_before_ack, 7, "gave up what is not gone"),
+    Planted(another_topics_records_are_taken, 4, "another topic's record"),
+    Planted(records_are_delivered_before_order, 1, "gap in a log"),
+    Planted(duplicates_are_taken, 1, "gap in a log"),
+    Planted(overlaps_are_taken_whole, 1, "gap in a log"),
+    Planted(heads_are_understood_one_too_low, 0, "not converged"),
+    Planted(lost_fetch_is_never_repeated, 1, "not converged"),
+    Planted(next_page_begins_one_too_far, 8, "not converged"),
+    Planted(fetches_are_repeated_at_once, 110, "storm"),
+    Planted(records_ahead_are_kept_without_limit, 105, "memory"),
+    Planted(room_is_not_used_again, 2, "memory"),
+    Planted(position_is_one_too_far, 8, "position not given"),
+    Planted(topic_given_up_is_remembered, 2, "not converged"),
+    Planted(not_here_is_taken_for_gone, 86, "gave up what is not gone"),
+    Planted(answer_lacks_its_last_record, 2, "not converged"),
+    Planted(answer_begins_one_too_far, 0, "not converged"),
+    Planted(second_fetch_of_a_node_is_let_go, 4, "not converged"),
+    Planted(moved_node_is_not_followed, 1711, "not converged"),
+    Planted(two_at_an_endpoint_are_connected_twice, 101, "connected twice"),
+    Planted(never_beacons_again, 4, "not converged"),
+    Planted(never_settles, 0, "busy"),
+    Planted(repeats_what_a_tower_says, 0, "storm"),
+    Planted(subscription_of_own_commands_is_incomplete, 2, "not converged"),
+]
 
 
 def main(names: list[str]) -> None:

@@ -257,6 +257,8 @@ class Cluster:
 
     def _go_down(self, step: Step, *, is_crash: bool, comes_back: bool = True) -> None:
         for name in step.who:
+            if name in self.producers:
+                self.let_go(self.producers[name].partition)
             node = self._take_away(name)
             if not isinstance(node, (SimulatedProducer, SimulatedStore, SimulatedConsumer)):
                 continue

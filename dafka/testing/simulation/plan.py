@@ -131,8 +131,8 @@ def _make_members(draw: random.Random) -> list[Member]:
     for number in range(1, draw.choice((1, 1, 2, 3)) + 1):
         topic = TOPICS[0] if draw.random() < 0.7 else TOPICS[1]
         members.append(_member(draw, f"P{number}", "producer", topics=(topic,), spool=draw.random() < 0.4))
-    for number in range(1, draw.choice((0, 1, 1, 1, 2, 2, 3)) + 1):
-        members.append(_member(draw, f"S{number}", "store"))
+    stores = draw.choice((0, 1, 1, 1, 2, 2, 3))
+    members.extend(_member(draw, f"S{number}", "store") for number in range(1, stores + 1))
     for number in range(1, draw.choice((0, 1, 1, 2)) + 1):
         topics = draw.choice((TOPICS[:1], TOPICS[:1], TOPICS[1:], TOPICS))
         is_slow = draw.random() < 0.2
@@ -170,8 +170,8 @@ def _make_work(draw: random.Random, members: list[Member], duration: float) -> l
                 time = member.joins + (0.0 if draw.random() < 0.3 else draw.uniform(0, duration))
                 steps.append(Step(round(time, 3), "publish", (member.name,), amount=draw.choice((1, 3, 20, 80))))
         if member.role == "consumer" and member.saves:
-            for _ in range(2):
-                steps.append(Step(round(member.joins + draw.uniform(0, duration), 3), "save positions", (member.name,)))
+            times = [round(member.joins + draw.uniform(0, duration), 3) for _ in range(2)]
+            steps += [Step(time, "save positions", (member.name,)) for time in times]
     return steps
 
 
@@ -195,6 +195,9 @@ _FAULTS = {
     "unsubscribe": ("consumer",),
 }
 
+
+_OF_TWO = ("reset", "cut link", "stall link")
+"""What happens between two nodes."""
 
 _AMOUNTS = {"loss": (0.02, 0.2, 0.6), "repeat": (0.02, 0.2, 0.6), "slow network": (10, 50)}
 """The share of messages that is lost or repeated; how many times slower everything is."""
@@ -235,15 +238,12 @@ def _make_fault(draw: random.Random, kind: str, members: list[Member], duration:
     seconds = round(draw.choice((0.05, 0.3, 1.0, 3.0, 6.0)) * draw.uniform(0.5, 1.0), 3)
     if kind in _AMOUNTS:
         return [Step(time, kind, seconds=seconds, amount=draw.choice(_AMOUNTS[kind]))]
-    if not candidates:
+    if len(candidates) < (2 if kind in _OF_TWO else 1):
         return []
     if kind in ("cut", "stall"):
         count = 1 if draw.random() < 0.5 or len(candidates) < 4 else draw.randint(1, len(candidates) // 2)
-        others = tuple(name for name in draw.sample(candidates, count))
-        return [Step(time, kind, others, seconds=seconds)]
-    if kind in ("reset", "cut link", "stall link"):
-        if len(candidates) < 2:
-            return []
+        return [Step(time, kind, tuple(draw.sample(candidates, count)), seconds=seconds)]
+    if kind in _OF_TWO:
         return [Step(time, kind, tuple(draw.sample(candidates, 2)), seconds=0.0 if kind == "reset" else seconds)]
     who = (draw.choice(candidates),)
     if kind == "clock jump":
@@ -252,7 +252,10 @@ def _make_fault(draw: random.Random, kind: str, members: list[Member], duration:
 
 
 def _make_config(draw: random.Random, stores: int) -> Config:
-    small = lambda chance, *values: draw.choice(values) if draw.random() < chance else None  # noqa: E731
+    def small(chance: float, *values: int) -> int | None:
+        """One of these at times, else the default."""
+        return draw.choice(values) if draw.random() < chance else None
+
     retention = draw.random() < 0.15
     return (
         Config()
