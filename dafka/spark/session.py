@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -9,6 +10,7 @@ from pyspark.sql import SparkSession
 from dafka.spark.source import DafkaDataSource
 
 SETTINGS = {
+    "spark.pyspark.python": sys.executable,
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
