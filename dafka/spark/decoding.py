@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka.errors import ConfigError
 from dafka.spark.avro import AvroDecoder, looks_like_avro
+from dafka.spark.errors import sentence_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,10 +108,12 @@ def _parse_schema(schema: object) -> StructType:
     if not isinstance(schema, str):
         raise ConfigError(f"{expected}, not {type(schema).__name__}")
     try:
-        return StructType.fromDDL(schema)
+        parsed = StructType.fromDDL(schema)
     except PySparkException as error:
-        reason = " ".join(str(error).split("== SQL ==")[0].split())
-        raise ConfigError(f"{expected}, not {schema!r} ({reason})") from None
+        raise ConfigError(f"{expected}, not {schema!r} ({sentence_of(error)})") from None
+    if not isinstance(parsed, StructType):  # "int" alone is a type
+        raise ConfigError(f"{expected}, not {schema!r}")
+    return parsed
 
 
 def _check_names(added: Sequence[str], kept: Sequence[str]) -> None:

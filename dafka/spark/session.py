@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
+from weakref import WeakSet
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -29,6 +30,9 @@ LOG_SETTING = "configurationFile"
 """What the name of the property that says how Java logs ends with."""
 
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Spark warns of what is registered once more."""
 
 
 def make_session(
@@ -55,7 +59,8 @@ def make_session(
     if master.startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers are to find what this program finds
     builder = SparkSession.builder.appName(name)
-    for key, value in {**SETTINGS, **given, "spark.master": master}.items():
+    settled = {**SETTINGS, "spark.ui.showConsoleProgress": _flag(sys.stderr.isatty()), **given, "spark.master": master}
+    for key, value in settled.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     register(session)
@@ -63,8 +68,14 @@ def make_session(
 
 
 def register(session: SparkSession) -> None:
-    """Makes `format("dafka")` known to a session."""
-    session.dataSource.register(DafkaDataSource)
+    """Makes `format("dafka")` known to a session; to do so again changes nothing."""
+    if session not in _registered:
+        session.dataSource.register(DafkaDataSource)
+        _registered.add(session)
+
+
+def _flag(value: bool) -> str:
+    return str(value).lower()
 
 
 def _java_options(given: Mapping[str, str]) -> dict[str, str]:
