@@ -60,7 +60,7 @@ def spark(
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Start a Python shell with a Spark session, or run SCRIPT with its ARGUMENTs.
+    """Open a Python shell, or run a script, with Spark.
 
     `spark` is the session, in which format("dafka") is known, and `dafka` the package: dafka.spark.read(spark,
     "orders.db").show() is a first line. It needs `pip install dafka[spark]` and Java 17 or newer. What fails is said in
@@ -170,7 +170,7 @@ def _run(script: str, arguments: list[str], program: Callable[[], object]) -> in
         raise
     except BaseException as error:
         frames = _frames_of(error.__traceback__, script)
-        status = _report(error, f" ({script}, line {frames.tb_lineno})" if frames else "")
+        status = _report(error, _place(frames, script))
         if not status:
             traceback.print_exception(error.with_traceback(frames))
         return status or 1
@@ -182,6 +182,15 @@ def _frames_of(frames: TracebackType | None, script: str) -> TracebackType | Non
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
     return frames
+
+
+def _place(frames: TracebackType | None, script: str) -> str:
+    """The script's innermost line, as the beginning of a sentence."""
+    line = 0
+    while frames is not None:
+        line = frames.tb_lineno if frames.tb_frame.f_code.co_filename == script else line
+        frames = frames.tb_next
+    return f"{script}, line {line}: " if line else ""
 
 
 def _report(error: BaseException, place: str) -> int:
@@ -201,5 +210,5 @@ def _report(error: BaseException, place: str) -> int:
     if in_worker is not None:
         click.echo(in_worker, err=True)
     else:
-        report_error(f"{sentence_of(error)}{place}")
+        report_error(place + sentence_of(error))
     return 1

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -72,3 +73,17 @@ def _advice() -> str:
     known = next((command for program, command in INSTALLERS.items() if shutil.which(program)), None)
     how = f"install it ({known})" if known else "install it, such as OpenJDK 17"
     return f"Spark needs Java {OLDEST_VERSION} or newer: {how}, or set JAVA_HOME to where it is"
+
+
+def main() -> int:
+    """`python -m dafka.spark.java`: exit status 0, or 2 with the sentence on standard error."""
+    try:
+        check_java()
+    except ConfigError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
