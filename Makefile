@@ -8,8 +8,9 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerato
 demo: .venv/demo
 	$(BIN)/dafka demo
 
+# A worker more than there are cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
 check: .venv/dev
 	$(BIN)/ruff check
