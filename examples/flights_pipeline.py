@@ -211,15 +211,16 @@ def draw(results: Results, path: Path) -> None:
     top.set_title("Flights from New York in 2013: how late they left", loc="left", fontsize=15, fontweight="bold")
 
     cells = hours.assign(clock=hours["local"].dt.hour).groupby(["clock", "day"])[["delay", "departed"]].sum()
-    mean = (cells["delay"].astype(float) / cells["departed"]).unstack("day")
+    mean = (cells["delay"].astype(float) / cells["departed"]).unstack("day").dropna(how="all")
     mean = mean.reindex(columns=pd.date_range(mean.columns.min(), mean.columns.max()))
     edges = dates.date2num(mean.columns.append(mean.columns[-1:] + pd.Timedelta(days=1)))
-    colours = TwoSlopeNorm(vmin=-10, vcenter=0, vmax=90)
+    colours = TwoSlopeNorm(vmin=-30, vcenter=0, vmax=90)
     mesh = bottom.pcolormesh(edges, [*mean.index, mean.index[-1] + 1], mean.to_numpy(), cmap="RdBu_r", norm=colours)
     bottom.invert_yaxis()
-    bottom.set_ylabel("hour of the scheduled departure")
+    bottom.yaxis.set_major_formatter("{x:02.0f}:00")
+    bottom.set_ylabel("scheduled departure")
     bottom.set_facecolor("#f1f3f5")
-    bar = figure.colorbar(mesh, ax=bottom, pad=0.01, extend="both", ticks=[-10, 0, 15, 30, 60, 90])
+    bar = figure.colorbar(mesh, ax=bottom, pad=0.01, extend="both", ticks=[-30, 0, 30, 60, 90])
     bar.set_label("minutes late, mean")
     bar.outline.set_visible(False)  # type: ignore[operator]
     for axes in (top, bottom):
