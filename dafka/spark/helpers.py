@@ -142,7 +142,9 @@ def _decoded(
     if schema is not None:
         return decode(frame, schema, into=into, mode=mode, writer_schemas=writer_schemas)
     if into is not None or writer_schemas:
-        raise ConfigError(f"{'into' if into is not None else 'writer_schemas'}: this needs a schema to decode values by")
+        raise ConfigError(
+            f"{'into' if into is not None else 'writer_schemas'}: this needs a schema to decode values by"
+        )
     return frame
 
 

@@ -52,7 +52,15 @@ def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
 
 
 def test_json_becomes_columns_and_what_is_none_is_kept(spark: SparkSession) -> None:
-    values = [b'{"item": "tea", "count": 2}', b'{"item": "tea"', b'{"item": "x", "count": "two"}', b"", b"[1]", b"\xff", b"{}"]
+    values = [
+        b'{"item": "tea", "count": 2}',
+        b'{"item": "tea"',
+        b'{"item": "x", "count": "two"}',
+        b"",
+        b"[1]",
+        b"\xff",
+        b"{}",
+    ]
     frame = decode(records(spark, [*values, None]), "item STRING, count INT")
     assert frame.columns == ["topic", "partition", "offset", "item", "count", "_corrupt"]
     found = rows_of(frame, "item", "count", "_corrupt")
@@ -72,7 +80,10 @@ def test_a_struct_type_is_a_schema_and_nested_fields_are_decoded(spark: SparkSes
 
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
-    [("item STRING", b'{"item": "tea"}', b"tea"), (json.dumps(ORDER), avro(ORDER, {"item": "tea", "count": 1}), b"\xff")],
+    [
+        ("item STRING", b'{"item": "tea"}', b"tea"),
+        (json.dumps(ORDER), avro(ORDER, {"item": "tea", "count": 1}), b"\xff"),
+    ],
     ids=["json", "avro"],
 )
 def test_the_modes(spark: SparkSession, schema: str, good: bytes, bad: bytes) -> None:
@@ -128,9 +139,7 @@ def test_a_frame_without_values_is_refused(spark: SparkSession) -> None:
 def test_avro_is_decoded_by_one_function_in_spark(spark: SparkSession) -> None:
     values = [avro(ORDER, {"item": f"tea {n}", "count": None if n % 2 else n}) for n in range(100)]
     frame = decode(records(spark, values), ORDER)
-    assert rows_of(frame, "item", "count", "_corrupt") == [
-        (f"tea {n}", None if n % 2 else n, None) for n in range(100)
-    ]
+    assert rows_of(frame, "item", "count", "_corrupt") == [(f"tea {n}", None if n % 2 else n, None) for n in range(100)]
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert plan.count("decode_values(") == 1
 

@@ -23,7 +23,9 @@ def make_java(folder: Path, script: str) -> Path:
 
 
 def answer(version: str) -> str:
-    return f"""echo 'Picked up JAVA_TOOL_OPTIONS: -Dversion="3"' >&2; echo 'openjdk version "{version}" 2025-04-15' >&2"""
+    return (
+        f"""echo 'Picked up JAVA_TOOL_OPTIONS: -Dversion="3"' >&2; echo 'openjdk version "{version}" 2025-04-15' >&2"""
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_an_old_java_is_refused_with_what_to_install(version: str, major: int, t
 
 
 def test_java_home_goes_before_path(tmp_path: Path) -> None:
-    old, new = make_java(tmp_path / "old", answer("11")), make_java(tmp_path / "new", 'echo \'v version "21"\'')
+    old, new = make_java(tmp_path / "old", answer("11")), make_java(tmp_path / "new", "echo 'v version \"21\"'")
     assert check_java({"JAVA_HOME": str(new), "PATH": f"{old}/bin"}) == 21
 
 
@@ -59,7 +61,7 @@ def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
         check_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
-@pytest.mark.parametrize("script", ["echo no runtime >&2; exit 1", "echo hello", 'echo \'version "17"\'; exit 3'])
+@pytest.mark.parametrize("script", ["echo no runtime >&2; exit 1", "echo hello", "echo 'version \"17\"'; exit 3"])
 def test_what_is_no_java_is_refused(script: str, tmp_path: Path) -> None:
     home = make_java(tmp_path, script)
     with pytest.raises(ConfigError, match=f"does not say which Java it is, and {NEEDED}"):
@@ -92,6 +94,6 @@ def test_the_check_by_itself_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: there is no java on PATH")
-    home = make_java(tmp_path, 'echo \'version "17.0.1"\'')
+    home = make_java(tmp_path, "echo 'version \"17.0.1\"'")
     done = subprocess.run(command, env={**environment, "JAVA_HOME": str(home)}, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
