@@ -82,7 +82,7 @@ def load(count: int | None = None) -> pd.DataFrame:
     """The first flights of 2013 in the order of their scheduled departures; all of them by default."""
     raw = pd.read_csv(io.BytesIO(load_flights()))
     raw["scheduled"] = pd.to_datetime(raw["time_hour"], utc=True) + pd.to_timedelta(raw["minute"], unit="min")
-    numbers = {name: "Int64" for name in ("dep_delay", "arr_delay", "distance")}
+    numbers = dict.fromkeys(("dep_delay", "arr_delay", "distance"), "Int64")
     return raw[FIELDS].astype(numbers).sort_values("scheduled", kind="stable").head(count or len(raw))
 
 
@@ -246,9 +246,10 @@ def to_tables(results: Results) -> list[Table]:
     carriers = Table("airline", title="The five largest airlines")
     for name in ("flights", "cancelled", "mean delay (min)"):
         carriers.add_column(name, justify="right")
-    for row in results.carriers.nlargest(5, "flights").itertuples():
-        mean = row.delay / (row.flights - row.cancelled)
-        carriers.add_row(row.carrier, f"{row.flights:,}", f"{row.cancelled / row.flights:.1%}", f"{mean:.1f}")
+    for row in results.carriers.nlargest(5, "flights").to_dict("records"):
+        flights, cancelled, delay = (int(row[name]) for name in AGGREGATES)
+        mean = delay / (flights - cancelled)
+        carriers.add_row(str(row["carrier"]), f"{flights:,}", f"{cancelled / flights:.1%}", f"{mean:.1f}")
     return [steps, carriers]
 
 

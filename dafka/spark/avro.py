@@ -180,7 +180,7 @@ def _record(schema: Any, place: str) -> _Column:
     )
 
 
-def _column(schema: Any, place: str) -> _Column:
+def _column(schema: Any, place: str) -> _Column:  # noqa: PLR0911 (one for each kind of type)
     """What a type is in Spark, and in Arrow while it is decoded."""
     if isinstance(schema, list):
         return _union(schema, place)

@@ -49,8 +49,8 @@ def read(
         topic: the topic, or a list of topics; all of them by default.
         schema, into, mode, writer_schemas: how values become columns, as `decode` has them; without a schema, `value`
             is what was sent.
-        columns: the columns of a record that are wanted, by default all. Fewer are read faster; Spark cannot tell the data
-            source itself. With a schema, `value` need not be among them.
+        columns: the columns of a record that are wanted, by default all. Fewer are read faster; Spark cannot tell the
+            data source itself. With a schema, `value` need not be among them.
         options: the data source's options by their names: `startingOffsets="latest"`, `minPartitions=8`. Dictionaries
             become JSON.
 
@@ -103,8 +103,8 @@ def make_views(
         options: as for `read`, for each view.
 
     A view has the topic's name, with `_` for every character but letters, digits and `_`, and before a digit at its
-    beginning. Topics whose names would then be the same, which to Spark `Orders` and `orders` are, get `_2`, `_3` and so
-    on, in the order of the topics. A view of the same name is replaced. Topics that come later get no view.
+    beginning. Topics whose names would then be the same, which to Spark `Orders` and `orders` are, get `_2`, `_3` and
+    so on, in the order of the topics. A view of the same name is replaced. Topics that come later get no view.
 
     Raises `StorageError` where there is no store, `ConfigError` for a schema of a topic that is not there.
     """

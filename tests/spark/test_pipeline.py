@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,6 @@ def test_a_number_that_differs_is_seen(pipeline: ModuleType) -> None:
     assert pipeline.compare(expected[1:].reset_index(drop=True), expected) == "DIFFERENT"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="the paths are POSIX")
 def test_the_records_are_all_there(pipeline: ModuleType) -> None:
     flights = pipeline.load()
     assert len(flights) == 336_776

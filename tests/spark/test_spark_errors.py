@@ -10,7 +10,7 @@ from dafka.spark.errors import find_error, sentence_of, worker_traceback
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-IN_STREAM = """[STREAM_FAILED] Query [id = 6, runId = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed to \
+IN_STREAM = """[STREAM_FAILED] Query [id = 6] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] Failed to \
 plan Python data source initialize source: Traceback (most recent call last):
   File "/lib/pyspark/datasource_internal.py", line 50, in _streamReader
     return datasource.streamReader(schema=schema)
@@ -25,6 +25,21 @@ UnboundLocalError: cannot access local variable 'reader' where it is not associa
  SQLSTATE: 38000 SQLSTATE: XXKST
 === Streaming Query ===
 Identifier: [id = 6, runId = 1]"""
+
+IN_SQL = """
+[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)
+
+== SQL ==
+selec 1
+^^^
+"""
+
+IN_WORKER = """[X] thrown:
+Traceback (most recent call last):
+  File "a", line 1
+    1 // 0
+ZeroDivisionError: zero
+ SQLSTATE: 1"""
 
 IN_JAVA = """An error occurred while calling o37.collectToPython.
 : org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
@@ -69,13 +84,11 @@ def test_an_error_of_ours_is_itself() -> None:
     [
         (IN_JAVA, "Python worker exited unexpectedly (crashed)."),
         ("[PATH_NOT_FOUND] Path does not exist: file:/none. SQLSTATE: 42K03", "Path does not exist: file:/none."),
-        ("\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'. SQLSTATE: 42601 (line 1, pos 0)\n\n== SQL ==\nselec 1\n^^^\n",
-         "Syntax error at or near 'selec'."),
-        ("[X] thrown:\nTraceback (most recent call last):\n  File \"a\", line 1\n    1 // 0\nZeroDivisionError: zero\n SQLSTATE: 1",
-         "ZeroDivisionError: zero"),
+        (IN_SQL, "Syntax error at or near 'selec'."),
+        (IN_WORKER, "ZeroDivisionError: zero"),
         ("", "Exception"),
     ],
-)  # fmt: skip
+)
 def test_other_errors_are_a_sentence_without_java(text: str, sentence: str) -> None:
     assert find_error(Exception(text)) is None
     assert sentence_of(Exception(text)) == sentence
@@ -85,7 +98,7 @@ def test_what_spark_really_raises(spark: SparkSession) -> None:
     from pyspark.sql.functions import udf
 
     def fail(kind: type[Exception]) -> BaseException:
-        def function(_: int) -> int:
+        def function(_):  # type: ignore[no-untyped-def]  # Spark would make something else of hints
             raise kind("what is wrong")
 
         with pytest.raises(Exception, match="what is wrong") as caught:
