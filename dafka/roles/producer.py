@@ -171,7 +171,7 @@ class Producer:
                     await self._progress.park()
             if scope.cancelled_caught:
                 raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
-        if self._is_named:
+        if self._is_named and self._records:
             self._check_stored()
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ async def open_producer(
 
 
 def _check_identity(address: str | None, next_sequence: int, config: Config) -> None:
-    if address is not None and (not isinstance(address, str) or not _ADDRESS.fullmatch(address)):
+    if address is not None and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
     if type(next_sequence) is not int or not 0 <= next_sequence < SEQUENCE_MAX:
         raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62, not {next_sequence!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -14,8 +13,6 @@ from dafka.groups import single_exception
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.node import Node, open_node
 from dafka.spark.inquiry import InquiryMachine
-
-_LOGGER = logging.getLogger("dafka.spark")
 
 
 class UnansweredError(LocalError):
@@ -33,7 +30,7 @@ class Inquiry:
         self._runs: dict[Partition, list[RecordBatch]] = {}
         self._changed = trio.lowlevel.ParkingLot()
         node.on_batch(lambda batch: self._runs.setdefault(batch.partition, []).append(batch))
-        node.on_change(self._changed.unpark_all)
+        node.on_change(self._wake)
 
     async def held_end(self, partition: Partition) -> int:
         """The sequence after the last record of this partition that any store holds.
@@ -84,6 +81,9 @@ class Inquiry:
             cursor_at = run.end_sequence
         self._runs.pop(partition)
         return contents + [None] * (end_sequence - cursor_at)
+
+    def _wake(self) -> None:
+        self._changed.unpark_all()
 
     async def _wait_settled(self) -> None:
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):

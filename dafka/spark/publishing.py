@@ -54,7 +54,9 @@ def make_address(*identity: str | int) -> str:
     return uuid.uuid5(_NAMESPACE, json.dumps(identity)).hex.upper()
 
 
-async def publish(batches: Iterator[pa.RecordBatch], rows: Rows, config: Config, identity: Sequence[str | int]) -> Published:
+async def publish(
+    batches: Iterator[pa.RecordBatch], rows: Rows, config: Config, identity: Sequence[str | int]
+) -> Published:
     """Publishes these rows; returns when `min_stores` stores have each of them.
 
     The values of `identity` tell this task from any other, and are the same for each attempt of it.
@@ -199,9 +201,7 @@ class _Task:
             if counts.next_sequence == published:
                 first_sequence = counts.next_sequence - counts.unacknowledged
                 stores = self._config.producer.min_stores
-                raise _explained(
-                    lane.partition, UnacknowledgedError(counts.unacknowledged, first_sequence, stores)
-                )
+                raise _explained(lane.partition, UnacknowledgedError(counts.unacknowledged, first_sequence, stores))
             contents = contents[counts.next_sequence - published :]
 
     async def _close_lanes(self, topics: Sequence[str]) -> None:
