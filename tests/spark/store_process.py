@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from dafka.records import Partition
@@ -21,3 +22,10 @@ async def read_store(path: Path) -> dict[Partition, list[bytes]]:
                 contents += batch.contents
                 position = batch.end_sequence
     return held
+
+
+def tower_option(options: Sequence[str]) -> str:
+    """The data source's option `towers`, for a node's options on the command line."""
+    sub, pub = (options[options.index(name) + 1] for name in ("--tower-sub", "--tower-pub"))
+    host, _, sub_port = sub.removeprefix("tcp://").rpartition(":")
+    return f"{host}:{sub_port}:{pub.rpartition(':')[2]}"

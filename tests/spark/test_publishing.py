@@ -12,7 +12,7 @@ import trio
 from role_helpers import DEADLINE_S, contents, wait_until
 from store_process import read_store
 
-from dafka import Config, open_producer, serve_store
+from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError, StorageSequenceError
 from dafka.records import Partition
 from dafka.spark import publishing
@@ -20,6 +20,7 @@ from dafka.spark.asking import UnansweredError
 from dafka.spark.comparing import InputChangedError
 from dafka.spark.publishing import Published, PublishingError, make_address, publish
 from dafka.spark.rows import RowError, Rows
+from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 
 ONE_TOPIC = Rows(0, None, "t")
@@ -102,7 +103,9 @@ async def test_rows_in_another_order_are_published_once_each(tmp_path: Path) -> 
 async def test_other_rows_than_before_are_an_error(tmp_path: Path, again: list[bytes]) -> None:
     async with one_store(tmp_path / "s.db") as cluster:
         await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
-        with pytest.raises(InputChangedError, match=r"topic t: an earlier attempt .* has published 300 .* deterministic"):
+        with pytest.raises(
+            InputChangedError, match=r"topic t: an earlier attempt .* has published 300 .* deterministic"
+        ):
             await publish(rows(again), ONE_TOPIC, cluster.config, TASK)
 
 
@@ -152,8 +155,6 @@ async def test_retention_that_dropped_the_beginning_does_not_stop_another_attemp
 
 @asynccontextmanager
 async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
-    from dafka.storage import open_storage
-
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.trim(PARTITION, earliest)
     async with one_store(path) as cluster:
@@ -170,60 +171,74 @@ async def test_without_a_store_one_sentence_names_the_options() -> None:
 async def test_without_a_tower_one_sentence_names_the_option() -> None:
     config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
     config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
-    with pytest.raises(DiscoveryError, match="no tower answers at tcp://127.0.0.1:9 .* option towers"):
+    with pytest.raises(DiscoveryError, match=r"no tower answers at tcp://127.0.0.1:9 .* option towers"):
         await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
-async def test_a_store_that_stops_answering_is_an_error(tmp_path: Path) -> None:
+async def test_a_store_that_stops_answering_is_an_error() -> None:
+    stopping = trio.CancelScope()
+    started: list[Store] = []
+
+    async def run_store(config: Config, task_status: trio.TaskStatus[None]) -> None:
+        with stopping:
+            async with trio.open_nursery() as nursery:
+                started.append(await nursery.start(serve_store, config))
+                task_status.started()
+
+    async def stop_when_stored() -> None:
+        await wait_until(lambda: started[0].statistics().records_stored == 100)
+        stopping.cancel()
+
+    def dying() -> Iterator[pa.RecordBatch]:
+        yield from rows(contents(0, 100))
+        trio.from_thread.run(stop_when_stored)
+        yield from rows(contents(100, 5000))
+
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("producer", close_timeout_ms=500, unacknowledged_records_max=100)
-        stopping = trio.CancelScope()
-
-        async def run_store(task_status: trio.TaskStatus[object]) -> None:
-            with stopping:
-                await serve_store(config.override("store", storage="memory:"), task_status=task_status)
-
-        await nursery.start(run_store)
-
-        def dying() -> Iterator[pa.RecordBatch]:
-            yield from rows(contents(0, 100))
-            trio.from_thread.run_sync(stopping.cancel)
-            yield from rows(contents(100, 5000))
-
-        with pytest.raises(PublishingError, match="topic t: .* not acknowledged by a store .* minStores or ackTimeout"):
+        config = cluster.config.override("producer", close_timeout_ms=2000, unacknowledged_records_max=100)
+        await nursery.start(run_store, config.override("store", storage="memory:"))
+        with pytest.raises(
+            PublishingError, match=r"topic t: .* not acknowledged by a store .* minStores or ackTimeout"
+        ):
             await publish(dying(), ONE_TOPIC, config, TASK)
 
 
 async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
-    async with one_store(tmp_path / "s.db") as cluster:
-        async with open_producer("t", cluster.config, address=PARTITION.address) as twin:
-            await twin.send_many(contents(0, 300))
-            await twin.wait_stored()
+    async with (
+        one_store(tmp_path / "s.db") as cluster,
+        open_producer("t", cluster.config, address=PARTITION.address) as twin,
+        trio.open_nursery() as nursery,
+    ):
+        await twin.send_many(contents(0, 300))
+        await twin.wait_stored()
 
-            async def go_on() -> None:
-                while True:
-                    await twin.send(b"more")
-                    await trio.sleep(0.2)
+        async def go_on() -> None:
+            while True:
+                await twin.send(b"more")
+                await trio.sleep(0.2)
 
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(go_on)
-                config = cluster.config.override("producer", close_timeout_ms=3000)
-                with pytest.raises(UnansweredError, match=r"another attempt of it. Set spark.speculation to false"):
-                    await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
-                nursery.cancel_scope.cancel()
+        nursery.start_soon(go_on)
+        config = cluster.config.override("producer", close_timeout_ms=3000)
+        with pytest.raises(UnansweredError, match=r"another attempt of it. Set spark.speculation to false"):
+            await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_living_attempt_that_is_overtaken_fails(tmp_path: Path) -> None:
-    async with one_store(tmp_path / "s.db") as cluster:
-        async with open_producer("t", cluster.config, address=PARTITION.address) as twin:
-            await twin.wait_settled()
-            await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
-            with pytest.raises(StorageSequenceError, match="another one publishes the same partition"), trio.fail_after(
-                DEADLINE_S
-            ):
-                while True:
-                    await twin.send(b"x")
-                    await trio.sleep(0.01)
+    async with (
+        one_store(tmp_path / "s.db") as cluster,
+        open_producer("t", cluster.config, address=PARTITION.address) as twin,
+    ):
+        await twin.wait_settled()
+        await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
+
+        async def go_on() -> None:
+            while True:
+                await twin.send(b"x")
+                await trio.sleep(0.01)
+
+        with trio.fail_after(DEADLINE_S), pytest.raises(StorageSequenceError, match="another one publishes the same"):
+            await go_on()
 
 
 async def test_null_values_and_topics_are_refused() -> None:
