@@ -85,6 +85,15 @@ async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> Non
     assert done == Published(1000, 1, 300)
 
 
+async def test_another_attempt_in_the_libdafka_dialect_whose_acks_name_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    config = Config().override("node", wire="libdafka")
+    async with open_cluster(config, storage=f"sqlite:{path}") as cluster:
+        assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).found == 0
+        assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).found == 300
+        assert await read_store(path) == {PARTITION: contents(0, 500)}
+
+
 async def test_rows_in_another_order_are_published_once_each(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     values = [*contents(0, 500), b"twice", b"twice", b"thrice", b"thrice", b"thrice"]
