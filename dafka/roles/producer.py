@@ -118,12 +118,14 @@ class Producer:
     async def wait_stored(self) -> None:
         """Waits until every record sent so far is acknowledged by `min_stores` stores.
 
-        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block.
+        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block, `StorageError` where a
+        store holds more of a partition whose address was given than this producer knows of.
         """
         end_sequence = self._machine.next_sequence
         await trio.lowlevel.checkpoint()
         while self._machine.acknowledged_end < end_sequence:
             self._check_open()
+            self._check_rival()
             await self._progress.park()
 
     async def wait_settled(self) -> None:
@@ -168,11 +170,12 @@ class Producer:
             acknowledged_end = machine.acknowledged_end
             with trio.move_on_after(timeout) as scope:
                 while machine.acknowledged_end == acknowledged_end:
+                    self._check_rival()
                     await self._progress.park()
             if scope.cancelled_caught:
                 raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
-        if self._is_named and self._records:
-            self._check_stored()
+        if self._records:
+            self._check_rival()
 
     def close(self) -> None:
         """Makes waiting and further sending raise `trio.ClosedResourceError`."""
@@ -196,6 +199,11 @@ class Producer:
     def _check_open(self) -> None:
         if self._is_closed:
             raise trio.ClosedResourceError("this producer is closed")
+
+    def _check_rival(self) -> None:
+        """ACKs of what another has published under the given address are none of this producer's."""
+        if self._is_named:
+            self._check_stored()
 
     def _check_stored(self) -> None:
         """A store that holds more of this partition than its own producer would take new records for old ones."""

@@ -62,7 +62,6 @@ async def test_a_next_sequence_that_is_too_low_is_noticed(dafka_cluster: Cluster
     async def publish() -> None:
         async with open_producer("t", dafka_cluster.config, address=ADDRESS, next_sequence=100) as producer:
             await producer.wait_stored()
-            await producer.send(b"100")
 
     with pytest.raises(StorageSequenceError, match="up to sequence 299, and this producer stands before 100: another"):
         await publish()
@@ -80,9 +79,11 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
 
 async def test_what_only_stores_hold_does_not_count_as_gone(tmp_path: Path) -> None:
     """A store with retention would give up records that a producer says nobody has."""
-    async with open_cluster(storage=f"sqlite:{tmp_path / 'one.db'}") as cluster:
-        async with open_producer("t", cluster.config, address=ADDRESS) as producer:
-            await producer.send_many(contents(0, 300))
+    async with (
+        open_cluster(storage=f"sqlite:{tmp_path / 'one.db'}") as cluster,
+        open_producer("t", cluster.config, address=ADDRESS) as producer,
+    ):
+        await producer.send_many(contents(0, 300))
     late = Config().override("store", retention_records=1000)
     async with open_cluster(late, storage="memory:") as cluster:
         assert cluster.store is not None
