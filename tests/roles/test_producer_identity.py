@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import trio
-from role_helpers import DEADLINE_S, contents, open_store, receive_partition, wait_until
+from role_helpers import DEADLINE_S, contents, open_store, receive_partition
 
-from dafka import Config, open_producer, serve_store
+from dafka import Config, open_producer, wire
+from dafka.config import ProducerConfig
 from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError
+from dafka.protocol import ProducerMachine, Publish
+from dafka.records import Partition
 from dafka.testing import Cluster, open_cluster
 
 ADDRESS = "0123456789ABCDEF" * 2
@@ -77,26 +80,12 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
             await producer.send(b"0")  # held back, and out before any store has said what it holds
 
 
-async def test_what_only_stores_hold_does_not_count_as_gone(tmp_path: Path) -> None:
+def test_what_only_stores_hold_does_not_count_as_gone() -> None:
     """A store with retention would give up records that a producer says nobody has."""
-    async with (
-        open_cluster(storage=f"sqlite:{tmp_path / 'one.db'}") as cluster,
-        open_producer("t", cluster.config, address=ADDRESS) as producer,
-    ):
-        await producer.send_many(contents(0, 300))
-    late = Config().override("store", retention_records=1000)
-    async with open_cluster(late, storage="memory:") as cluster:
-        assert cluster.store is not None
-        store = cluster.store
-        async with open_producer("t", cluster.config, address=ADDRESS, next_sequence=300) as producer:
-            await wait_until(lambda: producer.statistics().peers == 1)
-            # It has asked for the records, and been told that they are not here.
-            await wait_until(lambda: bool(store.statistics().fetches_sent))
-            one = cluster.config.override("store", storage=f"sqlite:{tmp_path / 'one.db'}")
-            async with trio.open_nursery() as nursery:
-                await nursery.start(serve_store, one)
-                await wait_until(lambda: store.statistics().records_stored == 300)
-                nursery.cancel_scope.cancel()
+    machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
+    machine.subscribed([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
+    answer = machine.receive([wire.Fetch(ADDRESS, "S", "t", 0, 10)], 0.0)
+    assert answer == [Publish(wire.DirectEarliest("S", ADDRESS, ADDRESS, "t", 300, 0))]
 
 
 @pytest.mark.parametrize(
