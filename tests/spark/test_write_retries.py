@@ -47,8 +47,8 @@ class Application:
             *arguments, command=(sys.executable, str(APPLICATION)), environment={"PYTHONPATH": path}
         )
 
-    def let_go(self) -> None:
-        (self._folder / "go").touch()
+    def let_go(self, attempt: int) -> None:
+        (self._folder / f"go-{attempt}").touch()
 
     def held(self) -> list[bytes]:
         return [value for values in trio.run(read_store, self._store).values() for value in values]
@@ -102,14 +102,12 @@ def test_killed_task_and_killed_application_publish_each_row_once(tmp_path: Path
         assert held < ROWS
         task = application.wait_publishing(running)
         os.kill(task, signal.SIGKILL)
+        application.let_go(0)  # Spark notices when it has more rows for the task
         application.wait_publishing(running, but=task)
         application.kill(running)
 
         expected += application.add_file("second")
-        running = application.start()
-        application.wait_publishing(running)
-        application.let_go()
-        application.wait_end(running)
+        application.wait_end(application.start())
         assert sorted(application.held()) == sorted(expected)
     finally:
         application.command.close()
