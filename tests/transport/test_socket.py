@@ -260,6 +260,18 @@ async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
         subscriber.disconnect("rubbish")
 
 
+async def test_a_message_that_is_waiting_survives_disconnecting(publisher: Socket, subscriber: Socket) -> None:
+    """That it is waiting was looked at: libzmq alone would end the process as the message is received."""
+    endpoint = await join(publisher, subscriber)
+    publisher.send_many([[b"first frame", b"second"], [b"next", b"message"]])
+    with trio.fail_after(5):
+        while not subscriber._has_messages():  # noqa: ASYNC110 (looking is what makes the difference)
+            await trio.sleep(0.001)
+    subscriber.disconnect(endpoint)
+    assert subscriber.receive_nowait() == [[b"first frame", b"second"]]
+    assert subscriber.receive_nowait() == []
+
+
 async def test_close_is_harmless_when_repeated(publisher: Socket) -> None:
     publisher.close(0)
     publisher.close(0)
