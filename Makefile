@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
 
+# Tests start hundreds of interpreters, which would all compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check format clean
 
 demo: .venv/demo

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 
 import pytest
@@ -23,6 +24,16 @@ LONGEST_FIRST = (
 TOGETHER = {
     "spark": ("tests/spark/*",),  # a Java machine: seconds to start, a gigabyte
 }
+
+
+# Settings of whoever runs the tests are none of theirs. Which loops are used may be chosen: all holds for both.
+FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
+CHOSEN = {"DAFKA_ACCELERATOR"}
+
+
+def pytest_configure() -> None:
+    for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in CHOSEN]:
+        del os.environ[name]
 
 
 def unit_of(nodeid: str) -> str:
