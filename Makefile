@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
 
-# Tests start hundreds of interpreters, which would all compile the modules again.
+# Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test check format clean

@@ -1,4 +1,4 @@
-"""One Spark session for all of Spark's tests: starting one takes seconds. Who asks for none imports no PySpark."""
+"""One Spark session for all of Spark's tests: starting one takes seconds, and so does loading PySpark."""
 
 from __future__ import annotations
 
