@@ -1,1 +1,1 @@
-pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "transport_fixtures"]
+pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "transport_fixtures", "spark_fixtures"]

@@ -30,7 +30,7 @@ Offsets = dict[str, dict[str, int]]
 
 @attrs.frozen
 class Positions:
-    """`EARLIEST`, `LATEST` or an offset for the partitions that are named; `default`, one of the words, for the others."""
+    """`EARLIEST`, `LATEST` or an offset for the partitions that are named, and `default` for the others."""
 
     default: int
     named: Mapping[Name, int] = attrs.field(factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ def make_session(
     name: str = "dafka", master: str = "local[*]", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A session (a new one, or the one that runs) in which `format("dafka")` is known."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers are to find what this program finds
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)

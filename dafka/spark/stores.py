@@ -1,4 +1,4 @@
-"""The stores at a path: found, opened read-only, and what they hold, each partition once however many replicas there are.
+"""The stores at a path, and what they hold: each partition once, however many replicas of it there are.
 
 A path is a store (an SQLite file or a file log's folder), a folder of stores, a pattern such as `/data/*.db`, or a
 storage's URL (`sqlite:orders.db`, or a plugin's). Several stand in a list.
@@ -9,26 +9,24 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+import sqlite3
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import attrs
-import trio
 
 from dafka.errors import ConfigError, StorageError
-from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.spark.offsets import Name
 from dafka.spark.options import Options
 from dafka.spark.schema import printable
 from dafka.storage import PartitionInfo, Storage, open_storage
 from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.sqlite.connection import connect
+from dafka.storage.sqlite.schema import APPLICATION_ID
 
 PATH_OPTIONS = ("path", "paths")
-
-SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 @attrs.frozen
@@ -86,15 +84,14 @@ def find_stores(options: Options) -> list[str]:
     return list(dict.fromkeys(url for path in paths for url in _find(path)))
 
 
-async def hold(storages: Mapping[str, Storage], topics: Collection[str] | None = None) -> dict[Name, Held]:
-    """What these stores hold (of these topics, if given, as Spark shows them), by partition.
+async def hold(storages: Mapping[str, Storage]) -> dict[Name, Held]:
+    """What these stores hold at this moment, by partition.
 
     Raises `StorageError` where a store fails, or where two partitions cannot be told apart by their printed names.
     """
     found: dict[Partition, list[Replica]] = {}
     for url, storage in storages.items():
-        held = await _partitions(storage, topics)
-        for partition, info in held.items():
+        for partition, info in (await storage.partitions()).items():
             if info.end_sequence:
                 found.setdefault(partition, []).append(Replica(url, info))
     named: dict[Name, Held] = {}
@@ -106,26 +103,11 @@ async def hold(storages: Mapping[str, Storage], topics: Collection[str] | None =
     return named
 
 
-def survey(urls: Sequence[str], topics: Collection[str] | None = None) -> dict[Name, Held]:
-    """What the stores hold at this moment; see `hold`."""
-
-    async def ask() -> dict[Name, Held]:
-        with single_exception():
-            async with AsyncExitStack() as stack:
-                storages = {url: await stack.enter_async_context(open_storage(url, read_only=True)) for url in urls}
-                return await hold(storages, topics)
-
-    return trio.run(ask)
-
-
-async def _partitions(storage: Storage, topics: Collection[str] | None) -> dict[Partition, PartitionInfo]:
-    if topics is not None and all(topic.isprintable() and "\\" not in topic for topic in topics):
-        held: dict[Partition, PartitionInfo] = {}
-        for topic in topics:
-            held.update(await storage.partitions(topic))
-        return held
-    everything = await storage.partitions()
-    return {each: info for each, info in everything.items() if topics is None or printable(each.topic) in topics}
+@asynccontextmanager
+async def open_stores(urls: Iterable[str]) -> AsyncIterator[dict[str, Storage]]:
+    """These stores, by their URLs, to be read for the length of a block. Raises `StorageError`."""
+    async with AsyncExitStack() as stack:
+        yield {url: await stack.enter_async_context(open_storage(url, read_only=True)) for url in urls}
 
 
 def _merge(partition: Partition, replicas: list[Replica]) -> Held:
@@ -163,14 +145,18 @@ def _find(path: str) -> Iterable[str]:
 
 
 def _kind(path: str) -> str | None:
-    """Which of our storages stands here, as far as its first octets tell."""
+    """Which of our storages stands here, as far as its header tells."""
     if os.path.isdir(path):
         return "filelog" if os.path.isfile(f"{path}/{MARKER_FILE}") else None
-    try:
-        with Path(path).open("rb") as file:
-            return "sqlite" if file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC else None
-    except OSError:
+    if not os.path.isfile(path):
         return None
+    try:
+        # SQLite does the reading: closing a file of one's own would take its locks on it back.
+        with closing(connect(path, read_only=True)) as connection:
+            found = connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    except sqlite3.Error as error:
+        found = error.sqlite_errorcode != sqlite3.SQLITE_NOTADB  # opening it will say what is wrong
+    return "sqlite" if found else None
 
 
 def _parse_list(text: str) -> list[str]:

@@ -1,11 +1,14 @@
-"""One Spark session for all of Spark's tests: starting one takes seconds."""
+"""One Spark session for all of Spark's tests: starting one takes seconds, and so does loading PySpark."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from dafka.spark.session import make_session
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -21,6 +24,8 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
+    from dafka.spark.session import make_session
+
     session = make_session("tests", "local[2]", SETTINGS)
     session.sparkContext.setLogLevel("ERROR")
     yield session
