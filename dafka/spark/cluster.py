@@ -25,6 +25,7 @@ from dafka.spark.cluster_node import ClusterNode
 from dafka.spark.cluster_offsets import Standing, now, split
 from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, nest, read_positions, show
 from dafka.spark.options import CLUSTER_OPTIONS, Options, cluster_config
+from dafka.spark.reading import columns_of
 from dafka.spark.schema import printable, to_arrow
 
 READ_OPTIONS = (
@@ -107,7 +108,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = _Settings.read(options)
-        self._columns = schema.fieldNames()
+        self._columns = columns_of(schema)
         self._node: ClusterNode | None = None
         self._names: dict[Name, Partition] = {}
         self._begins: dict[Name, int] = {}
