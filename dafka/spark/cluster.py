@@ -46,8 +46,12 @@ REFUSED = {
 FETCH_TIMEOUT_MS = 60_000
 """How long a task waits for the next record: enough for a store to be restarted."""
 
-EARLIEST_S = 10.0
-"""How long planning waits for stores to say where new partitions begin."""
+EARLIEST_S, EARLIEST_MORE_S = 10.0, 0.5
+"""How long stores are waited for to say where partitions begin: when a query begins, and later, for new partitions.
+
+It takes them milliseconds, and seconds where they have dropped a partition's first records and its producer has just
+gone. Meanwhile the others are planned; the next trigger asks again.
+"""
 
 _logger = logging.getLogger("dafka.spark")
 
@@ -121,7 +125,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._settings.fails_on_loss:
             self._check_named(ends)
         wanted = {name: positions.of(name) for name in ends}
-        begins = self._learn_begins([name for name, offset in wanted.items() if offset == EARLIEST])
+        begins = self._learn_begins([name for name, offset in wanted.items() if offset == EARLIEST], EARLIEST_S)
         offsets: dict[Name, int] = {}
         for name, offset in wanted.items():
             if offset == LATEST:
@@ -145,7 +149,9 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next micro-batch; `start` where nothing new is stored."""
         standing = Standing.read(start)
         ends = self._ends() if self._target is None else self._target
-        begins = self._learn_begins([name for name in ends if name not in standing.offsets])
+        is_only_chance = self._target is not None
+        new = [name for name in ends if name not in standing.offsets]
+        begins = self._learn_begins(new, EARLIEST_S if is_only_chance else EARLIEST_MORE_S)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         reached = standing.advance(ends, begins, records_max)
         return start if reached is standing else reached.as_document()
@@ -198,16 +204,16 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[name] = end
         return ends
 
-    def _learn_begins(self, names: Sequence[Name]) -> dict[Name, int]:
+    def _learn_begins(self, names: Sequence[Name], seconds: float) -> dict[Name, int]:
         """Where these partitions begin; those for which no store answers just now are left out."""
         unknown = [name for name in names if name not in self._begins]
         if unknown and self._node is not None:
-            found = self._node.earliest([self._names[name] for name in unknown], EARLIEST_S)
+            found = self._node.earliest([self._names[name] for name in unknown], seconds)
             for name in unknown:
                 if self._names[name] in found:
                     self._begins[name] = found[self._names[name]]
                 else:
-                    _logger.warning("no store says where %s begins; it is asked for again", show(name))
+                    _logger.info("no store says yet where %s begins; it is asked again", show(name))
         return {name: self._begins[name] for name in names if name in self._begins}
 
     def _check_named(self, ends: Mapping[Name, int]) -> None:
