@@ -79,15 +79,16 @@ class Range:
         return len(self) * (self.record_bytes + RECORD_BYTES)
 
 
-@attrs.frozen(init=False)
 class StoreTask(InputPartition):
     """What one task of Spark's reads."""
 
-    ranges: tuple[Range, ...]
-
     def __init__(self, ranges: Sequence[Range]) -> None:
-        super().__init__(None)
-        object.__setattr__(self, "ranges", tuple(ranges))
+        super().__init__(tuple(ranges))
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """What it reads, in this order."""
+        return self.value
 
 
 def read_subscription(options: Options) -> Subscription:
@@ -156,8 +157,13 @@ def cover(held: Mapping[Name, Held], starts: Mapping[Name, int], ends: Mapping[N
 
 
 def make_tasks(ranges: Sequence[Range], tasks_min: int) -> list[StoreTask]:
-    """Ranges as tasks of about the same size: large ones are cut, small ones share a task."""
-    share = min(max(sum(each.weight for each in ranges) // tasks_min, 1), TASK_BYTES_MAX)
+    """Ranges as tasks of about the same size: large ones are cut, small ones share a task.
+
+    There are `tasks_min` of them or a multiple, as far as they are worth it, so that no core is left waiting for one.
+    """
+    total = sum(each.weight for each in ranges)
+    rounds = max(-(-total // (tasks_min * TASK_BYTES_MAX)), 1)
+    share = max(total // (tasks_min * rounds), 1)
     tasks: list[list[Range]] = []
     weight = 0
     for each in (part for whole in ranges for part in _cut(whole, share)):
