@@ -53,9 +53,9 @@ class RunningCluster:
 
 
 @contextmanager
-def run_cluster() -> Iterator[RunningCluster]:
+def run_cluster(wire: str = "rfc46") -> Iterator[RunningCluster]:
     """A tower without a store."""
-    opening = open_cluster(storage=None)
+    opening = open_cluster(Config().override("node", wire=wire), storage=None)
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(opening) as cluster:
         yield RunningCluster(portal, cluster.config)
 

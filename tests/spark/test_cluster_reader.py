@@ -28,7 +28,11 @@ ALL = ReadAllAvailable()
 Offsets = dict[str, Any]
 
 
-def make_reader(cluster: RunningCluster | None, schema: StructType = COLUMNS, **options: object) -> ClusterStreamReader:
+def make_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
+    """What Spark has of a source with these options, and the columns that the option `columns` names, if given."""
+    columns = options.pop("columns", COLUMNS.names)
+    assert isinstance(columns, list)
+    schema = StructType([COLUMNS[name] for name in columns])
     given = {"subscribe": "orders", "startingOffsets": "earliest", **({"towers": cluster.towers} if cluster else {})}
     return ClusterStreamReader({**given, **{key: str(value) for key, value in options.items()}}, schema)
 
@@ -164,7 +168,7 @@ def test_min_partitions_cuts_ranges(cluster: RunningCluster) -> None:
 
 def test_only_the_columns_that_the_user_names(cluster: RunningCluster) -> None:
     cluster.publish(3)
-    reader = make_reader(cluster, StructType([COLUMNS["offset"]]))
+    reader = make_reader(cluster, columns=["offset"])
     try:
         start = reader.initialOffset()
         (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
@@ -262,6 +266,14 @@ def test_a_second_store_serves_what_the_first_held(tmp_path: Path) -> None:
             partition = cluster.publish(10)
             wait_until(lambda: second.statistics().records_stored == 10)
         with cluster.store(f"sqlite:{tmp_path}/two.db"), open_query(cluster) as query:
+            start = query.initial()
+            assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
+
+
+def test_the_other_dialect() -> None:
+    with run_cluster(wire="libdafka") as cluster, cluster.store():
+        partition = cluster.publish(10)
+        with open_query(cluster, wire="libdafka") as query:
             start = query.initial()
             assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
 
