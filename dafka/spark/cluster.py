@@ -117,6 +117,7 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._names: dict[Name, Partition] = {}
         self._begins: dict[Name, int] = {}
         self._target: dict[Name, int] | None = None
+        self._is_ahead = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """Where `startingOffsets` says. Raises `ConfigError` for offsets that are not there."""
@@ -149,9 +150,12 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next micro-batch; `start` where nothing new is stored."""
         standing = Standing.read(start)
         ends = self._ends() if self._target is None else self._target
-        is_only_chance = self._target is not None
+        self._warn_of_ahead(standing, ends)
         new = [name for name in ends if name not in standing.offsets]
-        begins = self._learn_begins(new, EARLIEST_S if is_only_chance else EARLIEST_MORE_S)
+        begins = self._learn_begins(new, EARLIEST_MORE_S if self._target is None else EARLIEST_S)
+        if self._target is not None and len(begins) < len(new):
+            unanswered = next(name for name in new if name not in begins)
+            raise StorageError(f"no store said within {EARLIEST_S:g} s where {show(unanswered)} begins")
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         reached = standing.advance(ends, begins, records_max)
         return start if reached is standing else reached.as_document()
@@ -215,6 +219,19 @@ class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 else:
                     _logger.info("no store says yet where %s begins; it is asked again", show(name))
         return {name: self._begins[name] for name in names if name in self._begins}
+
+    def _warn_of_ahead(self, standing: Standing, ends: Mapping[Name, int]) -> None:
+        """Stores that hold less than was read already: another one is away, or records were lost; said once."""
+        ahead = [name for name, offset in standing.offsets.items() if ends.get(name, 0) < offset]
+        if ahead and not self._is_ahead:
+            _logger.warning(
+                "the stores that are there hold less than was read already (partitions: %d): %s ends at %d, not %d",
+                len(ahead),
+                show(ahead[0]),
+                ends.get(ahead[0], 0),
+                standing.offsets[ahead[0]],
+            )
+        self._is_ahead = bool(ahead)
 
     def _check_named(self, ends: Mapping[Name, int]) -> None:
         for name, offset in self._settings.positions.named.items():

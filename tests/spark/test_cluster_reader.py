@@ -270,6 +270,19 @@ def test_a_second_store_serves_what_the_first_held(tmp_path: Path) -> None:
             assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
+def test_stores_that_hold_less_than_was_read_are_not_read_again_and_warned_of_once(
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = cluster.publish(10)
+    checkpoint = {"offsets": {"orders": {partition.address: 15}}, "timestamp": 5}
+    with open_query(cluster) as query:
+        assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
+    warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
+    assert warnings == [
+        f"the stores that are there hold less than was read already (partitions: 1): {partition} ends at 10, not 15"
+    ]
+
+
 def test_the_other_dialect() -> None:
     with run_cluster(wire="libdafka") as cluster, cluster.store():
         partition = cluster.publish(10)
