@@ -92,6 +92,16 @@ def test_a_stores_answer_to_another_greeting_is_not_its_own() -> None:
     assert not reader.is_ready
 
 
+def test_a_store_that_connects_anew_has_to_tell_anew() -> None:
+    reader = make_reader("hello")
+    connect(reader, "A")
+    reader.receive([told("A")], 0.2)
+    reader.subscribed(subscription(Command.CONSUMER_HELLO, "A", active=False), 0.3)
+    assert greeted(connect(reader, "A", 0.4)) == ["A"]
+    reader.settled(0.5)
+    assert not reader.is_ready
+
+
 def test_not_ready_before_the_cluster_has_been_found() -> None:
     reader = make_reader("hello")
     connect(reader, "A")
