@@ -43,7 +43,7 @@ def unit_of(nodeid: str) -> str:
     return next(together, path)
 
 
-class UnitScheduling(LoadFileScheduling):
+class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Modules, and those that belong together."""
 
     def _split_scope(self, nodeid: str) -> str:
