@@ -28,7 +28,7 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as sql
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
@@ -213,7 +213,7 @@ def draw(results: Results, path: Path) -> None:
     cells = hours.assign(clock=hours["local"].dt.hour).groupby(["clock", "day"])[["delay", "departed"]].sum()
     mean = (cells["delay"].astype(float) / cells["departed"]).unstack("day").dropna(how="all")
     mean = mean.reindex(columns=pd.date_range(mean.columns.min(), mean.columns.max()))
-    edges = dates.date2num(mean.columns.append(mean.columns[-1:] + pd.Timedelta(days=1)))
+    edges = pd.date_range(mean.columns.min(), periods=len(mean.columns) + 1).to_numpy()
     colours = TwoSlopeNorm(vmin=-30, vcenter=0, vmax=90)
     mesh = bottom.pcolormesh(edges, [*mean.index, mean.index[-1] + 1], mean.to_numpy(), cmap="RdBu_r", norm=colours)
     bottom.invert_yaxis()
@@ -222,14 +222,14 @@ def draw(results: Results, path: Path) -> None:
     bottom.set_facecolor("#f1f3f5")
     bar = figure.colorbar(mesh, ax=bottom, pad=0.01, extend="both", ticks=[-30, 0, 30, 60, 90])
     bar.set_label("minutes late, mean")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     for axes in (top, bottom):
         axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
         axes.tick_params(length=0)
     top.grid(axis="y", color="#e9ecef")
-    locator = dates.AutoDateLocator()
+    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
     bottom.xaxis.set_major_locator(locator)
-    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
+    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     top.margins(x=0)
     figure.savefig(path, dpi=110)
 

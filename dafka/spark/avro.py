@@ -83,6 +83,7 @@ class AvroDecoder:
 
     def __init__(self, schema: object, writer_schemas: Sequence[object] = ()) -> None:
         parsed = _parse(schema)
+        self.spark_type: StructType
         self.spark_type, loose = _record(fastavro.schema.expand_schema(parsed), "")
         self._loose = [loose.field(index) for index in range(loose.num_fields)]
         self._fields = list(to_arrow_type(self.spark_type, timezone="UTC"))
@@ -110,7 +111,7 @@ class AvroDecoder:
                 row = fastavro.schemaless_reader(stream, writer, self._reader)
         except Exception:  # whatever octets make fastavro raise, and they make it raise much
             return None
-        return None if stream.read(1) else row
+        return None if stream.read(1) or not isinstance(row, dict) else row
 
     def _to_arrow(self, rows: list[dict[str, Any] | None]) -> pa.Array:
         # Column by column: five times faster than a struct of dictionaries.
@@ -168,7 +169,7 @@ def _without_logical_types(schema: Any) -> Any:
     return kept
 
 
-def _record(schema: Any, place: str) -> _Column:
+def _record(schema: Any, place: str) -> tuple[StructType, pa.DataType]:
     if not isinstance(schema, dict) or schema.get("type") not in _RECORDS:
         raise ConfigError("schema: expected an Avro record, whose fields become columns")
     fields = {

@@ -108,6 +108,7 @@ def make_views(
 
     Raises `StorageError` where there is no store, `ConfigError` for a schema of a topic that is not there.
     """
+    register(session)
     topics = _find_topics(path)
     for topic in schemas or {}:
         if topic not in topics:
@@ -115,8 +116,8 @@ def make_views(
             raise ConfigError(f"schemas: no store has a topic {topic!r}; they hold {there}")
     names = view_names(topics, prefix)
     for topic, name in names.items():
-        frame = read(session, path, topic=topic, schema=(schemas or {}).get(topic), mode=mode, **options)
-        frame.createOrReplaceTempView(name)
+        reader = session.read.format("dafka").options(**_spark_options(path, topic, options))
+        _decoded(reader.load(), (schemas or {}).get(topic), None, mode, ()).createOrReplaceTempView(name)
     return names
 
 

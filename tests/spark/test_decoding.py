@@ -19,7 +19,7 @@ from dafka.spark.errors import sentence_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ORDER = {
+ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
     "fields": [{"name": "item", "type": "string"}, {"name": "count", "type": ["null", "int"]}],
@@ -239,7 +239,7 @@ def test_a_time_that_no_column_can_hold_is_malformed() -> None:
 
 def test_single_object_encoding_and_schemas_of_other_times() -> None:
     first = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]}
-    default = {**ORDER, "fields": [ORDER["fields"][0], {"name": "count", "type": "int", "default": 1}]}  # type: ignore[index]
+    default = {**ORDER, "fields": [ORDER["fields"][0], {"name": "count", "type": "int", "default": 1}]}
     values = [
         single_object(default, {"item": "tea", "count": 2}),
         single_object(first, {"item": "coffee"}),

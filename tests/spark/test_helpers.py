@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +140,10 @@ def test_without_the_extra_it_says_how_to_get_it(
 ) -> None:
     def version(package: str) -> str:
         if package not in versions:
-            raise dafka.spark.metadata.PackageNotFoundError(package)
+            raise metadata.PackageNotFoundError(package)
         return versions[package]
 
-    monkeypatch.setattr(dafka.spark.metadata, "version", version)
+    monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(MissingExtraError, match=error):
         dafka.spark.read  # noqa: B018
     with pytest.raises(ImportError, match=error):

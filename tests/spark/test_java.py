@@ -95,5 +95,7 @@ def test_the_check_by_itself_is_one_sentence(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: there is no java on PATH")
     home = make_java(tmp_path, "echo 'version \"17.0.1\"'")
-    done = subprocess.run(command, env={**environment, "JAVA_HOME": str(home)}, capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = subprocess.run(
+        command, env={**environment, "JAVA_HOME": str(home)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

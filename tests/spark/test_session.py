@@ -35,7 +35,7 @@ def test_the_session_has_what_it_needs(spark: SparkSession) -> None:
 
     assert {name: spark.conf.get(name) for name in SETTINGS} == SETTINGS
     assert spark.sparkContext.pythonExec == os.environ["PYSPARK_PYTHON"]
-    assert "log4j2.configurationFile" in spark.conf.get(JAVA_OPTIONS, "")
+    assert "log4j2.configurationFile" in str(spark.conf.get(JAVA_OPTIONS))
 
 
 def test_workers_run_this_python(spark: SparkSession) -> None:
