@@ -174,9 +174,7 @@ def _scan_storage(
             try:
                 shaped = to_arrow(batch, columns)
             except pa.ArrowInvalid as error:
-                raise StorageError(
-                    f"{show(name)}: records from {start} on are not as Spark can hold: {error}"
-                ) from None
+                raise StorageError(f"{show(name)}: what is at {start} fits no column: {error}") from None
             yield shaped
             start = batch.end_sequence
             continue
