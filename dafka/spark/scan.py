@@ -35,8 +35,9 @@ WINDOW_BYTES_MAX = 32 * 2**20
 RECORD_BYTES_MAX = 64 * 2**10
 """A range of larger records likewise."""
 
-_COUNT = "SELECT count(*), 0 FROM records WHERE {where}"
-_LENGTHS = "SELECT count(*), coalesce(sum(length(content)), 0) FROM records WHERE {where}"
+_COUNT = "SELECT count(*), 0, 'blob' FROM records WHERE {where}"
+# The driver gives whatever stands among blobs as if it were one; the least of blobs and others is none of the blobs.
+_MEASURE = "SELECT count(*), coalesce(sum(length(content)), 0), typeof(min(content)) FROM records WHERE {where}"
 _WINDOW = "SELECT {columns} FROM records WHERE {where} ORDER BY sequence"
 _WHERE = """
     partition_id = (SELECT id FROM partitions WHERE topic = {topic} AND address = {address})
@@ -105,7 +106,7 @@ class _Opened:
 def _scan_sqlite(opened: _Opened, each: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The first windows of a range; ends before one that is not as it should be."""
     selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
-    measure = _LENGTHS if "value" in columns else _COUNT
+    measure = _MEASURE if "value" in columns else _COUNT
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
         cursor = opened.driver(each.url)
@@ -118,8 +119,8 @@ def _scan_sqlite(opened: _Opened, each: Range, columns: Sequence[str]) -> Iterat
                 end=end,
             )
             cursor.execute(measure.format(where=where))
-            count, size = cursor.fetchone() or (0, 0)
-            if count != end - start or size > WINDOW_BYTES_MAX:
+            count, size, kind = cursor.fetchone()
+            if count != end - start or size > WINDOW_BYTES_MAX or kind != "blob":
                 return
             cursor.execute(_WINDOW.format(columns=", ".join(selected), where=where))
             batch = _shape(cursor.fetch_arrow_table(), each, start, end, columns)

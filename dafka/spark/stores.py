@@ -71,8 +71,18 @@ async def hold(storages: Mapping[str, Storage]) -> dict[Name, Held]:
         name = printable(partition.topic), printable(partition.address)
         if name in named:
             raise StorageError(f"two partitions are called {name[0]}/{name[1]} once their names are printed")
-        named[name] = _merge(partition, replicas)
+        named[name] = merge(partition, replicas)
     return named
+
+
+def merge(partition: Partition, replicas: list[Replica]) -> Held:
+    """What these stores hold of a partition together."""
+    replicas.sort(key=lambda each: (-each.info.end_sequence, each.info.earliest_sequence, each.url))
+    earliest = replicas[0].info.earliest_sequence
+    for replica in replicas:
+        if replica.info.end_sequence >= earliest:
+            earliest = min(earliest, replica.info.earliest_sequence)
+    return Held(partition, tuple(replicas), earliest, replicas[0].info.end_sequence)
 
 
 @asynccontextmanager
@@ -80,12 +90,3 @@ async def open_stores(urls: Iterable[str]) -> AsyncIterator[dict[str, Storage]]:
     """These stores, by their URLs, to be read for the length of a block. Raises `StorageError`."""
     async with AsyncExitStack() as stack:
         yield {url: await stack.enter_async_context(open_storage(url, read_only=True)) for url in urls}
-
-
-def _merge(partition: Partition, replicas: list[Replica]) -> Held:
-    replicas.sort(key=lambda each: (-each.info.end_sequence, each.info.earliest_sequence, each.url))
-    earliest = replicas[0].info.earliest_sequence
-    for replica in replicas:
-        if replica.info.end_sequence >= earliest:
-            earliest = min(earliest, replica.info.earliest_sequence)
-    return Held(partition, tuple(replicas), earliest, replicas[0].info.end_sequence)
