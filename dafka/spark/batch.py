@@ -10,9 +10,10 @@ import trio
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.spark.filters import Narrowing
-from dafka.spark.offsets import EARLIEST, LATEST, Name, read_positions
+from dafka.spark.offsets import EARLIEST, LATEST, Name, read_positions, show
 from dafka.spark.options import Options
 from dafka.spark.planning import Range, cover, make_tasks, resolve
 from dafka.spark.reading import READING_OPTIONS, StoreReading
@@ -36,9 +37,17 @@ class StoreReader(DataSourceReader):
     """Plans on the driver, reads in tasks. Raises `ConfigError` for options that cannot be."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._reading = StoreReading(options, schema)
-        self._starts = read_positions(options, "startingOffsets", EARLIEST)
+        self._reading = StoreReading(options, schema, EARLIEST)
         self._ends = read_positions(options, "endingOffsets", LATEST)
+        self._reading.subscription.check_named("endingOffsets", self._ends)
+        for option, positions, word in (
+            ("startingOffsets", self._reading.starts, LATEST),
+            ("endingOffsets", self._ends, EARLIEST),
+        ):
+            if positions.default == word:
+                raise ConfigError(f"option {option}: {options.text(option)!r} would leave nothing to read")
+        if "endingTimestamp" in options and "endingOffsets" in options:
+            raise ConfigError("option endingTimestamp: give it or endingOffsets, not both")
         self._narrowing = Narrowing(
             since_ms=self._reading.since_ms, until_ms=options.number("endingTimestamp", minimum=0)
         )
@@ -61,8 +70,13 @@ class StoreReader(DataSourceReader):
     def _resolve(self, held: dict[Name, Held]) -> tuple[dict[Name, Held], dict[Name, int], dict[Name, int]]:
         """What is held of the partitions that are read, and from where to where it is."""
         fail = self._reading.fail_on_data_loss
-        starts = resolve("startingOffsets", self._starts, held, is_start=True, fail_on_data_loss=fail)
+        starts = resolve("startingOffsets", self._reading.starts, held, is_start=True, fail_on_data_loss=fail)
         ends = resolve("endingOffsets", self._ends, held, is_start=False, fail_on_data_loss=fail)
+        for name in self._reading.starts.named.keys() & self._ends.named.keys() & held.keys():
+            if starts[name] > ends[name]:
+                raise ConfigError(
+                    f"option endingOffsets: {show(name)} would end at {ends[name]}, before it starts at {starts[name]}"
+                )
         left = {name: each for name, each in held.items() if self._narrowing.leaves(name)}
         for name in left:
             starts[name], ends[name] = self._narrowing.clip(starts[name], ends[name])

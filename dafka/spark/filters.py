@@ -68,7 +68,8 @@ class Narrowing:
 
     def _take(self, each: Filter) -> bool:
         """Takes one filter in; True where nothing of it is left for Spark to do."""
-        column = each.attribute[0] if len(each.attribute) == 1 else ""  # type: ignore[attr-defined]
+        path: tuple[str, ...] = getattr(each, "attribute", ())  # Not has none
+        column = path[0] if len(path) == 1 else ""
         if isinstance(each, IsNotNull):
             return column in COLUMNS.names
         if column in {"topic", "partition"}:

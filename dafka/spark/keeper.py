@@ -14,6 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from dafka.spark.offsets import Name
 from dafka.spark.stores import Held, hold
 from dafka.storage import Storage, open_storage
+from dafka.storage.filelog.marker import MARKER_FILE
 
 
 class StoreKeeper:
@@ -51,9 +52,10 @@ class StoreKeeper:
 
 
 def _identity(url: str) -> object:
-    """What tells one file or folder from another that has taken its place."""
+    """What tells one store from another that has taken its place: its file, or its folder's marker."""
+    path = url.partition(":")[2].partition("?")[0]
     try:
-        status = os.stat(url.partition(":")[2].partition("?")[0])
+        status = os.stat(f"{path}/{MARKER_FILE}" if url.startswith("filelog:") else path)
     except OSError:
         return None
     return status.st_dev, status.st_ino

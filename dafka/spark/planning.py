@@ -48,6 +48,13 @@ class Subscription:
             return topic in self.topics
         return self.pattern is None or self.pattern.fullmatch(topic) is not None
 
+    def check_named(self, option: str, positions: Positions) -> None:
+        """Raises `ConfigError` where an option names a partition of a topic that is not read."""
+        for topic, _ in positions.named:
+            if not self.matches(topic):
+                which = "subscribePattern" if self.topics is None else "subscribe"
+                raise ConfigError(f"option {option}: the topic {topic!r} is not one that option {which} asks for")
+
     def check_held(self, held: Mapping[Name, Held]) -> None:
         """Raises `ConfigError` for a topic that is named, and of which no store has a record."""
         topics = {topic for topic, _ in held}
@@ -138,7 +145,7 @@ def resolve(
 def lost(name: Name, start: int, earliest: int) -> StorageError:
     """What is to be raised where records that are asked for are held no more."""
     return StorageError(
-        f"{show(name)}: records {start} to {earliest - 1} are no longer held by any store that is read; "
+        f"{show(name)}: records {start} to {earliest - 1} are not all held by the stores that are read (any more); "
         "with failOnDataLoss=false they are left out"
     )
 

@@ -9,12 +9,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
-from dafka.spark.offsets import Name
+from dafka.spark.offsets import Name, read_positions
 from dafka.spark.options import Options
+from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.planning import SUBSCRIPTION_OPTIONS, StoreTask, read_subscription, tasks_wanted
 from dafka.spark.scan import scan
 from dafka.spark.schema import COLUMNS
-from dafka.spark.stores import PATH_OPTIONS, Held, find_stores
+from dafka.spark.stores import Held
 
 READING_OPTIONS = (
     *PATH_OPTIONS,
@@ -28,6 +29,8 @@ READING_OPTIONS = (
 
 def columns_of(schema: StructType) -> tuple[str, ...]:
     """The columns that are wanted; raises `ConfigError` where a record has none such, or of another type."""
+    if not len(schema):
+        raise ConfigError(f"schema: it names no column; a record has {', '.join(COLUMNS.names)}")
     for field in schema:
         if field.name not in COLUMNS.names:
             raise ConfigError(f"schema: there is no column {field.name!r}; a record has {', '.join(COLUMNS.names)}")
@@ -44,7 +47,7 @@ class StoreReading:
     Raises `ConfigError` for options that cannot be.
     """
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType, default_start: int) -> None:
         self.columns = columns_of(schema)
         self.subscription = read_subscription(options)
         self.fail_on_data_loss = options.flag("failOnDataLoss", True)
@@ -52,11 +55,13 @@ class StoreReading:
         self.since_ms = options.number("startingTimestamp", minimum=0)
         if self.since_ms is not None and "startingOffsets" in options:
             raise ConfigError("option startingTimestamp: give it or startingOffsets, not both")
-        self._options = options
+        self.starts = read_positions(options, "startingOffsets", default_start)
+        self.subscription.check_named("startingOffsets", self.starts)
+        self._finder = StoreFinder(options)
 
     def find_stores(self) -> list[str]:
-        """The stores' URLs at this moment. Raises `ConfigError`, `StorageError`."""
-        return find_stores(self._options)
+        """The stores' URLs at this moment. Raises `StorageError`."""
+        return self._finder.find()
 
     def select(self, held: dict[Name, Held]) -> dict[Name, Held]:
         """Of what the stores hold, the partitions that are read. Raises `ConfigError` for topics that nobody has."""

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from dafka.errors import StorageError
 from dafka.spark.keeper import StoreKeeper
 from dafka.spark.limits import take_rows
-from dafka.spark.offsets import LATEST, Name, Offsets, flatten, nest, read_positions, show
+from dafka.spark.offsets import LATEST, Name, Offsets, flatten, nest, show
 from dafka.spark.options import Options
 from dafka.spark.planning import cover, lost, make_tasks, resolve
 from dafka.spark.reading import READING_OPTIONS, StoreReading
@@ -31,8 +31,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         options = Options(given, STREAM_OPTIONS, "following stores")
-        self._reading = StoreReading(options, schema)
-        self._starts = read_positions(options, "startingOffsets", LATEST)
+        self._reading = StoreReading(options, schema, LATEST)
         self._rows_max = options.number("maxOffsetsPerTrigger")
         self._keeper = StoreKeeper()
         self._target: dict[Name, int] | None = None
@@ -46,7 +45,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = {name: self._keeper.find_time(each, since_ms) for name, each in held.items()}
             return nest({name: max(offset, held[name].earliest) for name, offset in found.items()})
         fail = self._reading.fail_on_data_loss
-        return nest(resolve("startingOffsets", self._starts, held, is_start=True, fail_on_data_loss=fail))
+        return nest(resolve("startingOffsets", self._reading.starts, held, is_start=True, fail_on_data_loss=fail))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """`maxOffsetsPerTrigger`, or no limit."""
@@ -57,6 +56,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = self._held()
         self._seen = {name: each.end for name, each in held.items()}
         before = flatten(start)
+        if self._target is not None:  # what has come since is the next run's: this one must end
+            held = {name: each for name, each in held.items() if name in before or name in self._target}
         starts = {name: before[name] if name in before else self._begin(name, each) for name, each in held.items()}
         ends = {name: max(self._end(name, each, starts[name]), starts[name]) for name, each in held.items()}
         for name in before.keys() - held.keys():
