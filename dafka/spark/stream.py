@@ -27,7 +27,7 @@ from dafka.spark.stores import Held
 STREAM_OPTIONS = (*READING_OPTIONS, "maxOffsetsPerTrigger")
 
 IDLE_FACTOR = 10
-"""A look that found nothing new holds good for so many times as long as it took: Spark asks a hundred times a second."""
+"""A look that found nothing new holds good for so many times as long as it took; Spark asks every few milliseconds."""
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
