@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
 
+# Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check format clean
 
 demo: .venv/demo
 	$(BIN)/dafka demo
 
+# A worker more than there are cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
 check: .venv/dev
 	$(BIN)/ruff check
