@@ -2,16 +2,16 @@
 
     python benchmarks/spark_read.py [--records 5000000] [--bytes 100] [--rounds 3] [--jdbc JAR] [--json FILE]
 
-One store is made; then each way takes its turn, round by round, in a process of its own, with as many cores as there
-are. Three queries, each asked once, the first of which pays for what a session's first query loads: all records
-counted, the octets of all values added up, and those of a tenth of the records, chosen by offset. "Columns named" reads
-no more columns than the query needs; dafka then has `pushFilters`, too. To pandas and to the UDF the tenth is given in
-their SQL.
+Two stores are made, one with a sixteenth of the records; then each way takes its turn, round by round, in a process of
+its own, with as many cores as there are. Three queries, on the small store, then on the large one: all records counted,
+the octets of all values added up, and those of a tenth of the records, chosen by offset. The first of them pays for
+what a session's first query loads, and has a column of its own. "Columns named" reads no more columns than the query
+needs; dafka then has `pushFilters`, too. To pandas and to the UDF the tenth is given in their SQL.
 
-Printed are medians of the seconds, their ratio to dafka with the same columns, and the peak of memory of the process
-with all its children, Java and Python, shared pages counted once. dafka and pandas read a store of a sixteenth of the
-records as well, to show what memory grows with. With `--json`, what a run finds is added to what stands in the file
-of an earlier run of the same size, so that rounds can be spread over several runs; `--keep` keeps the store for them.
+Printed are medians of the seconds, their ratio to dafka's with the same columns, and the peak of memory of the process
+with all its children, Java and Python, shared pages counted once: while the small store was read, and in all. With
+`--json`, what a run finds is added to what stands in the file of an earlier run of the same size, so that rounds can be
+spread over several runs; `--keep` keeps the stores for them.
 
 For the JDBC driver: `apt install libxerial-sqlite-jdbc-java libxerial-sqlite-jdbc-jni`, then
 `--jdbc /usr/share/java/sqlite-jdbc.jar`.
@@ -44,12 +44,11 @@ from dafka.storage import open_storage
 
 APPEND_RECORDS = 10_000
 SMALL = 16
-"""The store that shows what memory grows with has this fraction of the records."""
-SMALL_ROUTES = ("dafka", "pandas")
+"""The small store has this fraction of the records."""
 LOOK_S = 0.1
 """How often memory is looked at."""
-COMPARED = {"dafka": "dafka", "dafka, columns named": "dafka, columns named", "pandas": "dafka", "JDBC": "dafka"}
-"""With which route a route is compared; the others with the one that names columns."""
+COMPARED = {"dafka": "dafka", "pandas": "dafka"}
+"""With which route a route is compared; the others with the one that names columns, as they do."""
 
 Rounds: TypeAlias = dict[str, list[dict[str, float]]]
 """By route: what each round found, the seconds by query, and mebibytes."""
@@ -109,26 +108,37 @@ async def make_store(path: Path, records: int, size: int) -> None:
             await storage.append([RecordBatch(partition, first, [content % each for each in sequences])])
 
 
-def measure(route: str, store: Path, records: int, size: int, jar: str) -> dict[str, float]:
+def measure(route: str, stores: dict[Path, int], size: int, jar: str) -> dict[str, float]:
     """Seconds by query, and memory. An answer that is wrong, or a process that fails, ends the program."""
-    start, end = tenth(records)
-    expected = {"count": records, "sum": records * size, "tenth": (end - start) * size}
     program = Path(__file__).with_name("spark_routes.py")
-    command = [sys.executable, str(program), route, str(store), str(records), jar]
+    command = [sys.executable, str(program), route, jar]
+    for store, records in stores.items():
+        command += [str(store), str(records)]
+    found: dict[str, float] = {}
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
         watched(process.pid) as memory,
     ):
-        output, _ = process.communicate()
-        errors.seek(0)
-        said = errors.read()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in output.splitlines()]
-    answers = {line["query"]: line["answer"] for line in lines}
-    if process.returncode or answers != expected:
-        sys.exit(f"{said}\n{route}: ended with {process.returncode}, answered {answers}, expected {expected}")
-    found = {line["query"]: float(line["seconds"]) for line in lines}
+        assert process.stdout is not None
+        for line in process.stdout:
+            said = json.loads(line)
+            check(route, said, size)
+            found.setdefault("first", said["seconds"])
+            found[said["query"]] = said["seconds"]
+            if said["query"] == QUERIES[-1]:
+                found.setdefault("small", memory.whole)
+        if process.wait():
+            errors.seek(0)
+            sys.exit(f"{errors.read()}\n{route}: ended with {process.returncode}")
     return {**found, "memory": memory.whole, "python": memory.python}
+
+
+def check(route: str, said: dict[str, Any], size: int) -> None:
+    start, end = tenth(said["records"])
+    expected = {"count": said["records"], "sum": said["records"] * size, "tenth": (end - start) * size}
+    if said["answer"] != expected[said["query"]]:
+        sys.exit(f"{route} answers {said}, expected {expected}")
 
 
 @click.command()
@@ -153,54 +163,51 @@ def main(
     """Measure, and print a table."""
     chosen = [route for route in routes or ROUTES if route != "JDBC" or jar]
     about = {"records": records, "bytes": size}
-    whole, small = load(report, about)
+    found = load(report, about)
     with tempfile.TemporaryDirectory(prefix="dafka-spark-", dir=folder) as place:
-        stores = folder if keep and folder else Path(place)
-        for count in (records, records // SMALL):
-            if not (stores / f"{count}-{size}.db").exists():
-                trio.run(make_store, stores / f"{count}-{size}.db", count, size)
+        kept = folder if keep and folder else Path(place)
+        stores = {kept / f"{count}-{size}.db": count for count in (records // SMALL, records)}
+        for store, count in stores.items():
+            if not store.exists():
+                trio.run(make_store, store, count, size)
         for _ in range(rounds):
             for route in chosen:
-                found = measure(route, stores / f"{records}-{size}.db", records, size, jar)
-                whole.setdefault(route, []).append(found)
-            for route in set(SMALL_ROUTES) & set(chosen):
-                found = measure(route, stores / f"{records // SMALL}-{size}.db", records // SMALL, size, jar)
-                small.setdefault(route, []).append(found)
+                found.setdefault(route, []).append(measure(route, stores, size, jar))
             if report is not None:
-                report.write_text(json.dumps({**about, "whole": whole, "small": small}, indent=1))
-    show(whole, small, records, size)
+                report.write_text(json.dumps({**about, "found": found}, indent=1))
+    show(found, records, size)
 
 
-def load(report: Path | None, about: dict[str, int]) -> tuple[Rounds, Rounds]:
+def load(report: Path | None, about: dict[str, int]) -> Rounds:
     """What earlier runs found."""
     if report is None or not report.exists():
-        return {}, {}
+        return {}
     said = json.loads(report.read_text())
     if {name: said.get(name) for name in about} != about:
         raise click.UsageError(f"{report} is of another size: name another file")
-    return said["whole"], said["small"]
+    found: Rounds = said["found"]
+    return found
 
 
-def show(whole: Rounds, small: Rounds, records: int, size: int) -> None:
+def show(found: Rounds, records: int, size: int) -> None:
     """Prints medians."""
     table = Table("", title=f"{records:,} records of {size} octets: seconds, and how many times dafka's")
-    for heading in (*QUERIES, "memory, MiB", "of it Python", f"memory, 1/{SMALL}", "rounds"):
+    for heading in ("first query", *QUERIES, f"MiB, 1/{SMALL}", "MiB, all", "of it Python", "rounds"):
         table.add_column(heading, justify="right")
-    for route, found in whole.items():
-        compared = whole.get(COMPARED.get(route, "dafka, columns named"))
-        cells = [_against(found, compared, query) for query in QUERIES]
-        memory = [f"{median(found, name):,.0f}" for name in ("memory", "python")]
-        memory.append(f"{median(small[route], 'memory'):,.0f}" if route in small else "")
-        table.add_row(route, *cells, *memory, str(len(found)))
+    for route, rounds in found.items():
+        compared = found.get(COMPARED.get(route, "dafka, columns named"))
+        cells = [against(rounds, compared, query) for query in ("first", *QUERIES)]
+        memory = [f"{median(rounds, name):,.0f}" for name in ("small", "memory", "python")]
+        table.add_row(route, *cells, *memory, str(len(rounds)))
     Console().print(table)
 
 
-def _against(found: list[dict[str, float]], compared: list[dict[str, float]] | None, query: str) -> str:
-    """Seconds, and the ratio, round by round, its median."""
-    seconds = f"{median(found, query):.2f}"
-    if compared is None or compared is found:
+def against(rounds: list[dict[str, float]], compared: list[dict[str, float]] | None, query: str) -> str:
+    """Seconds, and the ratio: the median of the rounds' ratios."""
+    seconds = f"{median(rounds, query):.2f}"
+    if compared is None or compared is rounds:
         return seconds
-    ratio = statistics.median(a[query] / b[query] for a, b in zip(found, compared, strict=False))
+    ratio = statistics.median(a[query] / b[query] for a, b in zip(rounds, compared, strict=False))
     return f"{seconds} ({ratio:.1f}x)"
 
 

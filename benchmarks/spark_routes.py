@@ -1,8 +1,9 @@
 """One way from an SQLite store into Spark, in a process of its own: see spark_read.py.
 
-    python benchmarks/spark_routes.py ROUTE STORE RECORDS JDBC_JAR
+    python benchmarks/spark_routes.py ROUTE JDBC_JAR STORE RECORDS [STORE RECORDS ...]
 
-Runs each of the `QUERIES` once, in this order, in one new session, and writes a line of JSON when each is done.
+Runs each of the `QUERIES` once on each store, in this order, in one new session, and writes a line of JSON when each is
+done. The session's first query is a count of 1,000 numbers, by Spark alone.
 """
 
 from __future__ import annotations
@@ -142,18 +143,20 @@ def ask(frame: DataFrame, query: str, records: int) -> int:
     return int(row[0])
 
 
-def main(route: str, store: str, records: int, jar: str) -> None:
+def main(route: str, jar: str, *stores: str) -> None:
     settings = {**SETTINGS, "spark.driver.memory": DRIVER_MEMORY.get(route, "1g")}
     if jar:
         settings["spark.jars"] = jar
     spark = make_session("measurement", f"local[{os.cpu_count()}]", settings)
     spark.range(1000).selectExpr("sum(id)").collect()  # whatever Spark itself begins with
-    for query in QUERIES:
-        started = time.perf_counter()
-        answer = ask(ROUTES[route](spark, store, records, query), query, records)
-        print(json.dumps({"query": query, "seconds": time.perf_counter() - started, "answer": answer}), flush=True)
+    for store, records in zip(stores[::2], map(int, stores[1::2]), strict=True):
+        for query in QUERIES:
+            started = time.perf_counter()
+            answer = ask(ROUTES[route](spark, store, records, query), query, records)
+            seconds = time.perf_counter() - started
+            print(json.dumps({"records": records, "query": query, "seconds": seconds, "answer": answer}), flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(*sys.argv[1:])

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import partial
 from urllib.parse import quote
 
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import pyarrow as pa
+from adbc_driver_manager import AdbcConnection, AdbcStatement
 from adbc_driver_manager import Error as DriverError
 from anyio.from_thread import start_blocking_portal
 
@@ -34,7 +34,7 @@ WINDOW_BYTES_MAX = 32 * 2**20
 RECORD_BYTES_MAX = 64 * 2**10
 """A range of larger records likewise."""
 
-_LENGTHS = "SELECT count(*), coalesce(sum(length(content)), 0) FROM records WHERE {where}"
+_LENGTHS = "SELECT count(*) AS count, coalesce(sum(length(content)), 0) AS size FROM records WHERE {where}"
 _WINDOW = "SELECT {columns} FROM records WHERE {where} ORDER BY sequence"
 _WHERE = """
     partition_id = (SELECT id FROM partitions WHERE topic = {topic} AND address = {address})
@@ -67,10 +67,11 @@ def _scan_sqlite(each: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch
     selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
     try:
         with (
-            closing(adbc_driver_sqlite.dbapi.connect(f"file:{quote(os.fsencode(path))}?mode=ro")) as connection,
-            closing(connection.cursor()) as cursor,
+            adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path))}?mode=ro") as database,
+            AdbcConnection(database) as connection,
+            AdbcStatement(connection) as statement,
         ):
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
             for start in range(each.start, each.end, WINDOW_RECORDS):
                 end = min(start + WINDOW_RECORDS, each.end)
                 where = _WHERE.format(
@@ -79,17 +80,25 @@ def _scan_sqlite(each: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch
                     start=start,
                     end=end,
                 )
-                cursor.execute(_LENGTHS.format(where=where))
-                count, size = cursor.fetchone() or (0, 0)
-                if count != end - start or size > WINDOW_BYTES_MAX:
-                    return
-                cursor.execute(_WINDOW.format(columns=", ".join(selected), where=where))
-                batch = _shape(cursor.fetch_arrow_table(), each, start, end, columns)
+                if "content" in selected:
+                    (measured,) = _query(statement, _LENGTHS.format(where=where)).to_pylist()
+                    if measured["count"] != end - start or measured["size"] > WINDOW_BYTES_MAX:
+                        return
+                table = _query(statement, _WINDOW.format(columns=", ".join(selected), where=where))
+                batch = _shape(table, each, start, end, columns)
                 if batch is None:
                     return
                 yield batch
-    except DriverError as error:
+    except (DriverError, pa.ArrowException, OSError) as error:  # the latter two where it fails amid its rows
         _logger.info("%s: read by the storage, for ADBC says: %s", path, error)
+
+
+def _query(statement: AdbcStatement, sql: str) -> pa.Table:
+    """What a query gives. The driver's own DB-API would do the same, and load pandas in every worker for it."""
+    statement.set_sql_query(sql)
+    stream, _ = statement.execute_query()
+    with pa.RecordBatchReader.from_stream(stream) as reader:
+        return reader.read_all()
 
 
 def _shape(table: pa.Table, each: Range, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
