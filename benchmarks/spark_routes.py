@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
 import pandas as pd
-from pyspark.sql import functions as F
+from pyspark.sql import functions
 
 from dafka.spark.session import make_session
 
@@ -76,7 +76,8 @@ def _pandas(
     start, end = tenth(records) if query == "tenth" else (0, records)
     value = ", content AS value" if with_value else ""
     frame = pd.read_sql(
-        f"SELECT {columns}{value} FROM topic_records WHERE topic = ? AND address = ? AND sequence >= ? AND sequence < ?",
+        f"SELECT {columns}{value} FROM topic_records "
+        "WHERE topic = ? AND address = ? AND sequence >= ? AND sequence < ?",
         sqlite3.connect(f"file:{store}?mode=ro", uri=True),
         params=(TOPIC, ADDRESS, start, end),
     )
@@ -138,8 +139,8 @@ def ask(frame: DataFrame, query: str, records: int) -> int:
         return frame.count()
     if query == "tenth":
         start, end = tenth(records)
-        frame = frame.where((F.col("offset") >= start) & (F.col("offset") < end))
-    (row,) = frame.agg(F.sum(F.length("value"))).collect()
+        frame = frame.where((functions.col("offset") >= start) & (functions.col("offset") < end))
+    (row,) = frame.agg(functions.sum(functions.length("value"))).collect()
     return int(row[0])
 
 
