@@ -117,7 +117,7 @@ async def produce(config: dafka.Config, rate: float, seconds: float, check: Chec
             while True:
                 so_far = count
                 await producer.wait_stored()
-                check.acknowledged[producer.address] = so_far
+                check.acknowledged[producer.partition.address] = so_far
                 check.history.append((time.time(), dict(check.acknowledged)))
                 await trio.sleep(0.2)
 
@@ -131,7 +131,7 @@ async def produce(config: dafka.Config, rate: float, seconds: float, check: Chec
                 await trio.sleep(SLICE_S)
             nursery.cancel_scope.cancel()
         await producer.wait_stored()
-        check.acknowledged[producer.address] = count
+        check.acknowledged[producer.partition.address] = count
 
 
 async def run(folder: Path, storage: str, rate: int, seconds: int, producers: int) -> None:

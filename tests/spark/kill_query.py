@@ -51,10 +51,12 @@ def count(frame: DataFrame) -> dict[str, dict[str, Any]]:
     return {row["partition"]: row.asDict() for row in rows.collect()}
 
 
-def failed_tasks(spark: SparkSession) -> int:
-    """How many tasks were tried again."""
+def failed_tasks(spark: SparkSession, group: str | None = None) -> int:
+    """How many tasks were tried again; a streaming query's jobs are a group, by its run's id."""
     tracker = spark.sparkContext.statusTracker()
-    stages = (tracker.getStageInfo(number) for job in tracker.getJobIdsForGroup() for number in _stages(tracker, job))
+    stages = (
+        tracker.getStageInfo(number) for job in tracker.getJobIdsForGroup(group) for number in _stages(tracker, job)
+    )
     return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
 
@@ -84,7 +86,7 @@ def main(what: str, store: str, folder: str) -> None:
     tell(event="reading")
     query = writing.trigger(availableNow=True).start(f"{folder}/sink")
     query.awaitTermination()
-    failed = failed_tasks(spark)
+    failed = failed_tasks(spark, str(query.runId))
     tell(event="done", found=count(spark.read.parquet(f"{folder}/sink")), failed=failed)
 
 
