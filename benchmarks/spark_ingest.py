@@ -67,7 +67,12 @@ def read_in_spark(store: str) -> None:
 
     stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(store)
     query = stream.writeStream.foreachBatch(take).start()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def wait_over() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait_over, daemon=True).start()
     tell(event="ready")
     while not over.is_set():
         started = time.time()
