@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 
 import pytest
@@ -25,6 +26,16 @@ TOGETHER = {
 }
 
 
+# Settings of whoever runs the tests are none of theirs. Which loops are used may be chosen: all holds for both.
+FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
+CHOSEN = {"DAFKA_ACCELERATOR"}
+
+
+def pytest_configure() -> None:
+    for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in CHOSEN]:
+        del os.environ[name]
+
+
 def unit_of(nodeid: str) -> str:
     """What is run as one: the module's path, or the name in `TOGETHER`."""
     path = nodeid.partition("::")[0]
@@ -32,7 +43,7 @@ def unit_of(nodeid: str) -> str:
     return next(together, path)
 
 
-class UnitScheduling(LoadFileScheduling):
+class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
     """Modules, and those that belong together."""
 
     def _split_scope(self, nodeid: str) -> str:

@@ -33,6 +33,7 @@ from dafka.protocol.events import (
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
+from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.store import StoreMachine
 
@@ -55,6 +56,7 @@ __all__ = [
     "Peers",
     "ProducerMachine",
     "Publish",
+    "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "Reply",

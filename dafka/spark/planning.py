@@ -83,12 +83,8 @@ class StoreTask(InputPartition):
     """What one task of Spark's reads."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
-        super().__init__(tuple(ranges))
-
-    @property
-    def ranges(self) -> tuple[Range, ...]:
-        """What it reads, in this order."""
-        return self.value
+        super().__init__(None)
+        self.ranges = tuple(ranges)
 
 
 def read_subscription(options: Options) -> Subscription:
