@@ -40,6 +40,7 @@ from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
+from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
@@ -70,6 +71,7 @@ __all__ = [
     "Peers",
     "ProducerMachine",
     "Publish",
+    "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "Reply",

@@ -60,7 +60,9 @@ class ProducerMachine:
         self.next_sequence = next_sequence
         # With `min_stores` 0 records count as acknowledged at once; whether any store has them nobody knows.
         self.acknowledged_end = acknowledged_end if config.min_stores else next_sequence
-        self.stored_end = acknowledged_end if config.min_stores else 0
+        # What comes before and is in no spool must be in some store: this producer does not have it.
+        spooled_end = acknowledged_end if config.min_stores else 0
+        self.stored_end = spooled_end if is_spooled else next_sequence
         self.window = Window(partition, next_sequence)
         self.replies = ReplyQueue(replies_max)
         self.discarded: Counter[str] = Counter()
