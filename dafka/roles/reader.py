@@ -10,9 +10,8 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.groups import single_exception
-from dafka.protocol import ReaderMachine, TowersHeard
+from dafka.protocol import ReaderMachine, RunBuffer, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.roles.buffer import RunBuffer
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node

@@ -36,9 +36,7 @@ def test_every_promise_is_kept(first: int) -> None:
 
 
 @pytest.mark.parametrize("part", range(0, FRESH_SEEDS, PART))
-def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(
-    part: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     first = FRESH_FIRST + part
     with capsys.disabled():
         print(f"\nseeds {first} to {first + PART - 1}")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from dafka import wire
 from dafka.protocol import Event, PartitionHalted, RecordsGone, Skip, Work
 from dafka.records import Partition, RecordBatch
-from dafka.testing.simulation.disk import check_contents, describe
+from dafka.testing.simulation.disk import Disk, check_contents, describe
+from dafka.testing.simulation.nodes import SimulatedNode
+from dafka.testing.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
 from dafka.testing.simulation.violations import Violation
-
-if TYPE_CHECKING:
-    from dafka.testing.simulation.cluster import Cluster
-    from dafka.testing.simulation.nodes import SimulatedNode
-    from dafka.testing.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
+from dafka.testing.simulation.world import World
 
 LATEST_SLACK_S = 1.0
 """A `latest` consumer has every record published so long after its block was entered: subscriptions take a moment."""
@@ -23,12 +21,48 @@ RUN_BYTES = 64 * 1024
 """A run in flight when a limit was reached may go beyond it by so much."""
 
 
+class Scene(World, Protocol):
+    """The cluster, as onlookers see it.
+
+    Attributes:
+        disks: the stores' disks, by name.
+        producers: those that are there, by name.
+        stores: those that are there, by name.
+        consumers: those that are there, by name.
+        is_noting: whether somebody wants to know what happens.
+    """
+
+    disks: dict[str, Disk]
+    producers: dict[str, SimulatedProducer]
+    stores: dict[str, SimulatedStore]
+    consumers: dict[str, SimulatedConsumer]
+    is_noting: bool
+
+    def note(self, text: str) -> None:
+        """Tells what happens, to who wants to know."""
+
+    def nodes(self) -> list[SimulatedNode]:
+        """Everybody who is there, but for towers."""
+
+    def partitions_of(self, name: str) -> list[Partition]:
+        """The partitions of a producer."""
+
+    def is_alive(self, partition: Partition) -> bool:
+        """Is the partition's producer there?"""
+
+    def final_end(self, partition: Partition) -> int:
+        """How far everybody must come in this partition."""
+
+    def let_go(self, partition: Partition) -> int:
+        """The end of the records that the producer has let go without any store's having them."""
+
+
 class Checks:
     """Attributes:
     published_ends: by partition, the sequence after the last record that its producer has made.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Scene) -> None:
         self.published_ends: dict[Partition, int] = {}
         self._cluster = cluster
         self._delivered: dict[tuple[str, Partition], int] = {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from dafka import wire
 from dafka.config import Config
@@ -17,10 +16,8 @@ from dafka.protocol import Report as BeaconReport
 from dafka.records import RecordBatch
 from dafka.testing.simulation.network import Link, topic_frame
 from dafka.testing.simulation.violations import Violation
+from dafka.testing.simulation.world import World
 from dafka.wire import NodeBeacon
-
-if TYPE_CHECKING:
-    from dafka.testing.simulation.cluster import Cluster
 
 BUSY_MAX = 50
 """So often may a machine ask to be called again without time passing."""
@@ -36,7 +33,7 @@ class SimulatedNode:
         sent: messages published so far, by kind; records count one by one.
     """
 
-    def __init__(self, cluster: Cluster, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
+    def __init__(self, cluster: World, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
         self.cluster = cluster
         self.name = name
         self.address = address

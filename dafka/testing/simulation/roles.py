@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import (
@@ -22,9 +20,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage import Retention
 from dafka.testing.simulation.disk import Disk, contents
 from dafka.testing.simulation.nodes import SimulatedNode
-
-if TYPE_CHECKING:
-    from dafka.testing.simulation.cluster import Cluster
+from dafka.testing.simulation.world import World
 
 RUN_RECORDS_MAX = 50
 """Records published at once, at most."""
@@ -68,7 +64,7 @@ class Answering(SimulatedNode):
 class SimulatedStore(Answering):
     """A store on a disk that outlives it."""
 
-    def __init__(self, cluster: Cluster, name: str, config: Config, disk: Disk, port: int) -> None:
+    def __init__(self, cluster: World, name: str, config: Config, disk: Disk, port: int) -> None:
         held = disk.partitions()
         ends = {partition: info.end_sequence for partition, info in held.items()}
         earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
@@ -139,7 +135,7 @@ class SimulatedProducer(Answering):
     """A producer and its program, which has so many records to publish; its spool, if any, outlives it."""
 
     def __init__(
-        self, cluster: Cluster, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
+        self, cluster: World, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
     ) -> None:
         end = earliest = acknowledged = 0
         if spool is not None and (info := spool.partitions().get(partition)) is not None:
@@ -228,7 +224,7 @@ class SimulatedProducer(Answering):
 class SimulatedConsumer(SimulatedNode):
     """A consumer and its program, which takes a run from time to time, and saves its positions."""
 
-    def __init__(self, cluster: Cluster, name: str, address: str, config: Config, disk: Disk, port: int) -> None:
+    def __init__(self, cluster: World, name: str, address: str, config: Config, disk: Disk, port: int) -> None:
         self.machine = ConsumerMachine(address, config, disk.positions)
         super().__init__(cluster, name, address, self.machine, config, port)
         self.disk = disk
