@@ -18,7 +18,7 @@ from role_helpers import contents
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
 from dafka.spark.cluster import ClusterStreamReader
-from dafka.spark.cluster_offsets import Standing, share, split
+from dafka.spark.cluster_offsets import Standing, split
 from dafka.spark.schema import COLUMNS
 
 __all__ = ["cluster"]
@@ -362,20 +362,6 @@ def test_a_partition_never_goes_back_and_one_of_unknown_beginning_waits() -> Non
     assert standing.advance({A: 3, B: 4}, {}, None) is standing
     assert standing.advance({A: 3, B: 4}, {B: 4}, None) is standing
     assert standing.advance({A: 3, B: 4}, {B: 1}, None).since(standing) == {B: (1, 4)}
-
-
-@pytest.mark.parametrize(
-    ("available", "records_max", "expected"),
-    [
-        ({A: 5, B: 5}, None, {A: 5, B: 5}),
-        ({A: 5, B: 5}, 10, {A: 5, B: 5}),
-        ({A: 100, B: 1}, 10, {A: 9, B: 1}),
-        ({A: 100, B: 100, C: 100}, 10, {A: 4, B: 3, C: 3}),
-        ({A: 100, B: 1, C: 100}, 2, {B: 1, A: 1}),
-    ],
-)
-def test_shares(available: dict[Any, int], records_max: int | None, expected: dict[Any, int]) -> None:
-    assert share(available, records_max) == expected
 
 
 def test_pieces_cover_ranges_once() -> None:
