@@ -68,7 +68,7 @@ class Narrowing:
 
     def _take(self, each: Filter) -> bool:
         """Takes one filter in; True where nothing of it is left for Spark to do."""
-        path = getattr(each, "attribute", ())  # Not has none
+        path: tuple[str, ...] = getattr(each, "attribute", ())  # Not has none
         column = path[0] if len(path) == 1 else ""
         if isinstance(each, IsNotNull):
             return column in COLUMNS.names

@@ -17,6 +17,7 @@ OPTIONS = {
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
+    "spark": {"--master", "--conf", "--views", "--help"},
     "demo": {"--file", "--wire", "--help"},
     "bench": {
         "--system",

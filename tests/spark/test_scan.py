@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
+import adbc_driver_sqlite
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from dafka.spark import scan as module
 from dafka.spark.planning import Range, StoreTask
 from dafka.spark.scan import scan
 from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, printable
+from dafka.storage import open_storage
 
 PARTITION = Partition("orders", A)
 
@@ -142,21 +144,13 @@ def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> N
     """Opening a store of thousands of partitions for each of them would take for ever."""
     addresses = [f"{number:032X}" for number in range(30)]
     url = fill(f"{scheme}:{tmp_path}/store", *(batch("orders", address, 0, 2) for address in addresses))
-    opened = []
-
-    def watch(name: str, original: object) -> object:
-        return patch.object(
-            module if name == "open_storage" else module.adbc_driver_sqlite.dbapi,
-            name,
-            lambda *args, **kwargs: (opened.append(name), original(*args, **kwargs))[1],  # type: ignore[operator]
-        )
-
     with (
-        watch("open_storage", module.open_storage),  # type: ignore[attr-defined]
-        watch("connect", module.adbc_driver_sqlite.dbapi.connect),  # type: ignore[attr-defined]
+        patch.object(module, "open_storage", Mock(side_effect=open_storage)) as storages,
+        patch("adbc_driver_sqlite.connect", Mock(side_effect=adbc_driver_sqlite.connect)) as drivers,
     ):
-        read(StoreTask([Range(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
-    assert len(opened) == 1
+        found = read(StoreTask([Range(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
+    assert found.num_rows == 60
+    assert storages.call_count + drivers.call_count == 1
 
 
 def test_large_records_go_one_by_one(tmp_path: Path, scheme: str) -> None:
