@@ -76,6 +76,8 @@ class Inquiry:
     def drop(self, partition: Partition) -> list[Action]:
         """Ends asking about it."""
         del self._questions[partition]
+        if not self._questions:
+            self._probe_due = float("inf")
         return [Unsubscribe(_acks_of(partition))]
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Lacking:
