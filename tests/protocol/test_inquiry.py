@@ -159,7 +159,7 @@ def test_others_answers_are_not_its_own() -> None:
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
     other = Partition("hello", "OTHER")
-    strangers = [
+    strangers: list[wire.Inbound] = [
         nothing("A", requestor="SOMEBODY"),
         nothing("A", partition=other),
         ack(9, "A", other),

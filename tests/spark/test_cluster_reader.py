@@ -322,7 +322,10 @@ def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) ->
             "option startingOffsets: other is none of the topics in subscribe",
         ),
         ({"startingOffsets": '{"orders": '}, "option startingOffsets: expected"),
-        ({"maxOffsetsPerTrigger": 0}, "option maxOffsetsPerTrigger: expected a whole number from 1 up, not '0'"),
+        (
+            {"maxOffsetsPerTrigger": 0},
+            "option maxOffsetsPerTrigger: expected a whole number from 1 up, below 2**63, not '0'",
+        ),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: expected true or false, not 'maybe'"),
         ({"towers": "tcp://a:1"}, "option towers: expected HOST or HOST:SUB_PORT:PUB_PORT"),
         ({"subscrib": "orders"}, "option subscrib: there is none of this name for reading a running cluster"),
