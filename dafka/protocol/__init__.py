@@ -30,6 +30,7 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.protocol.inquiry import Lacking
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
@@ -46,6 +47,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "Lacking",
     "Machine",
     "Notify",
     "PartitionHalted",
