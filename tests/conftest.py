@@ -54,8 +54,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitSch
     return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+# Seconds. One of Spark's that is interrupted takes its session along, and so all tests after it: it is given time.
+SPARK_TIMEOUT = 400
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a worker, the longest come first; by hand, tests run in the order of their names."""
+    for item in items:
+        if unit_of(item.nodeid) == "spark" and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
     if hasattr(config, "workerinput"):
         places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))
