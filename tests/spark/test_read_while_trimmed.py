@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from store_helpers import A, content
 
@@ -41,6 +42,7 @@ def read(path: Path) -> tuple[int, int]:
     first = -1
     for task in reader.partitions():
         for piece in reader.read(task):
+            assert isinstance(piece, pa.RecordBatch)
             for row in piece.to_pylist():
                 assert row["value"] == content("orders", A, row["offset"])
                 assert before is None or row["offset"] > before
