@@ -228,7 +228,9 @@ async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
 
         nursery.start_soon(go_on)
         config = cluster.config.override("producer", close_timeout_ms=3000)
-        with pytest.raises(PublishingError, match=r"another attempt of it. Set spark.speculation to false"):
+        # On a machine so busy that the other attempt stands still for a second, it is found out by what it has added.
+        expected = r"another attempt of it. Set spark.speculation to false|and \d+ of them are not among the rows"
+        with pytest.raises((PublishingError, InputChangedError), match=expected):
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         nursery.cancel_scope.cancel()
 

@@ -256,11 +256,11 @@ async def silent_peer(stage: Stage) -> None:
     Meanwhile it goes on with its work, and a store has what a silent producer published.
     """
     tower = played_tower(stage)
+    other = await stage.join("C2")  # before the peer: a node that forgets both forgets this one first
     peer = await stage.join("P1" if stage.role is Role.STORE else "C1")
     await _expect_subscribed(stage, peer)
     if stage.role is Role.STORE:
         await save(stage, peer, 0, 4)
-    other = await stage.join("C2")
     before = dict(+peer.subscriptions)
     is_dropped = await until_dropped(stage, peer)
     stage.check_alive("subscriber.connects")
