@@ -14,9 +14,9 @@ demo: .venv/demo
 demo-spark: .venv/demo-spark
 	$(BIN)/python examples/flights_pipeline.py
 
-# More workers than two cores: most tests wait for processes and sockets. tests/conftest.py has the order.
+# A worker more than two cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev
-	$(BIN)/pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
+	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
 check: .venv/dev
 	$(BIN)/ruff check
