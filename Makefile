@@ -14,7 +14,7 @@ demo: .venv/demo
 demo-spark: .venv/demo-spark
 	$(BIN)/python examples/flights_pipeline.py
 
-# A worker more than there are cores: many tests wait for processes and sockets. tests/conftest.py has the order.
+# A worker more than two cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev
 	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 

@@ -22,6 +22,7 @@ __all__ = [
     "StorageSequenceError",
     "TransportError",
     "UnacknowledgedError",
+    "UnansweredError",
     "WireError",
 ]
 
@@ -127,3 +128,21 @@ class UnacknowledgedError(LocalError):
 
     def __reduce__(self) -> tuple[type[UnacknowledgedError], tuple[int, int, int]]:
         return type(self), (self.count, self.first_sequence, self.min_stores)
+
+
+class UnansweredError(LocalError):
+    """Stores did not tell, in time, how much of a partition they hold.
+
+    Attributes:
+        lacking: "stores" where fewer were found than there must be, "answers" where not all of them answered, "quiet"
+            where what they hold went on growing.
+        stores: how many were found.
+    """
+
+    def __init__(self, message: str, lacking: str = "answers", stores: int = 0) -> None:
+        self.lacking = lacking
+        self.stores = stores
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[UnansweredError], tuple[str, str, int]]:
+        return type(self), (str(self), self.lacking, self.stores)

@@ -14,15 +14,34 @@ pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "spark_fixtures", "tra
 # A worker is given one module after another, in this order and then in that of the names: where a long one came last,
 # the other workers would wait for it.
 LONGEST_FIRST = (
-    "tests/conformance/test_mutants.py",
-    "spark",
+    "one Spark session",
+    "another Spark session",
     "tests/conformance/test_ours.py",
+    "tests/conformance/test_mutants.py",
     "tests/storage/test_crash_loop.py",
+    "tests/spark/test_stream_kills.py",
+    "tests/spark/test_write_retries.py",
 )
 
-# Modules that one worker runs, since they share what is expensive: by name, patterns of their paths.
+# Modules that one worker runs, since they share what is expensive: by name, patterns of their paths. A Spark session
+# is a Java machine: seconds to start, a gigabyte. Spark's modules that are named nowhere need none, or their own.
 TOGETHER = {
-    "spark": ("tests/spark/*",),  # a Java machine: seconds to start, a gigabyte
+    "one Spark session": (
+        "tests/spark/test_bad_input.py",
+        "tests/spark/test_decoding.py",
+        "tests/spark/test_helpers.py",
+        "tests/spark/test_pipeline.py",
+        "tests/spark/test_session.py",
+        "tests/spark/test_spark_page.py",
+        "tests/spark/test_stream.py",
+    ),
+    "another Spark session": (
+        "tests/spark/test_cluster_stream.py",
+        "tests/spark/test_read_batch.py",
+        "tests/spark/test_spark_cli.py",
+        "tests/spark/test_spark_errors.py",
+        "tests/spark/test_write.py",
+    ),
 }
 
 
@@ -54,8 +73,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitSch
     return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+# Seconds. One of Spark's that is interrupted takes its session along, and so all tests after it: it is given time.
+SPARK_TIMEOUT = 400
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """In a worker, the longest come first; by hand, tests run in the order of their names."""
+    for item in items:
+        if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
     if hasattr(config, "workerinput"):
         places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))

@@ -13,14 +13,18 @@ import trio
 from dafka.testing import Cluster
 
 README = Path(__file__).parent.parent / "README.md"
+IN_SPARK = "dafka.spark"
+"""Examples with this are run where Spark is."""
+
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+EMBEDDED = [example for example in EXAMPLES if IN_SPARK not in example]
 
 
 def test_readme_has_examples() -> None:
-    assert EXAMPLES
+    assert len(EXAMPLES) > len(EMBEDDED) > 0
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
+@pytest.mark.parametrize("example", EMBEDDED, ids=range(len(EMBEDDED)))
 async def test_readme_example_runs(example: str, dafka_cluster: Cluster, tmp_path: Path) -> None:
     environ = {
         "DAFKA_BEACON_SUB_ADDRESS": dafka_cluster.tower.sub_endpoint,

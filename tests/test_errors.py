@@ -10,6 +10,7 @@ from dafka.errors import (
     RemoteError,
     StorageCorruptError,
     UnacknowledgedError,
+    UnansweredError,
     WireError,
 )
 
@@ -18,6 +19,7 @@ SPECIAL: dict[type[DafkaError], DafkaError] = {
     WireError: WireError("version", "01", 3),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
+    UnansweredError: UnansweredError("1 of 2 stores found", "stores", 1),
 }
 
 

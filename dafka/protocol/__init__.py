@@ -36,6 +36,7 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
+from dafka.protocol.inquiry import Lacking
 from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
@@ -60,6 +61,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "Lacking",
     "Links",
     "Machine",
     "Notify",

@@ -4,6 +4,7 @@ RFC 46 has no such role; to its peers a reader is a consumer. Of the topics that
 the stores have come: it greets them as a consumer does, and they tell their heads, and it hears the ACKs with which
 they tell producers what is durable. So what it gives as a partition's end is never more than some store has on disk.
 Producers' RECORDs and HEADs do not come to it. A range of a partition is fetched as consumers fetch what they missed.
+How much is held of a single partition, whatever its topic, can be asked as well: see `inquiry`.
 
 A store that is greeted tells its heads, or nothing where it has none. A FETCH behind the greeting, for a partition that
 nobody can hold (the store's own address), is answered in either case, and so says that the heads have been told.
@@ -17,7 +18,10 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
+from dafka.protocol.arrivals import Arrivals
 from dafka.protocol.assembly import Assembly
+from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.inquiry import Inquiry, Lacking
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -49,13 +53,12 @@ class ReaderMachine:
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._assembly = Assembly(address, config.fetch)
+        self._arrivals = Arrivals(config.node.peers_max)
+        self._inquiry = Inquiry(address, config, self._assembly.holders, self._arrivals)
         self._wanted: dict[Partition, tuple[int, int]] = {}
         self._buffer_bytes_max = config.consumer.buffer_bytes_max
         self._partitions_max = config.node.partitions_max
         self._told: set[str] = set()
-        self._awaited: set[str] = set()
-        self._connected: dict[str, None] = {}
-        self._peers_max = config.node.peers_max
         self._patient_until = float("inf")
         self._greeting_due = float("inf")
         self._is_ready = False
@@ -84,6 +87,18 @@ class ReaderMachine:
         self._assembly.learn(partition, end_sequence)
         return self._fetches(now)
 
+    def ask(self, partition: Partition, now: float) -> list[Action]:
+        """Begins to ask how much stores hold of a partition; `held_end` tells what came of it so far."""
+        return self._inquiry.ask(partition, now)
+
+    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Lacking:
+        """The sequence after the last record that any store holds, or why that is not certain yet."""
+        return self._inquiry.held_end(partition, min_stores, now)
+
+    def drop(self, partition: Partition) -> list[Action]:
+        """Ends asking about a partition."""
+        return self._inquiry.drop(partition)
+
     def forget(self, partition: Partition) -> None:
         """Ends fetching a partition, finished or not."""
         del self._wanted[partition]
@@ -100,15 +115,15 @@ class ReaderMachine:
             if isinstance(message, wire.RecordRun):
                 actions += self._receive_run(message, now)
             elif isinstance(message, wire.Ack):
-                self._learn(Partition(message.subject, message.partition), message.sequence + 1)
+                self._learn(Partition(message.subject, message.partition), message.address, message.sequence + 1, now)
             elif isinstance(message, wire.DirectHead):
                 if self._is_mine(message.requestor):
-                    self._learn(Partition(message.subject, message.address), message.sequence + 1)
+                    self._learn(Partition(message.subject, message.address), "", message.sequence + 1, now)
             elif isinstance(message, wire.StoreHello):
                 if self._is_mine(message.consumer):
                     # Only now is it certain that its answers arrive here.
                     self._assembly.renew(wire.Subscription(Command.FETCH, ""))
-                    actions += self._greet(message.address)
+                    actions += self._greet(message.address) + self._inquiry.probe(now)
             elif isinstance(message, wire.DirectEarliest):
                 actions += self._receive_earliest(message, now)
             else:
@@ -118,12 +133,14 @@ class ReaderMachine:
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, and ask again for what is unanswered."""
         actions: list[Action] = []
+        is_heard = False
         for subscription in subscriptions:
             stores = self.stores
             self._assembly.holders.subscribed(subscription, self.address)
             if not subscription.active:
                 continue
-            self._note_connected(subscription.topic)
+            self._arrivals.subscribed(subscription.topic)
+            is_heard |= self.stores > stores or subscription.command is Command.FETCH
             if self.stores > stores:
                 self._patient_until = now + PATIENCE
                 self._told.discard(subscription.topic)
@@ -131,20 +148,18 @@ class ReaderMachine:
             elif subscription.command is Command.FETCH:
                 self._assembly.renew(subscription)
         self._look(now)
-        return actions + self._fetches(now)
+        return actions + (self._inquiry.probe(now) if is_heard else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Discovery found a node, which will subscribe to something with its address; then it shows what it is."""
+        """Discovery found a node. It may be a store: that is known when it has connected, and subscribed."""
         self._assembly.holders.joined(address)
-        if address and address not in self._connected and not self._is_ready:
-            self._awaited.add(address)
+        self._arrivals.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node."""
         self._assembly.holders.left(address)
-        self._awaited.discard(address)
-        self._connected.pop(address, None)
+        self._arrivals.left(address)
         return self._give_up()
 
     def settled(self, now: float) -> list[Action]:
@@ -152,16 +167,16 @@ class ReaderMachine:
         self._assembly.holders.is_settled = True
         self._patient_until = now + PATIENCE
         self._look(now)
-        return self._give_up()
+        return self._inquiry.settled(now) + self._give_up()
 
     def taken(self, now: float) -> list[Action]:
         """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
         return self._fetches(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Repeats FETCHes that went unanswered, and greetings."""
+        """Repeats FETCHes that went unanswered, greetings and questions."""
         actions: list[Action] = [Notify(event) for event in self._assembly.tick(now)]
-        actions += self._give_up()
+        actions += self._give_up() + self._inquiry.tick(now)
         self._look(now)
         if now >= self._greeting_due:
             self._greeting_due = now + (REFRESH_INTERVAL if self._is_ready else GREETING_INTERVAL)
@@ -172,7 +187,7 @@ class ReaderMachine:
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return min(self._assembly.deadline(), self._greeting_due, self._patient_until)
+        return min(self._assembly.deadline(), self._greeting_due, self._patient_until, self._inquiry.deadline())
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -180,7 +195,8 @@ class ReaderMachine:
             self.discarded["another requestor"] += len(batch)
             return []
         if batch.partition not in self._wanted:
-            self.discarded["not asked for"] += len(batch)
+            if batch.partition not in self._inquiry:  # an answer to its question, which an ACK answers better
+                self.discarded["not asked for"] += len(batch)
             return []
         self._assembly.answered(now)
         batch = batch.between(*self._wanted[batch.partition])
@@ -192,10 +208,17 @@ class ReaderMachine:
         return [Deliver(ready) for ready in self._assembly.take(batch)]
 
     def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> list[Action]:
-        if message.address == message.partition:
+        is_store = message.address in self._assembly.holders.stores
+        if is_store and message.address == message.partition:
             if self._is_mine(message.requestor):
                 self._told.add(message.address)
                 self._look(now)
+            return []
+        partition = Partition(message.subject, message.partition)
+        is_answer = message.requestor == self.address and partition in self._inquiry
+        if is_answer and is_store and message.sequence == HOLDS_NOTHING:
+            self._inquiry.learn(partition, message.address, 0, now)
+        if is_answer and partition not in self._wanted:
             return []
         reason = self._assembly.receive_earliest(message)
         self.discarded.update([reason] if reason else [])
@@ -208,7 +231,8 @@ class ReaderMachine:
             actions += [Deliver(run) for run in self._assembly.skip(partition, end_sequence)]
         return actions
 
-    def _learn(self, partition: Partition, end_sequence: int) -> None:
+    def _learn(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
+        self._inquiry.learn(partition, store, end_sequence, now)
         if partition.topic not in self._topics:
             return
         if partition not in self.ends and len(self.ends) >= self._partitions_max:
@@ -221,11 +245,6 @@ class ReaderMachine:
             self.discarded["another requestor"] += 1
         return requestor == self.address
 
-    def _note_connected(self, address: str) -> None:
-        self._awaited.discard(address)
-        if len(self._connected) < self._peers_max:
-            self._connected[address] = None
-
     def _greet(self, store: str) -> list[Action]:
         if not self._topics:
             return []
@@ -235,7 +254,7 @@ class ReaderMachine:
     def _look(self, now: float) -> None:
         """Is it known by now what there is?"""
         stores = self._assembly.holders.stores
-        is_enough = now >= self._patient_until or (not self._awaited and stores <= self._told)
+        is_enough = now >= self._patient_until or (not self._arrivals.awaited and stores <= self._told)
         if stores and self._assembly.holders.is_settled and is_enough:
             self._is_ready = True
         if now >= self._patient_until:

@@ -1,4 +1,4 @@
-"""The reader: how far the stores of a running cluster have come, and any range of what they hold."""
+"""The reader: how far the stores of a running cluster have come, how much they hold, and any range of it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from dafka.config import Config
-from dafka.errors import DiscoveryError
+from dafka.errors import DiscoveryError, UnansweredError
 from dafka.groups import single_exception
-from dafka.protocol import ReaderMachine, RunBuffer, TowersHeard
+from dafka.protocol import Lacking, ReaderMachine, RunBuffer, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -30,6 +30,7 @@ class Reader:
         self._machine = machine
         self._config = config
         self._ranges: dict[Partition, Range] = {}
+        self._asked: set[Partition] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._is_tower_heard = False
         self._is_closed = False
@@ -62,7 +63,9 @@ class Reader:
         seconds = self._config.node.tower_timeout_ms / 1000
         sub, pub = ", ".join(beacon.sub_addresses), ", ".join(beacon.pub_addresses)
         if not self._is_tower_heard:
-            raise DiscoveryError(f"no tower answered at {pub} within {seconds:g} s")
+            raise DiscoveryError(
+                f"no tower answered at {pub} within {seconds:g} s; start one with `dafka up`, or name another"
+            )
         raise DiscoveryError(
             f"the tower at {pub} is heard, but what is sent to {sub} did not come back from it within {seconds:g} s: "
             "both must be the same tower's"
@@ -71,6 +74,34 @@ class Reader:
     def ends(self) -> dict[Partition, int]:
         """By partition of the surveyed topics, the sequence after the last record that a store has made durable."""
         return dict(self._machine.ends)
+
+    async def held_end(self, partition: Partition, seconds: float, *, min_stores: int = 1) -> int:
+        """The sequence after the last record of this partition that any store holds; 0 where none holds any.
+
+        Certain, as far as it can be: all stores that are there, and at least `min_stores`, have told, and where
+        something is held, nothing has been added for a while. That takes milliseconds where stores hold nothing, and
+        some seconds where they hold something, or are libdafka's. Of one partition, ask once at a time.
+
+        Raises `DiscoveryError` where `tower_timeout_ms` is not enough to find a tower, `UnansweredError` where
+        `seconds`, from then on, are not enough.
+        """
+        if partition in self._asked:
+            raise ValueError(f"{partition} is being asked about already")
+        self._asked.add(partition)
+        self._node.act(self._machine.ask(partition, trio.current_time()))
+        try:
+            await self._wait_settled()
+            with trio.move_on_after(seconds):
+                await self.wait(lambda: isinstance(self._look(partition, min_stores), int))
+            found = self._look(partition, min_stores)
+        finally:
+            self._asked.discard(partition)
+            actions = self._machine.drop(partition)
+            if not self._is_closed:
+                self._node.act(actions)
+        if isinstance(found, Lacking):
+            raise self._unanswered(partition, seconds, min_stores, found)
+        return found
 
     async def earliest(self, partitions: Iterable[Partition], seconds: float) -> dict[Partition, int]:
         """The first record of each that any store still holds; partitions for which nobody answers are left out."""
@@ -129,6 +160,25 @@ class Reader:
             if isinstance(event, TowersHeard):
                 self._is_tower_heard = True
                 return
+
+    async def _wait_settled(self) -> None:
+        with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
+            await self.wait(self._node.settled.is_set)
+        self.check_settled()
+
+    def _look(self, partition: Partition, min_stores: int) -> int | Lacking:
+        return self._machine.held_end(partition, min_stores, trio.current_time())
+
+    def _unanswered(self, partition: Partition, seconds: float, min_stores: int, lacking: Lacking) -> UnansweredError:
+        stores = self._machine.stores
+        if lacking is Lacking.STORES:
+            wanted = "a store" if min_stores == 1 else f"{min_stores} stores"
+            reason = f"{stores} of {wanted} found within {seconds:g} s"
+        elif lacking is Lacking.ANSWERS:
+            reason = f"not every store told within {seconds:g} s what it holds of {partition}"
+        else:
+            reason = f"somebody goes on publishing {partition}: what stores hold has not come to rest in {seconds:g} s"
+        return UnansweredError(reason, lacking.value, stores)
 
     def _wake(self) -> None:
         self._changed.unpark_all()

@@ -25,8 +25,7 @@ from dafka.spark.cluster_node import ClusterNode
 from dafka.spark.cluster_offsets import Standing, now, split
 from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, nest, read_positions, show
 from dafka.spark.options import CLUSTER_OPTIONS, Options, cluster_config
-from dafka.spark.reading import columns_of
-from dafka.spark.schema import printable, to_arrow
+from dafka.spark.schema import columns_of, printable, to_arrow
 
 READ_OPTIONS = (
     "subscribe",

@@ -12,6 +12,7 @@ from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Range, open_reader
+from dafka.spark.options import naming_towers
 
 BUFFER_BYTES_MAX = 16 * 1024 * 1024
 """Records received and not yet taken by Spark."""
@@ -42,7 +43,8 @@ class ClusterNode:
 
     def wait_ready(self) -> None:
         """Waits until the stores have told what they hold. Raises `DiscoveryError` where there are none."""
-        self._portal.call(self._reader.wait_ready)
+        with naming_towers():
+            self._portal.call(self._reader.wait_ready)
 
     def ends(self) -> dict[Partition, int]:
         """How far the stores have come."""
@@ -75,7 +77,8 @@ class ClusterNode:
         patience = self._config.node.tower_timeout_ms / 1000
         with trio.move_on_after(min(patience, seconds)):
             return await records.next_batch()
-        self._reader.check_settled()
+        with naming_towers():
+            self._reader.check_settled()
         with trio.move_on_after(max(seconds - patience, 0)):
             return await records.next_batch()
         raise StorageError(

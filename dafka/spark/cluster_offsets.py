@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from dafka.spark.limits import take_rows
 from dafka.spark.offsets import Name, flatten, nest
 
 
@@ -45,13 +46,13 @@ class Standing:
 
         New partitions of which no beginning is known wait. Gives this standing where there is nothing to read.
         """
-        starts = {name: self.offsets.get(name, begins.get(name)) for name in ends}
-        available = {name: ends[name] - start for name, start in starts.items() if start is not None}
-        shares = share({name: count for name, count in available.items() if count > 0}, records_max)
-        if not shares:
+        begun = {**begins, **self.offsets}
+        known = {name: end for name, end in ends.items() if name in begun}
+        taken = take_rows(begun, known, records_max)
+        reached = {name: end for name, end in taken.items() if end > begun[name]}
+        if not reached:
             return self
-        reached = {name: (starts[name] or 0) + count for name, count in shares.items()}
-        new = {name: begins[name] for name in shares if name not in self.offsets and begins[name]}
+        new = {name: begins[name] for name in reached if name not in self.offsets and begins[name]}
         # A clock that was set back must not make records late for watermarks.
         return Standing({**self.offsets, **reached}, max(now(), self.timestamp), new)
 
@@ -68,20 +69,6 @@ class Standing:
 def now() -> int:
     """The time, in milliseconds since 1970."""
     return int(time.time() * 1000)
-
-
-def share(available: Mapping[Name, int], records_max: int | None) -> dict[Name, int]:
-    """How many records of each partition to take where there are too many: evenly, so that a large one starves none."""
-    if records_max is None or sum(available.values()) <= records_max:
-        return dict(available)
-    shares = {}
-    left, waiting = records_max, len(available)
-    for name in sorted(available, key=lambda each: (available[each], each)):
-        count = min(available[name], -(-left // waiting))
-        left, waiting = left - count, waiting - 1
-        if count:
-            shares[name] = count
-    return shares
 
 
 def split(ranges: Mapping[Name, tuple[int, int]], count: int) -> list[tuple[Name, int, int]]:

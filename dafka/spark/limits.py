@@ -7,19 +7,26 @@ from collections.abc import Mapping
 from dafka.spark.offsets import Name
 
 
-def take_rows(starts: Mapping[Name, int], ends: Mapping[Name, int], rows_max: int) -> dict[Name, int]:
-    """New ends, with at most `rows_max` records before them altogether.
+def take_rows(starts: Mapping[Name, int], ends: Mapping[Name, int], rows_max: int | None) -> dict[Name, int]:
+    """New ends, with at most `rows_max` records before them altogether; None is no limit.
 
-    Each partition gives in proportion to what it has, and none waits for ever: what rounding leaves over goes to
-    those from which the most is missing.
+    Partitions give in proportion to what they have, as those of Spark's Kafka source do: so those that cover the same
+    hours are read through them side by side, and none is late for the others' watermark. Each gives at least one
+    record, so that a large partition starves none; where there are more partitions than records to take, those that
+    have the most give one.
     """
     waiting = {name: end - starts[name] for name, end in ends.items() if end > starts[name]}
     total = sum(waiting.values())
-    if total <= rows_max:
+    if rows_max is None or total <= rows_max:
         return dict(ends)
-    taken = {name: count * rows_max // total for name, count in waiting.items()}
-    left = rows_max - sum(taken.values())
-    by_rest = sorted(waiting, key=lambda name: (-(waiting[name] * rows_max % total), name))
-    for name in by_rest[:left]:
-        taken[name] += 1
+    largest_first = sorted(waiting, key=lambda name: (-waiting[name], name))
+    taken = dict.fromkeys(largest_first[:rows_max], 1)
+    rows_left, rows_waiting = rows_max - len(taken), total - len(taken)
+    if rows_left:
+        shares = {name: divmod((waiting[name] - 1) * rows_left, rows_waiting) for name in taken}
+        for name, (share, _) in shares.items():
+            taken[name] += share
+        largest_rest_first = sorted(shares, key=lambda name: (-shares[name][1], name))
+        for name in largest_rest_first[: rows_max - sum(taken.values())]:
+            taken[name] += 1
     return {name: starts[name] + taken.get(name, 0) for name in ends}

@@ -7,11 +7,12 @@ with one raises `ConfigError`, in one sentence that begins with the option's nam
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 from dafka.config import Config
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, DiscoveryError
 
 _Value = TypeVar("_Value")
 
@@ -92,6 +93,15 @@ def cluster_config(options: Options) -> Config:
         config = config.override("node", wire=options.choice("wire", ("rfc46", "libdafka"), "rfc46"))
     timeout = options.number("discoveryTimeout")
     return config if timeout is None else config.override("node", tower_timeout_ms=timeout)
+
+
+@contextmanager
+def naming_towers() -> Iterator[None]:
+    """Where the cluster is not found, says with which option it is."""
+    try:
+        yield
+    except DiscoveryError as error:
+        raise DiscoveryError(f"{error} (option towers)") from None
 
 
 def _parse_towers(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

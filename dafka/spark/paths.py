@@ -64,7 +64,8 @@ class StoreFinder:
             children = sorted(glob.glob(path, recursive=True))
         else:
             hint = "; several paths stand in a list, as in .load([...])" if "," in given else ""
-            raise StorageError(f"path {given}: there is nothing at {path}{hint}")
+            place = "here" if given == path else f"at {path}"
+            raise StorageError(f"path {given}: there is nothing {place}{hint}")
         found = [_url(kind, child) for child in children if (kind := self._kind(child)) is not None]
         if not found:
             raise StorageError(

@@ -17,13 +17,14 @@ import pyarrow as pa
 import trio
 
 from dafka.config import MIB, Config
-from dafka.errors import LocalError, UnacknowledgedError
+from dafka.errors import UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.records import Partition
-from dafka.roles import Producer, open_producer
+from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.names import check_topic
-from dafka.spark.asking import Inquiry, open_inquiry
 from dafka.spark.comparing import Comparison
+from dafka.spark.held import held_end, read_held, unacknowledged
+from dafka.spark.options import naming_towers
 from dafka.spark.rows import Rows
 
 PRODUCERS_MAX = 32
@@ -34,10 +35,6 @@ FURTHER_BYTES_MAX = 4 * MIB
 """What may be unacknowledged of each topic but a task's first: many topics must not take much memory."""
 
 _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
-
-
-class PublishingError(LocalError):
-    """Stores did not acknowledge what a task has published. The message names the options to change."""
 
 
 @attrs.frozen
@@ -62,10 +59,10 @@ async def publish(
     The values of `identity` tell this task from any other, and are the same for each attempt of it.
 
     Raises `RowError` for a row that is no record, `InputChangedError` where an earlier attempt had others,
-    `PublishingError` or `UnansweredError` where stores do not answer in time, `DiscoveryError` where no tower does,
+    `PublishingError` where stores do not answer in time, `DiscoveryError` where no tower does,
     `StorageError` where another attempt publishes at the same time.
     """
-    with single_exception():
+    with naming_towers(), single_exception():
         async with trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[pa.RecordBatch](1)
             nursery.start_soon(_read_batches, batches, send)
@@ -73,7 +70,7 @@ async def publish(
                 first = await anext(receive, None)
                 if first is None:
                     return Published()
-                async with open_inquiry(config) as inquiry, _open_task(inquiry, config, identity) as task:
+                async with open_reader(config) as reader, _open_task(reader, config, identity) as task:
                     await task.publish(rows.by_topic(first))
                     async for batch in receive:
                         await task.publish(rows.by_topic(batch))
@@ -102,8 +99,8 @@ class _Lane:
 
 
 class _Task:
-    def __init__(self, inquiry: Inquiry, config: Config, identity: Sequence[str | int], nursery: trio.Nursery) -> None:
-        self._inquiry = inquiry
+    def __init__(self, reader: Reader, config: Config, identity: Sequence[str | int], nursery: trio.Nursery) -> None:
+        self._reader = reader
         self._config = config
         self._identity = identity
         self._nursery = nursery
@@ -177,13 +174,13 @@ class _Task:
             ) as producer:
                 yield producer
         except UnacknowledgedError as error:
-            raise _explained(partition, error) from None
+            raise unacknowledged(partition, error) from None
 
     async def _ask(self, partition: Partition) -> Comparison:
         async def read(first_sequence: int, end_sequence: int) -> Sequence[bytes | None]:
-            return await self._inquiry.read(partition, first_sequence, end_sequence)
+            return await read_held(self._reader, partition, first_sequence, end_sequence, self._config)
 
-        return Comparison(partition, await self._inquiry.held_end(partition), read)
+        return Comparison(partition, await held_end(self._reader, partition, self._config), read)
 
     async def _send(self, lane: _Lane, contents: Sequence[bytes]) -> None:
         """Raises `PublishingError` where no ACK makes room for any more, for as long as ACKs are waited for."""
@@ -201,7 +198,7 @@ class _Task:
             if counts.next_sequence == published:
                 first_sequence = counts.next_sequence - counts.unacknowledged
                 stores = self._config.producer.min_stores
-                raise _explained(lane.partition, UnacknowledgedError(counts.unacknowledged, first_sequence, stores))
+                raise unacknowledged(lane.partition, UnacknowledgedError(counts.unacknowledged, first_sequence, stores))
             contents = contents[counts.next_sequence - published :]
 
     async def _close_lanes(self, topics: Sequence[str]) -> None:
@@ -216,14 +213,8 @@ class _Task:
 
 
 @asynccontextmanager
-async def _open_task(inquiry: Inquiry, config: Config, identity: Sequence[str | int]) -> AsyncIterator[_Task]:
+async def _open_task(reader: Reader, config: Config, identity: Sequence[str | int]) -> AsyncIterator[_Task]:
     async with trio.open_nursery() as nursery:
-        task = _Task(inquiry, config, identity, nursery)
+        task = _Task(reader, config, identity, nursery)
         yield task
         await task.finish()
-
-
-def _explained(partition: Partition, error: UnacknowledgedError) -> PublishingError:
-    return PublishingError(
-        f"topic {partition.topic}: {error}; see to the stores, or change the option minStores or ackTimeout"
-    )

@@ -14,7 +14,7 @@ from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.planning import SUBSCRIPTION_OPTIONS, StoreTask, read_subscription, tasks_wanted
 from dafka.spark.scan import scan
-from dafka.spark.schema import COLUMNS
+from dafka.spark.schema import columns_of
 from dafka.spark.stores import Held
 
 READING_OPTIONS = (
@@ -25,20 +25,6 @@ READING_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
 )
-
-
-def columns_of(schema: StructType) -> tuple[str, ...]:
-    """The columns that are wanted; raises `ConfigError` where a record has none such, or of another type."""
-    if not len(schema):
-        raise ConfigError(f"schema: it names no column; a record has {', '.join(COLUMNS.names)}")
-    for field in schema:
-        if field.name not in COLUMNS.names:
-            raise ConfigError(f"schema: there is no column {field.name!r}; a record has {', '.join(COLUMNS.names)}")
-        expected = COLUMNS[field.name].dataType
-        if field.dataType != expected:
-            kind, given = expected.simpleString(), field.dataType.simpleString()
-            raise ConfigError(f"schema: the column {field.name} is of type {kind}, not {given}")
-    return tuple(schema.names)
 
 
 class StoreReading:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from dafka.contents import PackedContents
+from dafka.errors import ConfigError
 from dafka.records import RecordBatch
 
 COLUMNS = StructType(
@@ -30,6 +31,20 @@ ARROW_TYPES = {
     "value": pa.binary(),
 }
 """What Spark demands of an Arrow batch, to the letter."""
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns that are wanted; raises `ConfigError` where a record has none such, or of another type."""
+    if not len(schema):
+        raise ConfigError(f"schema: it names no column; a record has {', '.join(COLUMNS.names)}")
+    for field in schema:
+        if field.name not in COLUMNS.names:
+            raise ConfigError(f"schema: there is no column {field.name!r}; a record has {', '.join(COLUMNS.names)}")
+        expected = COLUMNS[field.name].dataType
+        if field.dataType != expected:
+            kind, given = expected.simpleString(), field.dataType.simpleString()
+            raise ConfigError(f"schema: the column {field.name} is of type {kind}, not {given}")
+    return tuple(schema.names)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:

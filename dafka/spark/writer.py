@@ -25,7 +25,7 @@ WRITE_OPTIONS = (*CLUSTER_OPTIONS, "topic", "minStores", "ackTimeout")
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """The local properties in which Spark tells a task of a streaming query whose it is. Both outlive a restart of it."""
 
-_LOGGER = logging.getLogger("dafka.spark")
+_logger = logging.getLogger("dafka.spark")
 
 
 @attrs.frozen
@@ -53,11 +53,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """All is stored already."""
-        _LOGGER.info("%s", _total(messages))
+        _logger.info("%s", _total(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """What is stored stays stored; tells how to go on."""
-        _LOGGER.warning(
+        _logger.warning(
             "the write failed; what it has published stays in the stores. To go on without publishing it twice, "
             "write the same DataFrame again with .option('writeId', '%s')",
             self._write_id,
@@ -83,11 +83,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All is stored already."""
-        _LOGGER.info("micro-batch %d: %s", batchId, _total(messages))
+        _logger.info("micro-batch %d: %s", batchId, _total(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """What is stored stays stored: the micro-batch finds it when it is run again."""
-        _LOGGER.warning("micro-batch %d failed; what it has published is found when it is run again", batchId)
+        _logger.warning("micro-batch %d failed; what it has published is found when it is run again", batchId)
 
 
 def _prepare(options: Options, schema: StructType) -> tuple[Config, Rows]:

@@ -207,6 +207,18 @@ def test_records_that_nobody_holds_any_more_are_left_out() -> None:
     assert delivered(reader.receive([direct(4, 10, ME)], 0.4)) == [*range(4, 10)]
 
 
+def test_the_producer_of_gone_records_answers_for_them_too() -> None:
+    reader = make_reader()
+    connect(reader, "STORE")
+    reader.peer_joined(HELLO.address, 0.1)
+    reader.settled(0.1)
+    reader.fetch(HELLO, 0, 10, 0.2)
+    reader.receive([gone(4)], 0.3)
+    assert reader.position(HELLO) == 0, "the producer may have them"
+    reader.receive([wire.DirectEarliest(ME, HELLO.address, HELLO.address, "hello", 50, 0)], 0.4)
+    assert reader.position(HELLO) == 4
+
+
 def test_a_program_that_is_slow_is_not_fed_beyond_its_buffer() -> None:
     reader = make_reader(config=Config().override("consumer", buffer_bytes_max=100))
     reader.fetch(HELLO, 0, 1000, 0.0)

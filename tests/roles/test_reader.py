@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import pytest
 import trio
+import trio.testing
 from role_helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store, wait_until
 
 from dafka import Config, Partition
-from dafka.errors import ConfigError, DiscoveryError
+from dafka.discovery import Advertisement, open_discovery
+from dafka.errors import ConfigError, DiscoveryError, UnansweredError
+from dafka.protocol.inquiry import PATIENCE_S
+from dafka.records import new_address
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster
 
@@ -112,11 +116,84 @@ async def test_where_a_partition_that_nobody_has_begins_is_not_known() -> None:
         assert await reader.earliest([ABSENT], 0.2) == {}
 
 
+async def test_how_much_of_a_partition_stores_hold_when_its_producer_is_gone() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as producer:
+            await producer.send_many(contents(0, 100))
+        async with open_reader(cluster.config) as reader, trio.open_nursery() as nursery:
+            start = trio.current_time()
+            assert await reader.held_end(ABSENT, DEADLINE_S) == 0
+            assert trio.current_time() - start < PATIENCE_S, "stores that hold nothing say so"
+            nursery.start_soon(reader.held_end, ABSENT, DEADLINE_S)
+            assert await reader.held_end(producer.partition, DEADLINE_S) == 100
+            assert await reader.held_end(producer.partition, DEADLINE_S) == 100, "asked again, it is told again"
+
+
+async def test_the_store_that_holds_most_counts() -> None:
+    async with open_cluster() as cluster, cluster.producer("orders") as producer:
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        async with open_store(cluster.config), open_reader(cluster.config) as reader:
+            assert await reader.held_end(producer.partition, DEADLINE_S, min_stores=2) == 100
+
+
+async def test_fewer_stores_than_there_must_be() -> None:
+    async with open_cluster() as cluster, open_reader(cluster.config) as reader:
+        with pytest.raises(UnansweredError, match=r"^1 of 2 stores found within 0\.2 s$") as caught:
+            await reader.held_end(ABSENT, 0.2, min_stores=2)
+        assert (caught.value.lacking, caught.value.stores) == ("stores", 1)
+
+
+async def test_a_partition_that_goes_on_growing() -> None:
+    async with open_cluster() as cluster, cluster.producer("orders") as producer, trio.open_nursery() as nursery:
+
+        async def go_on() -> None:
+            while True:
+                await producer.send(b"more")
+                await trio.sleep(0.05)
+
+        await producer.send(b"first")
+        await producer.wait_stored()
+        nursery.start_soon(go_on)
+        async with open_reader(cluster.config) as reader:
+            with pytest.raises(
+                UnansweredError, match=r"somebody goes on publishing .* come to rest in 1\.5 s"
+            ) as caught:
+                await reader.held_end(producer.partition, 1.5)
+        assert caught.value.lacking == "quiet"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_was_found_and_never_connects_may_be_a_store() -> None:
+    async with open_cluster() as cluster, trio.open_nursery() as nursery:
+        advertisement = Advertisement(new_address(), "127.0.0.1", 9)
+        await nursery.start(open_discovery(cluster.config).run, advertisement, lambda _: None)
+        async with open_reader(cluster.config) as reader:
+            with pytest.raises(UnansweredError, match=r"not every store told within 0\.3 s what it holds of orders/"):
+                await reader.held_end(ABSENT, 0.3)
+            assert await reader.held_end(ABSENT, DEADLINE_S) == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_one_question_about_a_partition_at_a_time() -> None:
+    async with open_cluster(storage=None) as cluster, open_reader(cluster.config) as reader:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.held_end, ABSENT, DEADLINE_S)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(ValueError, match="is being asked about already"):
+                await reader.held_end(ABSENT, DEADLINE_S)
+            nursery.cancel_scope.cancel()
+        with pytest.raises(UnansweredError, match=r"0 of a store found within 0\.01 s"):
+            await reader.held_end(ABSENT, 0.01)
+
+
 async def test_without_a_tower() -> None:
     config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:2",), pub_addresses=("tcp://127.0.0.1:1",))
     async with open_reader(config.override("node", tower_timeout_ms=100), ["orders"]) as reader:
         with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127\.0\.0\.1:1 within 0\.1 s"):
             await reader.wait_ready()
+        with pytest.raises(DiscoveryError, match=r"start one with `dafka up`, or name another$"):
+            await reader.held_end(ABSENT, DEADLINE_S)
 
 
 async def test_a_tower_that_does_not_hear() -> None:
@@ -139,6 +216,24 @@ async def test_after_the_block() -> None:
             records = reader.read(ABSENT, 0, 1)
         with pytest.raises(trio.ClosedResourceError):
             await records.next_batch()
+
+
+async def test_a_question_that_outlives_the_block() -> None:
+    asking = trio.Event()
+
+    async def ask(reader: Reader) -> None:
+        asking.set()
+        with pytest.raises(trio.ClosedResourceError):
+            await reader.held_end(ABSENT, DEADLINE_S)
+
+    async with (
+        open_cluster(storage=None) as cluster,
+        trio.open_nursery() as nursery,
+        open_reader(cluster.config) as reader,
+    ):
+        nursery.start_soon(ask, reader)
+        await asking.wait()
+        await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_it_leaves_nothing_behind() -> None:

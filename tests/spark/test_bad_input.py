@@ -35,7 +35,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CASES: list[tuple[str, dict[str, Any], str]] = [
     ("notes.txt", {}, "notes.txt: this is no dafka store (neither an SQLite file nor a file log's folder)"),
-    ("nothing", {}, "nothing: there is nothing at"),
+    ("nothing", {}, "nothing: there is nothing here"),
     ("empty", {}, "empty: there is no dafka store among the 0 files and folders here"),
     ("newer.db", {}, "newer.db has schema version 99; this dafka knows versions up to"),
     ("memory:", {}, "path memory:: a storage in another process's memory cannot be read"),
@@ -135,7 +135,7 @@ def test_the_sentence_stands_in_sparks_exception(spark: SparkSession, stores: Pa
     stream = spark.readStream.format("dafka").load(f"{stores}/nothing")
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     try:
-        with pytest.raises(Exception, match=r"StorageError: path .*/nothing: there is nothing at "):
+        with pytest.raises(Exception, match=r"StorageError: path .*/nothing: there is nothing here"):
             query.awaitTermination(60)
     finally:
         query.stop()

@@ -1,7 +1,10 @@
-"""Micro-batches of so many records: exact, fair, and never waiting for ever."""
+"""Micro-batches of so many records: exact, in proportion, and never waiting for ever."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,12 +28,35 @@ def test_takes_as_many_as_it_may_and_no_more(found: dict[tuple[str, str], tuple[
 
 
 @given(POSITIONS, st.integers(1, 2**62))
-def test_takes_in_proportion(found: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
+def test_takes_in_proportion_and_from_each(found: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
     starts = dict.fromkeys(found, 0)
-    ends = {name: count for name, (_, count) in found.items()}
+    ends = {name: count for name, (_, count) in found.items() if count}
+    taken = take_rows(starts, ends, rows_max)
+    assert len(ends) > rows_max or all(taken[name] >= 1 for name in ends)
     total = sum(ends.values())
-    for name, taken in take_rows(starts, ends, rows_max).items():
-        assert abs(taken * total - min(rows_max, total) * ends[name]) < max(total, 1)
+    if total > rows_max:
+        assert all(abs(Fraction(ends[name] * rows_max, total) - taken[name]) <= len(ends) for name in ends)
+
+
+A, B, C = ("orders", "A"), ("orders", "B"), ("orders", "C")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "rows_max", "expected"),
+    [
+        ({A: 5, B: 5}, None, {A: 5, B: 5}),
+        ({A: 5, B: 5}, 10, {A: 5, B: 5}),
+        ({A: 100, B: 1}, 10, {A: 9, B: 1}),
+        ({A: 100, B: 100, C: 100}, 10, {A: 4, B: 3, C: 3}),
+        ({A: 300, B: 100}, 40, {A: 30, B: 10}),
+        ({A: 100, B: 1, C: 100}, 2, {A: 1, B: 0, C: 1}),
+        ({A: 3, B: 3, C: 3}, 1, {A: 1, B: 0, C: 0}),
+    ],
+)
+def test_a_large_partition_starves_none(
+    waiting: dict[tuple[str, str], int], rows_max: int | None, expected: dict[tuple[str, str], int]
+) -> None:
+    assert take_rows(dict.fromkeys(waiting, 0), waiting, rows_max) == expected
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 5))

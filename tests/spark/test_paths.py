@@ -103,7 +103,7 @@ def test_an_installed_plugin_is_known_by_its_scheme(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("path", "sentence"),
     [
-        ("{}/nothing", "path {0}/nothing: there is nothing at {0}/nothing"),
+        ("{}/nothing", "path {0}/nothing: there is nothing here"),
         ("{}/a.db,{}/b.db", "several paths stand in a list"),
         ("{}/notes.txt", "path {0}/notes.txt: this is no dafka store"),
         ("{}/foreign.db", "path {0}/foreign.db: this is no dafka store"),

@@ -16,9 +16,9 @@ from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError, StorageSequenceError
 from dafka.records import Partition
 from dafka.spark import publishing
-from dafka.spark.asking import UnansweredError
 from dafka.spark.comparing import InputChangedError
-from dafka.spark.publishing import Published, PublishingError, make_address, publish
+from dafka.spark.held import PublishingError
+from dafka.spark.publishing import Published, make_address, publish
 from dafka.spark.rows import RowError, Rows
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
@@ -173,14 +173,14 @@ async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
 async def test_without_a_store_one_sentence_names_the_options() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.override("producer", close_timeout_ms=300)
-        with pytest.raises(UnansweredError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
+        with pytest.raises(PublishingError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
 async def test_without_a_tower_one_sentence_names_the_option() -> None:
     config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
     config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
-    with pytest.raises(DiscoveryError, match=r"no tower answers at tcp://127.0.0.1:9 .* option towers"):
+    with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:9 .*option towers"):
         await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
@@ -228,7 +228,9 @@ async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
 
         nursery.start_soon(go_on)
         config = cluster.config.override("producer", close_timeout_ms=3000)
-        with pytest.raises(UnansweredError, match=r"another attempt of it. Set spark.speculation to false"):
+        # On a machine so busy that the other attempt stands still for a second, it is found out by what it has added.
+        expected = r"another attempt of it. Set spark.speculation to false|and \d+ of them are not among the rows"
+        with pytest.raises((PublishingError, InputChangedError), match=expected):
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         nursery.cancel_scope.cancel()
 

@@ -18,8 +18,7 @@ from store_helpers import A, batch
 
 from dafka.contents import pack
 from dafka.errors import ConfigError
-from dafka.spark.reading import columns_of
-from dafka.spark.schema import COLUMNS, arrow_schema, printable, to_arrow
+from dafka.spark.schema import COLUMNS, arrow_schema, columns_of, printable, to_arrow
 
 
 @pytest.mark.parametrize("contents", [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]])

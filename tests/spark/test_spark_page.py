@@ -1,4 +1,4 @@
-"""What docs/spark.md shows runs as it stands there, in the page's order."""
+"""What docs/spark.md and the README show of Spark runs as it stands there, in the page's order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from store_helpers import A, batch, fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "spark.md"
 ORDERS = [b'{"item": "tea", "count": 2}', b'{"item": "coffee", "count": 1}']
 
 
-def blocks() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_every_example_runs(
     (tmp_path / "stores").mkdir()
     fill(f"sqlite:{tmp_path}/stores/one.db", batch("orders", A, 0, 2, contents=ORDERS))
     names: dict[str, Any] = {}
-    examples = blocks()
+    examples = blocks(PAGE)
     assert len(examples) == 9
     for example in examples:
         text = example.replace("orders.db", f"{tmp_path}/orders.db").replace("tower.example", cluster.towers)
@@ -49,3 +50,10 @@ def test_every_example_runs(
     assert list((tmp_path / "counts").glob("*.parquet"))
     published = spark.read.format("dafka").load(f"{tmp_path}/cluster.db")
     assert {row["topic"] for row in published.select("topic").distinct().collect()} >= {"orders"}
+
+
+def test_the_readme_s_example_runs(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(f"sqlite:{tmp_path}/dafka.db", batch("orders", A, 0, 2, contents=ORDERS))
+    (example,) = [each for each in blocks(ROOT / "README.md") if "dafka.spark" in each]
+    exec(compile(example.replace("dafka.db", f"{tmp_path}/dafka.db"), "README.md", "exec"), {})
+    assert re.search(r"tea\|\s*2\|", capsys.readouterr().out)

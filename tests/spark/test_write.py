@@ -125,9 +125,13 @@ def test_overwrite_is_one_sentence(spark: SparkSession, written: Written) -> Non
         ({}, KEYED, "column key: a record has a value and a topic, nothing else"),
         ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
         ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 octets, not 256"),
-        ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 up, not '0'"),
+        ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 up, .* not '0'"),
         ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
-        ({"topic": "t", "ackTimeout": "1s"}, VALUES, "option ackTimeout: expected a whole number from 1 up, not '1s'"),
+        (
+            {"topic": "t", "ackTimeout": "1s"},
+            VALUES,
+            "option ackTimeout: expected a whole number from 1 up, .* not '1s'",
+        ),
         ({"topic": "t", "writeID2": "x"}, VALUES, "option writeID2: .* writing; did you mean writeId?"),
     ],
 )

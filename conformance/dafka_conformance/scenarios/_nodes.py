@@ -1,6 +1,8 @@
-"""What scenarios of several roles have in common: a peer that falls silent, and how much is much."""
+"""What scenarios of several roles have in common: a peer that falls silent, what is regular, and how much is much."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from dafka_conformance.stage.peer import Peer
 from dafka_conformance.stage.stage import Stage
@@ -8,6 +10,17 @@ from dafka_conformance.stage.stage import Stage
 MIB = 1024 * 1024
 SILENCE_MAX_S = 8.0
 """How long a node may take to drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
+
+JITTER_S = 1.0
+"""By so much a busy machine may shift what is regular."""
+
+SERIES_MAX = 3
+"""So often is an interval measured where it is not regular: a machine that stood still for a moment does so once."""
+
+
+def is_regular(gaps: Sequence[float]) -> bool:
+    """Are these the seconds between what comes at an interval?"""
+    return max(gaps) <= 3 * min(gaps) + JITTER_S
 
 
 def silence_s(stage: Stage) -> float:
