@@ -15,7 +15,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.plugins import load_plugin
-from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol import HandshakeRefused, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 
 
 @attrs.frozen
@@ -32,7 +32,7 @@ class Settled:
     """The nodes that were there before this one have been found, as far as they answer."""
 
 
-Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | Settled
+Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | HandshakeRefused | Settled
 
 
 class Discovery(Protocol):
@@ -48,7 +48,8 @@ class Discovery(Protocol):
         """Advertises, and reports every change, until cancelled.
 
         `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. The own node is not
-        reported. `Settled` comes once, and not before others could have answered. `started` is called when
+        reported. In a closed cluster (`config.security`) an endpoint is followed by a space and the public key that is
+        to be expected there; without, the node does not connect. `Settled` comes once, and not before others could have answered. `started` is called when
         advertising has begun.
         """
 

@@ -7,7 +7,7 @@ as often, so that a beacon lost while connections are being made costs little.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 import zmq
@@ -16,7 +16,7 @@ from dafka.config import BeaconConfig, Config
 from dafka.discovery.base import Advertisement, Discovery, Report, Settled
 from dafka.errors import DiscoveryError, WireError
 from dafka.protocol import Peers, TowersHeard, TowersSilent
-from dafka.transport import Socket, open_context
+from dafka.transport import Caller, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
@@ -27,7 +27,20 @@ class TowerDiscovery:
     """The beacon client of one node."""
 
     def __init__(self, config: Config) -> None:
+        """Raises `ConfigError` where the keys of a closed cluster are not what they should be."""
+        beacon = config.beacon
         self._config = config
+        self._security = open_security(config)
+        self._sub_keys = self._tower_keys(beacon.sub_addresses)
+        self._pub_keys = self._tower_keys(beacon.pub_addresses)
+
+    def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
+        """The key to expect at each endpoint; empty in a plain cluster."""
+        if self._security is None:
+            return dict.fromkeys(endpoints, "")
+        return {
+            endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)
+        }
 
     async def run(
         self,
@@ -41,16 +54,20 @@ class TowerDiscovery:
         async with open_context(0) as context:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
+            callers = [Caller(socket, self._security, lambda _: None, report) for socket in (publisher, subscriber)]
             try:
-                for endpoint in beacon_config.sub_addresses:
-                    publisher.connect(endpoint)
+                for endpoint, key in self._sub_keys.items():
+                    callers[0].connect(endpoint, key)
                 subscriber.subscribe(WELCOME)
                 subscriber.subscribe(BEACON)
-                for endpoint in beacon_config.pub_addresses:
-                    subscriber.connect(endpoint)
+                for endpoint, key in self._pub_keys.items():
+                    callers[1].connect(endpoint, key)
                 peers = Peers(advertisement.address, beacon_config.timeout_ms / 1000, self._config.node.peers_max)
-                client = _BeaconClient(advertisement, beacon_config, publisher, peers, report)
+                has_keys = self._security is not None
+                client = _BeaconClient(advertisement, beacon_config, publisher, peers, report, has_keys)
                 async with trio.open_nursery() as nursery:
+                    for caller in callers:
+                        nursery.start_soon(caller.watch)
                     nursery.start_soon(client.beacon_on_connection)
                     nursery.start_soon(client.beacon_each_interval)
                     nursery.start_soon(client.listen, subscriber)
@@ -59,6 +76,8 @@ class TowerDiscovery:
             finally:
                 publisher.close(0)
                 subscriber.close(0)
+                for caller in callers:
+                    caller.close()
 
 
 class _BeaconClient:
@@ -69,7 +88,9 @@ class _BeaconClient:
         publisher: Socket,
         peers: Peers,
         report: Callable[[Report], None],
+        has_keys: bool,
     ) -> None:
+        self._has_keys = has_keys
         self._frames = NodeBeacon(advertisement.address, advertisement.host, advertisement.port).encode()
         self._own_address = advertisement.address
         self._config = config
@@ -130,7 +151,7 @@ class _BeaconClient:
         if frames == [WELCOME]:
             return True
         try:
-            beacon = TowerBeacon.decode(frames)
+            beacon = TowerBeacon.decode(frames, has_key=self._has_keys)
         except WireError:
             return False
         if beacon.address == self._own_address:
@@ -155,7 +176,9 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument."""
+    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument, `ConfigError`
+    for keys that are not what they should be.
+    """
     if argument:
         raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); [beacon] says where towers are")
     return TowerDiscovery(config)

@@ -10,6 +10,7 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
+from dafka.protocol.claims import Claims
 from dafka.protocol.consumer import ConsumerMachine
 from dafka.protocol.events import (
     Event,
@@ -35,17 +36,33 @@ from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.trust import (
+    AuthorisedKept,
+    ClaimRefused,
+    Exposed,
+    HandshakeRefused,
+    NodeBarred,
+    StrangerRefused,
+    TrustEvent,
+    Unreachable,
+)
 
 __all__ = [
     "Action",
     "Append",
+    "AuthorisedKept",
     "Change",
+    "ClaimRefused",
+    "Claims",
     "ConsumerMachine",
     "Deliver",
     "Event",
+    "Exposed",
     "FetchUnanswered",
     "ForeignDialect",
+    "HandshakeRefused",
     "Machine",
+    "NodeBarred",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
@@ -66,8 +83,11 @@ __all__ = [
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
+    "StrangerRefused",
     "Subscribe",
     "TowersHeard",
     "TowersSilent",
+    "TrustEvent",
+    "Unreachable",
     "Unsubscribe",
 ]

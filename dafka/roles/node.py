@@ -31,8 +31,10 @@ from dafka.protocol import (
     Subscribe,
 )
 from dafka.records import RecordBatch
+from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
-from dafka.transport import Mesh, open_mesh
+from dafka.roles.membership import Membership
+from dafka.transport import Mesh, open_mesh, open_security
 
 CONNECT_S = 1.0
 """How long settling waits for connections to the nodes that were found; one that is gone must not hold it up."""
@@ -45,12 +47,15 @@ class Node:
     settled: set when the nodes that were there before have been found, and are connected to.
     """
 
-    def __init__(self, address: str, machine: Machine, mesh: Mesh, config: Config, role: str) -> None:
+    def __init__(
+        self, address: str, machine: Machine, mesh: Mesh, config: Config, events: EventFeed, membership: Membership
+    ) -> None:
         self.address = address
-        self.events = EventFeed(logging.getLogger(f"dafka.{role}"))
+        self.events = events
         self.settled = trio.Event()
         self._machine = machine
         self._mesh = mesh
+        self._membership = membership
         self._config = config
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
@@ -89,7 +94,7 @@ class Node:
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(self._decoder.discarded + self._encoder.discarded + self._machine.discarded)
+        return dict(self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded)
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -141,7 +146,8 @@ class Node:
 
     async def _receive_messages(self) -> None:
         while True:
-            messages = self._decoder.decode(await self._mesh.subscriber.receive_many())
+            items, key = await self._mesh.subscriber.receive()
+            messages = self._membership.check(self._decoder.decode(items), key)
             self.act(self._machine.receive(messages, trio.current_time()))
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
@@ -164,7 +170,7 @@ class Node:
 
     async def _watch_connections(self) -> None:
         while True:
-            self._connected.update(await self._mesh.receive_connections())
+            self._connected.update(await self._mesh.subscriber.receive_connections())
             self._connected.intersection_update(self._endpoints)
             self._connection.unpark_all()
 
@@ -178,6 +184,8 @@ class Node:
         self.act(self._machine.settled(trio.current_time()))
 
     def _discovered(self, report: Report) -> None:
+        if not self._membership.admit(report):
+            return
         now = trio.current_time()
         if isinstance(report, Settled):
             self._found.set()
@@ -218,7 +226,12 @@ async def open_node(
 ) -> AsyncIterator[Node]:
     """A node that is not running yet, with its sockets bound; closed when the block is left.
 
-    Raises `AddressInUseError` where the configured endpoint cannot be bound.
+    Raises `AddressInUseError` where the configured endpoint cannot be bound, `ConfigError` where its keys are not what
+    they should be.
     """
-    async with open_mesh(config.node, high_watermark) as mesh:
-        yield Node(address, machine, mesh, config, role)
+    events = EventFeed(logging.getLogger(f"dafka.{role}"))
+    security = open_security(config)
+    async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+        for warning in node_warnings(config, mesh.endpoint):
+            events.put(warning)
+        yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))
