@@ -156,15 +156,6 @@ class SecurityConfig:
     """The towers' public keys, or files that hold one: one for all towers, or one for each, in the order of
     `[beacon] sub_address` and `pub_address`."""
 
-    def __attrs_post_init__(self) -> None:
-        if self.key_file and not self.authorized_keys:
-            raise ConfigError(
-                "key_file without authorized_keys: expected a file or folder of public keys, which says whom to let in"
-            )
-        if not self.key_file and (self.authorized_keys or self.tower_keys):
-            name = "authorized_keys" if self.authorized_keys else "tower_keys"
-            raise ConfigError(f"{name} without key_file: a closed cluster needs this node's own key (`dafka keys new`)")
-
 
 @attrs.frozen(kw_only=True)
 class ProducerConfig:

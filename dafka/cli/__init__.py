@@ -9,6 +9,7 @@ from dafka.cli.bench import bench
 from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
+from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
@@ -54,5 +55,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, demo, bench):
+for command in (up, tower, store, produce, consume, topics, storage, keys, demo, bench):
     main.add_command(command)

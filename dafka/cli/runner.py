@@ -18,11 +18,15 @@ from dafka.cli.terminal import report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import TowersHeard, TowersSilent
+from dafka.protocol import HandshakeRefused, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 
 IMPATIENCE_S = 1.0
 """A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""
+
+
+REFUSED_S = 1.0
+"""A node that a tower has refused looks so long for another tower."""
 
 
 class SettlingNode(Protocol):
@@ -98,19 +102,33 @@ async def tower_required(
 ) -> AsyncIterator[None]:
     """Raises `DiscoveryError` into the block where no tower is heard for the configured time from the start on.
 
-    Likewise where a tower is heard, and the node that is to settle does not hear itself through it.
+    Likewise where a tower refuses this node's key, and none is heard in the moment after; and where a tower is heard,
+    and the node that is to settle does not hear itself through it.
     """
 
+    async def give_up(refused: HandshakeRefused) -> None:
+        await trio.sleep(REFUSED_S)
+        raise DiscoveryError(f"no tower lets this node in: {refused}")
+
+    async def wait_heard() -> None:
+        towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
+        hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+        async with trio.open_nursery() as giving_up:
+            async for event in events:
+                if isinstance(event, TowersHeard):
+                    giving_up.cancel_scope.cancel()
+                    return
+                if isinstance(event, HandshakeRefused) and event.endpoint in towers:
+                    hint = str(event)
+                    if event.is_certain:
+                        giving_up.start_soon(give_up, event)
+                if isinstance(event, TowersSilent):
+                    raise DiscoveryError(
+                        f"no tower answers at {', '.join(config.beacon.pub_addresses)} (for {event.seconds:.0f} s); {hint}"
+                    )
+
     async def watch() -> None:
-        async for event in events:
-            if isinstance(event, TowersHeard):
-                break
-            if isinstance(event, TowersSilent):
-                endpoints = ", ".join(config.beacon.pub_addresses)
-                raise DiscoveryError(
-                    f"no tower answers at {endpoints} (for {event.seconds:.0f} s); "
-                    "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
-                )
+        await wait_heard()
         if settling is None:
             return
         with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:

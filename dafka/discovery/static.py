@@ -61,11 +61,13 @@ def open_static_discovery(argument: str, config: Config) -> Discovery:
 
 def _check_place(place: str, has_key: bool) -> None:
     endpoint, key = split_place(place)
+    if is_key(key) and not has_key:
+        raise DiscoveryError(f"static discovery: {endpoint} has a key behind it, but [security] has no key_file")
+    if not has_key:
+        endpoint = place
     try:
         check_endpoint(endpoint.encode("utf-8"))
     except WireError:
         raise DiscoveryError(f"static discovery: expected tcp://HOST:PORT, not {endpoint!r}") from None
     if has_key and not is_key(key):
         raise DiscoveryError(f"static discovery: expected a space and the node's public key behind {endpoint}")
-    if key and not has_key:
-        raise DiscoveryError(f"static discovery: {endpoint} has a key behind it, but [security] has no key_file")

@@ -48,6 +48,11 @@ class HandshakeRefused:
     own_key: str
     reason: str
 
+    @property
+    def is_certain(self) -> bool:
+        """Has it been said why? Who ends a handshake without a word may also be on its way up or down."""
+        return self.reason != "unknown"
+
     def __str__(self) -> str:
         begin = f"{self.endpoint} does not take this node's connection"
         if self.reason == "key not authorised":

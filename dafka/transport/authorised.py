@@ -37,9 +37,9 @@ class AuthorisedKeys:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def name(self, key: str) -> str:
-        """What the list says whose key it is; empty where it does not."""
-        return self._keys.get(key, "")
+    def names(self) -> dict[str, str]:
+        """By public key, what the list says whose it is."""
+        return dict(self._keys)
 
     def refresh(self) -> set[str] | None:
         """Reads the keys again where they have changed since; gives those that are authorised no longer.

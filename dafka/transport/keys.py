@@ -42,9 +42,11 @@ class KeyPair:
 
     @classmethod
     def generate(cls, name: str = "") -> KeyPair:
-        """A new pair."""
-        public, secret = zmq.curve_keypair()
-        return cls(public.decode("ascii"), secret.decode("ascii"), name)
+        """A new pair, of which the public key looks neither like an option nor like a comment."""
+        while True:
+            public, secret = zmq.curve_keypair()
+            if public[:1] not in b"-#":
+                return cls(public.decode("ascii"), secret.decode("ascii"), name)
 
 
 def is_key(text: str) -> bool:
@@ -118,7 +120,7 @@ def parse_public_key(text: str) -> str:
         return text
     if not os.path.exists(text):
         raise ConfigError(
-            f"public key: expected 40 characters of Z85, or a file that holds a public key, not {text!r}"
+            f"expected a public key (40 characters of Z85), or a file that holds one, not {text!r}"
         )
     keys = list(read_public_keys(Path(text)))
     if len(keys) != 1:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import attrs
 
-from dafka.config import Config, SecurityConfig
+from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.transport.authorised import AuthorisedKeys
 from dafka.transport.keys import KeyPair, parse_public_key, read_key_file
@@ -50,20 +50,34 @@ class Security:
         """The public key of the tower at this place among `count` ones. Raises `ConfigError` where there is none."""
         keys = self.tower_keys
         if not keys:
-            raise ConfigError("tower_keys: expected the tower's public key (`dafka keys show` there): none is given")
+            raise ConfigError("[security] tower_keys: expected the tower's public key (`dafka keys show` there): none is given")
         if len(keys) not in (1, count):
-            raise ConfigError(f"tower_keys: expected one for all towers, or {count}, one for each, not {len(keys)}")
+            raise ConfigError(f"[security] tower_keys: expected one for all towers, or {count}, one for each, not {len(keys)}")
         return keys[index] if len(keys) > 1 else keys[0]
 
 
 def open_security(config: Config) -> Security | None:
     """Reads the files that `[security]` names; None where it names none: a plain cluster.
 
-    Raises `ConfigError` where one cannot be read, is open to others, or does not hold what it should.
+    Raises `ConfigError` where one of them is missing, cannot be read, is open to others, or does not hold what it
+    should.
     """
-    settings: SecurityConfig = config.security
+    settings = config.security
     if not settings.key_file:
+        if settings.authorized_keys or settings.tower_keys:
+            name = "authorized_keys" if settings.authorized_keys else "tower_keys"
+            raise ConfigError(
+                f"[security] {name} without key_file: a closed cluster needs this node's own key (`dafka keys new`)"
+            )
         return None
+    if not settings.authorized_keys:
+        raise ConfigError(
+            "[security] key_file without authorized_keys: expected a file or folder of public keys, "
+            "which says whom to let in (`dafka keys authorize`)"
+        )
     pair = read_key_file(Path(settings.key_file))
     authorised = AuthorisedKeys(Path(settings.authorized_keys), pair.public)
-    return Security(pair, authorised, tuple(map(parse_public_key, settings.tower_keys)))
+    try:
+        return Security(pair, authorised, tuple(map(parse_public_key, settings.tower_keys)))
+    except ConfigError as error:
+        raise ConfigError(f"[security] tower_keys: {error}") from None
