@@ -16,7 +16,9 @@ from dafka.config import BeaconConfig, Config
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.transport import open_security
 
-_sub_option = click.option("--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://127.0.0.1:5556]")
+_sub_option = click.option(
+    "--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://127.0.0.1:5556]"
+)
 _pub_option = click.option(
     "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://127.0.0.1:5557]"
 )

@@ -13,7 +13,7 @@ from dafka.cli.options import config_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
 from dafka.transport.authorised import AuthorisedKeys
-from dafka.transport.keys import KeyPair, parse_public_key, read_key_file, read_public_keys, write_key_file
+from dafka.transport.keys import KeyPair, parse_public_key, read_public_keys, write_key_file
 
 
 @click.group()
@@ -45,10 +45,7 @@ def show(file: str) -> None:
     """Print the public key of a key file, or the public keys of a list, each with its name."""
     path = Path(file)
     with usage_mistakes():
-        if path.is_dir():
-            listed = AuthorisedKeys(path, "").names()
-        else:
-            listed = read_public_keys(path)
+        listed = AuthorisedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
     for key, name in listed.items():
         _show(key, name)
 

@@ -38,9 +38,7 @@ class TowerDiscovery:
         """The key to expect at each endpoint; empty in a plain cluster."""
         if self._security is None:
             return dict.fromkeys(endpoints, "")
-        return {
-            endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)
-        }
+        return {endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)}
 
     async def run(
         self,

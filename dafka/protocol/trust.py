@@ -58,7 +58,8 @@ class HandshakeRefused:
         if self.reason == "key not authorised":
             return f"{begin}: its key is not authorised there; on that side: dafka keys authorize '{self.own_key}'"
         if not self.own_key:
-            return f"{begin}: it seems to be closed to nodes without a key; set [security] (--key, --authorized)"
+            what = "closed to nodes" if self.is_certain else "no tower or node at all, or closed to those"
+            return f"{begin}: it is {what} without a key ([security], --key and --authorized)"
         if self.reason == "no key":
             return f"{begin}: one has a key and the other has none; see that both have [security] settings"
         return f"{begin}: the public key expected there may be another's; `dafka keys show` there tells the right one"

@@ -94,7 +94,9 @@ class Node:
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded)
+        return dict(
+            self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded
+        )
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""

@@ -1,7 +1,7 @@
 """A socket of a closed cluster that connects to others, each of whom must prove who it is; and tries again.
 
-libzmq connects again by itself after a loss, but not after the other side has said that the key is not authorised:
-that may change there at any time, so it is asked again here, once a second.
+libzmq connects again by itself after a loss, but not after a handshake that failed for a reason that it was told: the
+key is not authorised, say. That may change at any time, so it is tried again here, once a second.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Caller:
         self._monitor = Monitor(socket)
         self._keys: dict[str, str] = {}
         self._broken: dict[str, int] = {}
-        self._told: dict[str, Outcome] = {}
+        self._told: dict[str, str] = {}
 
     def connect(self, endpoint: str, key: str) -> None:
         """Connects to whoever has the secret key of this public one. Raises `TransportError`: that is no endpoint."""
@@ -76,7 +76,7 @@ class Caller:
                         self._told.pop(endpoint, None)
                         self._made(endpoint)
                         continue
-                    if outcome is Outcome.NOT_AUTHORISED:
+                    if outcome is not Outcome.BROKEN:
                         nursery.start_soon(self._ask_again, endpoint)
                     self._tell(endpoint, outcome)
 
@@ -89,15 +89,14 @@ class Caller:
             self._broken[endpoint] = self._broken.get(endpoint, 0) + 1
             if self._broken[endpoint] < BROKEN_MAX or endpoint in self._told:
                 return
-        if self._told.get(endpoint) is not outcome:
-            self._told[endpoint] = outcome
+        if self._told.get(endpoint) != _REASONS[outcome]:
+            self._told[endpoint] = _REASONS[outcome]
             own_key = self._security.pair.public if self._security is not None else ""
             self._refused(HandshakeRefused(endpoint, own_key, _REASONS[outcome]))
 
     async def _ask_again(self, endpoint: str) -> None:
         await trio.sleep(RETRY_S)
         key = self._keys.get(endpoint)
-        if key is not None and self._security is not None:
+        if key is not None:
             self._socket.disconnect(endpoint)
-            self._security.expect(self._socket, key)
-            self._socket.connect(endpoint)
+            self.connect(endpoint, key)

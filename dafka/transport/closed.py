@@ -186,5 +186,3 @@ def split_place(place: str) -> tuple[str, str]:
     """The endpoint and the key; the key is empty where none stands there."""
     endpoint, _, key = place.partition(" ")
     return endpoint, key
-
-

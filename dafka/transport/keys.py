@@ -23,7 +23,9 @@ KEY_FILE_BYTES_MAX = 2**20
 
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
-_HEADING = "# A secret key: whoever has it is this node. `dafka keys show` tells its public key, which others may know.\n"
+_HEADING = (
+    "# A secret key: whoever has it is this node. `dafka keys show` tells its public key, which others may know.\n"
+)
 
 
 @attrs.frozen
@@ -119,9 +121,7 @@ def parse_public_key(text: str) -> str:
     if is_key(text):
         return text
     if not os.path.exists(text):
-        raise ConfigError(
-            f"expected a public key (40 characters of Z85), or a file that holds one, not {text!r}"
-        )
+        raise ConfigError(f"expected a public key (40 characters of Z85), or a file that holds one, not {text!r}")
     keys = list(read_public_keys(Path(text)))
     if len(keys) != 1:
         raise ConfigError(f"{text} holds {len(keys)} public keys: expected one")

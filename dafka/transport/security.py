@@ -50,9 +50,13 @@ class Security:
         """The public key of the tower at this place among `count` ones. Raises `ConfigError` where there is none."""
         keys = self.tower_keys
         if not keys:
-            raise ConfigError("[security] tower_keys: expected the tower's public key (`dafka keys show` there): none is given")
+            raise ConfigError(
+                "[security] tower_keys: expected the tower's public key (`dafka keys show` there): none is given"
+            )
         if len(keys) not in (1, count):
-            raise ConfigError(f"[security] tower_keys: expected one for all towers, or {count}, one for each, not {len(keys)}")
+            raise ConfigError(
+                f"[security] tower_keys: expected one for all towers, or {count}, one for each, not {len(keys)}"
+            )
         return keys[index] if len(keys) > 1 else keys[0]
 
 

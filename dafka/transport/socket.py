@@ -159,7 +159,11 @@ class BaseSocket:
             except zmq.Again:
                 await self._wait_events()
                 continue
-            return [frame.bytes for frame in frames], _property(frames[0], "Peer-Address"), _property(frames[0], "User-Id")
+            return (
+                [frame.bytes for frame in frames],
+                _property(frames[0], "Peer-Address"),
+                _property(frames[0], "User-Id"),
+            )
 
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""

@@ -84,8 +84,8 @@ def test_towers_can_be_named_repeatedly(command: str) -> None:
 
 def test_defaults_in_help_are_the_configurations() -> None:
     for command, default in [
-        ("tower", "tcp://*:5556"),
-        ("tower", "tcp://*:5557"),
+        ("tower", "tcp://127.0.0.1:5556"),
+        ("tower", "tcp://127.0.0.1:5557"),
         ("store", "sqlite:dafka.db"),
         ("consume", "tcp://127.0.0.1:5556"),
         ("consume", "tcp://127.0.0.1:5557"),
