@@ -145,7 +145,7 @@ class TowerConfig:
 
 @attrs.frozen(kw_only=True)
 class SecurityConfig:
-    """`[security]`: the keys of a closed cluster. Without a key file everything is plain, and open to whoever connects."""
+    """`[security]`: the keys of a closed cluster. Without a key file all is plain, and open to whoever connects."""
 
     key_file: str = _setting("", _text)
     """The file with this node's or tower's secret key (`dafka keys new`), which nobody else may read."""

@@ -106,29 +106,8 @@ async def tower_required(
     and the node that is to settle does not hear itself through it.
     """
 
-    async def give_up(refused: HandshakeRefused) -> None:
-        await trio.sleep(REFUSED_S)
-        raise DiscoveryError(f"no tower lets this node in: {refused}")
-
-    async def wait_heard() -> None:
-        towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
-        hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
-        async with trio.open_nursery() as giving_up:
-            async for event in events:
-                if isinstance(event, TowersHeard):
-                    giving_up.cancel_scope.cancel()
-                    return
-                if isinstance(event, HandshakeRefused) and event.endpoint in towers:
-                    hint = str(event)
-                    if event.is_certain:
-                        giving_up.start_soon(give_up, event)
-                if isinstance(event, TowersSilent):
-                    raise DiscoveryError(
-                        f"no tower answers at {', '.join(config.beacon.pub_addresses)} (for {event.seconds:.0f} s); {hint}"
-                    )
-
     async def watch() -> None:
-        await wait_heard()
+        await _wait_heard(events, config)
         if settling is None:
             return
         with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:
@@ -145,3 +124,26 @@ async def tower_required(
             nursery.start_soon(watch)
             yield
             nursery.cancel_scope.cancel()
+
+
+async def _wait_heard(events: EventFeed, config: Config) -> None:
+    """Returns when a tower is heard. Raises `DiscoveryError` where none is, or where they refuse this node's key."""
+    towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
+    hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+
+    async def give_up(refused: HandshakeRefused) -> None:
+        await trio.sleep(REFUSED_S)
+        raise DiscoveryError(f"no tower lets this node in: {refused}")
+
+    async with trio.open_nursery() as giving_up:
+        async for event in events:
+            if isinstance(event, TowersHeard):
+                giving_up.cancel_scope.cancel()
+                return
+            if isinstance(event, HandshakeRefused) and event.endpoint in towers:
+                hint = str(event)
+                if event.is_certain:
+                    giving_up.start_soon(give_up, event)
+            if isinstance(event, TowersSilent):
+                where = ", ".join(config.beacon.pub_addresses)
+                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {hint}")

@@ -2,8 +2,8 @@
 
 A node is known by its address. The same node may show at two endpoints, through towers that see different hosts:
 the first stays, as long as the port is the same. A node that comes back on another port has restarted: the old
-endpoint goes, the new one comes. In a closed cluster nodes with different keys are different ones, whatever address they
-claim.
+endpoint goes, the new one comes. In a closed cluster nodes with different keys are different ones, whatever address
+they claim.
 """
 
 from __future__ import annotations

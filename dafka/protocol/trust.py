@@ -124,8 +124,8 @@ class Unreachable:
 
     def __str__(self) -> str:
         return (
-            f"nodes on other machines cannot connect to {self.endpoint}, though the tower at {self.tower} may be on one: "
-            "set [node] bind (--bind 'tcp://*:*')"
+            f"nodes on other machines cannot connect to {self.endpoint}, and the tower at {self.tower} may be on one:"
+            " set [node] bind (--bind 'tcp://*:*')"
         )
 
 

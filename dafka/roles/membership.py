@@ -1,4 +1,4 @@
-"""Who is who to a node of a closed cluster: whom it connects to, and whose word it takes. In a plain one, everybody's."""
+"""Who is who to a node of a closed cluster: whom it connects to, whose word it takes. In a plain one, everybody's."""
 
 from __future__ import annotations
 

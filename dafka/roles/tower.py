@@ -52,19 +52,26 @@ class Tower:
         """What this tower has done so far."""
         return TowerStatistics(self._beacons, self._discarded, len(self._nodes))
 
-    def forward(self, frames: list[bytes], peer: str, own_address: str, key: str = "") -> list[bytes] | None:
-        """The beacon to publish for one that came from the IP address `peer`, and from the holder of this key.
+    def admit(self, frames: list[bytes], key: str) -> bool:
+        """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
+        if self._claims is None:
+            return True
+        try:
+            address = NodeBeacon.decode(frames).address
+        except WireError:
+            return True  # which `forward` finds, and counts
+        if not self._claims.claim(address, key):
+            self._discarded += 1
+            return False
+        return True
 
-        None where it is malformed, or uses the address of another key's holder.
-        """
+    def forward(self, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+        """The beacon to publish for one that came from the IP address `peer`; None where it is malformed."""
         try:
             beacon = NodeBeacon.decode(frames)
             host = beacon.host or _reachable(peer, own_address)
-            forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}", key)
+            forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
         except WireError:
-            self._discarded += 1
-            return None
-        if self._claims is not None and not self._claims.claim(beacon.address, key):
             self._discarded += 1
             return None
         self._beacons += 1
@@ -114,9 +121,10 @@ async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) 
     own_address = _own_address(tower.sub_endpoint)
     while True:
         frames, peer, key = await subscriber.receive_with_key()
-        forwarded = tower.forward(frames, peer, own_address, key)
+        forwarded = tower.forward(frames, peer, own_address) if tower.admit(frames, key) else None
         if forwarded is not None:
-            publisher.send_many([forwarded])
+            # In a closed cluster whoever hears of a node must know whom to expect there.
+            publisher.send_many([[*forwarded, key.encode("ascii")] if key else forwarded])
 
 
 async def _drain_subscriptions(publisher: Socket) -> None:

@@ -30,7 +30,7 @@ _REASONS = {
 
 
 class Caller:
-    """Connects one socket, and watches what becomes of it. A plain cluster's has no `security`, and is watched alone."""
+    """Connects one socket, and watches what becomes of it. A plain cluster's has no `security`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Caller:
         made: Callable[[str], None],
         refused: Callable[[HandshakeRefused], None],
     ) -> None:
-        """`made` is told the endpoint of every connection that is made, `refused` of each that is not, once a reason."""
+        """`made` is told the endpoint of every connection that is made, `refused` of each that is not, and why."""
         self._socket = socket
         self._security = security
         self._made = made

@@ -1,4 +1,4 @@
-"""What becomes of a socket's connections, as libzmq's monitor tells: which were made, and which were refused and why."""
+"""What becomes of a socket's connections, as libzmq's monitor tells: which were made, which were refused and why."""
 
 from __future__ import annotations
 

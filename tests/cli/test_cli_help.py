@@ -7,16 +7,18 @@ from click.testing import CliRunner
 from dafka.cli import main
 
 COMMON = {"--config", "--verbose", "--help"}
-NODE = {"--tower-sub", "--tower-pub", "--advertise", "--wire"} | COMMON
+SECURITY = {"--key", "--authorized"}
+NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--tower-key"} | SECURITY | COMMON
 STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
-    "tower": {"--sub", "--pub"} | COMMON,
+    "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--timeout"} | NODE,
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
+    "keys": {"--help"},
     "demo": {"--file", "--wire", "--help"},
     "bench": {
         "--system",

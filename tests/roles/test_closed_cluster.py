@@ -56,7 +56,8 @@ async def test_records_go_all_the_way(keys: Keys, dialect: str) -> None:
 
 async def test_nodes_may_share_a_key(keys: Keys) -> None:
     async with (
-        open_cluster(keys.config("tower")) as cluster, cluster.producer("t") as one,
+        open_cluster(keys.config("tower")) as cluster,
+        cluster.producer("t") as one,
         cluster.producer("t") as two,
         cluster.consumer(["t"], cluster.config.override("consumer", offset_reset="earliest")) as consumer,
     ):
@@ -108,9 +109,8 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
 
 async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
     async with (
-        open_cluster(keys.config("tower"), storage=None) as cluster, cluster.producer(
-            "t", keys.config("producer", cluster.config.override("producer", min_stores=0))
-        ) as producer,
+        open_cluster(keys.config("tower"), storage=None) as cluster,
+        cluster.producer("t", keys.config("producer", cluster.config.override("producer", min_stores=0))) as producer,
         cluster.consumer(["t"], keys.config("consumer", cluster.config)) as staying,
         cluster.consumer(["t"], keys.config("other", cluster.config)) as leaving,
     ):

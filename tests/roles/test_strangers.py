@@ -32,7 +32,8 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
         return keys.config(name, config) if keys is not None else config or Config()
 
     async with (
-        open_cluster(config("tower"), storage=None) as cluster, open_store(config("store", cluster.config)) as store,
+        open_cluster(config("tower"), storage=None) as cluster,
+        open_store(config("store", cluster.config)) as store,
         cluster.producer(TOPIC, config("producer", cluster.config)) as producer,
         cluster.consumer([TOPIC], config("consumer", cluster.config)) as consumer,
         trio.open_nursery() as nursery,
