@@ -132,11 +132,12 @@ def test_keys_that_cannot_be_used_end_a_daemon(
         (["--tower-key", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85), or a file"),
     ],
 )
-def test_keys_that_cannot_be_used_end_a_consumer(folder: Path, options: list[str], expected: str) -> None:
+def test_keys_that_cannot_be_used_end_a_consumer(dafka: Dafka, folder: Path, options: list[str], expected: str) -> None:
     keys("new", "own.key")
     keys("authorize", "own.key", "--authorized", "list")
-    result = CliRunner().invoke(main, ["consume", "t", "--key", "own.key", "--authorized", "list", *options])
-    assert expected in error(result)
+    ended = dafka.run("consume", "t", "--key", "own.key", "--authorized", "list", *options)
+    assert (ended.status, ended.output) == (2, b"")
+    assert expected in ended.error
 
 
 def test_strangers_are_told_in_a_sentence_and_soon(dafka: Dafka, folder: Path) -> None:

@@ -38,20 +38,22 @@ def keys(tmp_path: Path) -> Keys:
 @pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
 async def test_records_go_all_the_way(keys: Keys, dialect: str) -> None:
     base = Config().override("node", wire=dialect)
-    async with open_cluster(keys.config("tower", base), storage=None) as cluster:
-        async with open_store(keys.config("store", cluster.config)) as store:
-            async with (
-                cluster.consumer(["t"], keys.config("consumer", cluster.config)) as live,
-                cluster.producer("t", keys.config("producer", cluster.config)) as producer,
-            ):
-                await producer.send_many(contents(0, 5000))
-                await producer.wait_stored()
-                assert_run((await receive(live, 5000))[producer.partition], 0, 5000)
-                assert producer.statistics().discarded == {}
-            late = keys.config("other", cluster.config).override("consumer", offset_reset="earliest")
-            async with cluster.consumer(["t"], late) as consumer:
-                await receive_partition(consumer, 0, 5000)
-            assert store.statistics().discarded == {}
+    async with (
+        open_cluster(keys.config("tower", base), storage=None) as cluster,
+        open_store(keys.config("store", cluster.config)) as store,
+    ):
+        async with (
+            cluster.consumer(["t"], keys.config("consumer", cluster.config)) as live,
+            cluster.producer("t", keys.config("producer", cluster.config)) as producer,
+        ):
+            await producer.send_many(contents(0, 5000))
+            await producer.wait_stored()
+            assert_run((await receive(live, 5000))[producer.partition], 0, 5000)
+            assert producer.statistics().discarded == {}
+        late = keys.config("other", cluster.config).override("consumer", offset_reset="earliest")
+        async with cluster.consumer(["t"], late) as consumer:
+            await receive_partition(consumer, 0, 5000)
+        assert store.statistics().discarded == {}
 
 
 async def test_nodes_may_share_a_key(keys: Keys) -> None:
@@ -232,10 +234,12 @@ async def test_who_has_no_key_is_told(keys: Keys, caplog: pytest.LogCaptureFixtu
 
 
 async def test_who_has_a_key_is_told_that_the_tower_has_none(keys: Keys) -> None:
-    async with open_cluster(storage=None) as cluster:
-        async with cluster.consumer(["t"], keys.config("consumer", cluster.config)) as consumer:
-            refused = await wait_event(consumer.events, HandshakeRefused)
-            assert "one has a key and the other has none" in str(refused)
+    async with (
+        open_cluster(storage=None) as cluster,
+        cluster.consumer(["t"], keys.config("consumer", cluster.config)) as consumer,
+    ):
+        refused = await wait_event(consumer.events, HandshakeRefused)
+        assert "one has a key and the other has none" in str(refused)
 
 
 async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import zmq
 from closed_helpers import Keys, Tap, open_tap
-from role_helpers import DEADLINE_S, contents, open_store, receive, wait_until
+from role_helpers import DEADLINE_S, contents, open_store, wait_until
 
 from dafka import Config
 from dafka.records import new_address
@@ -45,7 +45,8 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
                 await trio.sleep(0.01)
 
         nursery.start_soon(publish)
-        await receive(consumer, 10)
+        with trio.fail_after(DEADLINE_S):
+            await consumer.next_batch()
         nodes = {"producer": producer, "consumer": consumer, "store": store}
         yield cluster, {role: node.endpoint for role, node in nodes.items()}
         # Whatever the strangers did: honest nodes go on.
@@ -91,11 +92,14 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nobody_hears_a_node_or_a_tower_without_a_key(kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
-    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, endpoints):
-        async with trio.open_nursery() as nursery:
-            for role, endpoint in endpoints.items():
-                nursery.start_soon(listen, context, kind, keys.pairs[role], endpoint)
-            nursery.start_soon(listen, context, kind, keys.pairs["tower"], cluster.tower.pub_endpoint)
+    async with (
+        open_context(0) as context,
+        open_busy_cluster(keys) as (cluster, endpoints),
+        trio.open_nursery() as nursery,
+    ):
+        for role, endpoint in endpoints.items():
+            nursery.start_soon(listen, context, kind, keys.pairs[role], endpoint)
+        nursery.start_soon(listen, context, kind, keys.pairs["tower"], cluster.tower.pub_endpoint)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,15 +121,18 @@ async def test_nobody_beacons_without_a_key(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_same_strangers_get_everything_of_a_plain_cluster(kind: str) -> None:
     """That is, the tests above would notice."""
-    async with open_context(0) as context, open_busy_cluster(None) as (_, endpoints):
-        async with open_tap(endpoints["producer"]) as tap:
-            with context.socket(zmq.SocketType.SUB) as socket:
-                dress(socket, kind, KeyPair.generate())
-                socket.subscribe(b"")
-                socket.connect(tap.endpoint)
-                await wait_until(lambda: tap.ended > 0 or has_message(socket))
-                assert has_message(socket) == (kind == "plain")
-            assert (CONTENT in tap.received) == (TOPIC.encode() in tap.received) == (kind == "plain")
+    async with (
+        open_context(0) as context,
+        open_busy_cluster(None) as (_, endpoints),
+        open_tap(endpoints["producer"]) as tap,
+    ):
+        with context.socket(zmq.SocketType.SUB) as socket:
+            dress(socket, kind, KeyPair.generate())
+            socket.subscribe(b"")
+            socket.connect(tap.endpoint)
+            await wait_until(lambda: tap.ended > 0 or has_message(socket))
+            assert has_message(socket) == (kind == "plain")
+        assert (CONTENT in tap.received) == (TOPIC.encode() in tap.received) == (kind == "plain")
 
 
 async def open_node(cluster: Cluster, role: str, config: Config, task_status: trio.TaskStatus[None]) -> None:
