@@ -3,13 +3,20 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerator/*)
 
-.PHONY: demo test check format clean
+# Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo demo-spark test check format clean
 
 demo: .venv/demo
 	$(BIN)/dafka demo
 
+demo-spark: .venv/demo-spark
+	$(BIN)/python examples/flights_pipeline.py
+
+# A worker more than there are cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
 check: .venv/dev
 	$(BIN)/ruff check
@@ -29,6 +36,12 @@ clean:
 
 .venv/demo: $(INSTALLED) | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+# Java first: it is small to look for, and what is to be installed for Spark is large.
+.venv/demo-spark: .venv/demo
+	$(BIN)/python -m dafka.spark.java
+	$(BIN)/python -m pip install --quiet --editable '.[demo-spark]'
 	touch $@
 
 .venv/dev: $(INSTALLED) | .venv/bin/python

@@ -13,6 +13,7 @@ __all__ = [
     "DafkaError",
     "DiscoveryError",
     "LocalError",
+    "MissingExtraError",
     "RemoteError",
     "StorageBusyError",
     "StorageCorruptError",
@@ -39,6 +40,10 @@ class RemoteError(DafkaError):
 
 class ConfigError(LocalError, ValueError):
     """A setting has a value it cannot have. The message names the setting and what it accepts."""
+
+
+class MissingExtraError(LocalError, ImportError):
+    """A part of dafka needs packages that are not installed. The message says how to install them."""
 
 
 class WireError(RemoteError, ValueError):

@@ -1,1 +1,61 @@
-pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "transport_fixtures"]
+"""Fixtures of all tests, and how `make test` shares the modules out to its workers."""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatchcase
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "spark_fixtures", "transport_fixtures"]
+
+# A worker is given one module after another, in this order and then in that of the names: where a long one came last,
+# the other workers would wait for it.
+LONGEST_FIRST = (
+    "tests/conformance/test_mutants.py",
+    "spark",
+    "tests/conformance/test_ours.py",
+    "tests/storage/test_crash_loop.py",
+)
+
+# Modules that one worker runs, since they share what is expensive: by name, patterns of their paths.
+TOGETHER = {
+    "spark": ("tests/spark/*",),  # a Java machine: seconds to start, a gigabyte
+}
+
+
+# Settings of whoever runs the tests are none of theirs. Which loops are used may be chosen: all holds for both.
+FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
+CHOSEN = {"DAFKA_ACCELERATOR"}
+
+
+def pytest_configure() -> None:
+    for name in [name for name in os.environ if name.startswith(FOREIGN) and name not in CHOSEN]:
+        del os.environ[name]
+
+
+def unit_of(nodeid: str) -> str:
+    """What is run as one: the module's path, or the name in `TOGETHER`."""
+    path = nodeid.partition("::")[0]
+    together = (name for name, patterns in TOGETHER.items() if any(fnmatchcase(path, pattern) for pattern in patterns))
+    return next(together, path)
+
+
+class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Modules, and those that belong together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitScheduling | None:
+    return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker, the longest come first; by hand, tests run in the order of their names."""
+    if hasattr(config, "workerinput"):
+        places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
+        items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))

@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "discovery": PROTOCOL | {"transport"},
     "roles": PROTOCOL | PLUGINS,
     TOP: ROLES,
-    "cli": ROLES | {TOP, "bench"},
+    "cli": ROLES | {TOP, "bench", "spark"},
     "bench": ROLES | {TOP},
     "spark": ROLES | {TOP},
     "testing": ROLES | {TOP},

@@ -11,6 +11,7 @@ from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
 from dafka.cli.keys import keys
 from dafka.cli.produce import produce
+from dafka.cli.spark import spark
 from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
 from dafka.cli.topics import topics
@@ -55,5 +56,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, keys, demo, bench):
+for command in (up, tower, store, produce, consume, topics, storage, keys, spark, demo, bench):
     main.add_command(command)

@@ -34,6 +34,7 @@ from dafka.protocol.events import (
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
+from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.store import StoreMachine
 from dafka.protocol.trust import (
@@ -72,6 +73,7 @@ __all__ = [
     "Peers",
     "ProducerMachine",
     "Publish",
+    "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "Reply",

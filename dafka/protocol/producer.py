@@ -59,7 +59,8 @@ class ProducerMachine:
         self.partition = partition
         self.next_sequence = next_sequence
         self.acknowledged_end = acknowledged_end
-        self.stored_end = acknowledged_end
+        # What comes before and is in no spool must be in some store: this producer does not have it.
+        self.stored_end = acknowledged_end if is_spooled else next_sequence
         self.window = Window(partition, next_sequence)
         self.replies = ReplyQueue(replies_max)
         self.discarded: Counter[str] = Counter()

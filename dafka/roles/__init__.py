@@ -3,6 +3,7 @@
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.feed import EventFeed
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
+from dafka.roles.reader import Range, Reader, open_reader
 from dafka.roles.store import Store, StoreStatistics, serve_store
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
@@ -12,12 +13,15 @@ __all__ = [
     "EventFeed",
     "Producer",
     "ProducerStatistics",
+    "Range",
+    "Reader",
     "Store",
     "StoreStatistics",
     "Tower",
     "TowerStatistics",
     "open_consumer",
     "open_producer",
+    "open_reader",
     "serve_store",
     "serve_tower",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -30,7 +31,11 @@ RUN_BYTES_MAX = 2**20
 SPOOL_TRIM_RECORDS = 10_000
 """Acknowledged records that stay in a spool before they are trimmed together."""
 
+SEQUENCE_MAX = 2**62
+"""No partition comes this far: its end must be a number that any storage can count to."""
+
 _ACKNOWLEDGED = "acknowledged"
+_ADDRESS = re.compile("[0-9A-F]{32}")
 
 
 @attrs.frozen
@@ -55,7 +60,9 @@ class Producer:
         endpoint: where other nodes connect to.
     """
 
-    def __init__(self, node: Node, machine: ProducerMachine, config: Config, spool: Storage | None) -> None:
+    def __init__(
+        self, node: Node, machine: ProducerMachine, config: Config, spool: Storage | None, *, is_named: bool = False
+    ) -> None:
         self.partition = machine.partition
         self.endpoint = node.endpoint
         self._node = node
@@ -63,6 +70,7 @@ class Producer:
         self._config = config.producer
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
+        self._is_named = is_named
         self._trimmed_end = machine.acknowledged_end
         self._replier = Replier(node, machine.replies, self._read)
         self._sending = trio.Lock()
@@ -82,7 +90,7 @@ class Producer:
 
         Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes, or is larger than
         peers may take (`message_bytes_max`),
-        `StorageError` where a spool cannot take it or is an older copy of what stores hold,
+        `StorageError` where a spool cannot take it, or a store holds more of the partition than this producer knows of,
         `trio.ClosedResourceError` after the block.
         """
         return (await self.send_many([content])).start
@@ -110,12 +118,14 @@ class Producer:
     async def wait_stored(self) -> None:
         """Waits until every record sent so far is acknowledged by `min_stores` stores.
 
-        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block.
+        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block, `StorageError` where a
+        store holds more of a partition whose address was given than this producer knows of.
         """
         end_sequence = self._machine.next_sequence
         await trio.lowlevel.checkpoint()
         while self._machine.acknowledged_end < end_sequence:
             self._check_open()
+            self._check_rival()
             await self._progress.park()
 
     async def wait_settled(self) -> None:
@@ -148,7 +158,8 @@ class Producer:
     async def finish(self) -> None:
         """Waits for outstanding ACKs; each that comes renews the time that the configuration allows.
 
-        Raises `UnacknowledgedError` where some are still outstanding then.
+        Raises `UnacknowledgedError` where some are still outstanding then, `StorageError` where a store holds more of a
+        partition whose address was given than this producer knows of.
         """
         timeout = self._config.close_timeout_ms / 1000
         with trio.move_on_after(timeout):
@@ -159,9 +170,12 @@ class Producer:
             acknowledged_end = machine.acknowledged_end
             with trio.move_on_after(timeout) as scope:
                 while machine.acknowledged_end == acknowledged_end:
+                    self._check_rival()
                     await self._progress.park()
             if scope.cancelled_caught:
                 raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
+        if self._records:
+            self._check_rival()
 
     def close(self) -> None:
         """Makes waiting and further sending raise `trio.ClosedResourceError`."""
@@ -174,7 +188,7 @@ class Producer:
         while not self._machine.has_room():
             await self._progress.park()
             self._check_open()
-        self._check_spool()
+        self._check_stored()
         if self._spool is not None:
             with trio.CancelScope(shield=True):
                 await self._spool.append([RecordBatch(self.partition, self._machine.next_sequence, contents)])
@@ -186,14 +200,26 @@ class Producer:
         if self._is_closed:
             raise trio.ClosedResourceError("this producer is closed")
 
-    def _check_spool(self) -> None:
+    def _check_rival(self) -> None:
+        """ACKs of what another has published under the given address are none of this producer's."""
+        if self._is_named:
+            self._check_stored()
+
+    def _check_stored(self) -> None:
         """A store that holds more of this partition than its own producer would take new records for old ones."""
-        stored_end = self._machine.stored_end
-        if self._spool is not None and stored_end > self._machine.next_sequence:
+        stored_end, next_sequence = self._machine.stored_end, self._machine.next_sequence
+        if stored_end <= next_sequence or not (self._is_named or self._spool is not None):
+            return
+        held = f"a store holds {self.partition} up to sequence {stored_end - 1}"
+        if self._spool is not None:
             raise StorageSequenceError(
-                f"a store holds {self.partition} up to sequence {stored_end - 1}, the spool {self._config.spool} only "
-                f"up to {self._machine.next_sequence - 1}: it is an older copy. Publish with a new spool"
+                f"{held}, the spool {self._config.spool} only up to {next_sequence - 1}: it is an older copy. "
+                "Publish with a new spool"
             )
+        raise StorageSequenceError(
+            f"{held}, and this producer stands before {next_sequence}: another one publishes the same partition, "
+            "or next_sequence is too low"
+        )
 
     def _changed(self) -> None:
         self._replier.wake()
@@ -228,30 +254,40 @@ class Producer:
 
 
 @asynccontextmanager
-async def open_producer(topic: str, config: Config | None = None) -> AsyncIterator[Producer]:
+async def open_producer(
+    topic: str, config: Config | None = None, *, address: str | None = None, next_sequence: int = 0
+) -> AsyncIterator[Producer]:
     """A producer of one topic, for the length of a block.
 
     Leaving the block normally waits for outstanding ACKs, and raises `UnacknowledgedError` with their number when none
     has come for `close_timeout_ms`; leaving it by an exception or cancelled does not wait.
 
-    Raises `ConfigError` for a topic or settings that cannot be, `StorageError` where the spool cannot be opened,
-    `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    A program that keeps its records itself can go on with a partition: `address` is its producer's address (32
+    upper-case hexadecimal digits; any node's is random where none is given), `next_sequence` the sequence of the next
+    record. The records before it must be in stores: they count as unacknowledged until `min_stores` stores say so, and
+    cannot be had from this producer. Only one producer may publish a partition at a time. A spool does all this by
+    itself, and excludes both.
+
+    Raises `ConfigError` for a topic, an address, a sequence or settings that cannot be, `StorageError` where the spool
+    cannot be opened or holds less than stores do, `AddressInUseError` where the node cannot listen, `DiscoveryError`
+    where its discovery cannot be set up.
     """
     config = config or Config()
     check_topic(topic, config)
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
         raise ConfigError("min_stores: above 1 it needs wire rfc46, because a libdafka ACK does not name its store")
+    _check_identity(address, next_sequence, config)
     with single_exception():
         async with AsyncExitStack() as stack:
             spool = (
                 await stack.enter_async_context(open_storage(config.producer.spool)) if config.producer.spool else None
             )
-            machine = await _make_machine(topic, config, spool)
-            address = machine.partition.address
+            machine = await _make_machine(topic, config, spool, address, next_sequence)
+            own_address = machine.partition.address
             node = await stack.enter_async_context(
-                open_node(address, machine, config, "producer", config.producer.high_watermark)
+                open_node(own_address, machine, config, "producer", config.producer.high_watermark)
             )
-            producer = Producer(node, machine, config, spool)
+            producer = Producer(node, machine, config, spool, is_named=address is not None)
             async with trio.open_nursery() as nursery:
                 await nursery.start(producer.run)
                 try:
@@ -262,10 +298,29 @@ async def open_producer(topic: str, config: Config | None = None) -> AsyncIterat
                     nursery.cancel_scope.cancel()
 
 
-async def _make_machine(topic: str, config: Config, spool: Storage | None) -> ProducerMachine:
-    """The machine of a new partition, or, with a spool, of the one that was left there."""
+def _check_identity(address: str | None, next_sequence: int, config: Config) -> None:
+    if address is not None and not _ADDRESS.fullmatch(address):
+        raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
+    if type(next_sequence) is not int or not 0 <= next_sequence < SEQUENCE_MAX:
+        raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62, not {next_sequence!r}")
+    if next_sequence and address is None:
+        raise ConfigError("next_sequence: it needs the address of the partition to go on with")
+    if address is not None and config.producer.spool:
+        raise ConfigError("address: a spool has its own, and knows its next sequence; give one or the other")
+
+
+async def _make_machine(
+    topic: str, config: Config, spool: Storage | None, address: str | None, next_sequence: int
+) -> ProducerMachine:
+    """The machine of a new partition, of the one that was left in a spool, or of the one with this address."""
     if spool is None:
-        return ProducerMachine(Partition(topic, new_address()), config.producer, config.fetch.replies_max)
+        return ProducerMachine(
+            Partition(topic, address or new_address()),
+            config.producer,
+            config.fetch.replies_max,
+            next_sequence=next_sequence,
+            acknowledged_end=0 if config.producer.min_stores else next_sequence,
+        )
     partition = Partition(topic, spool.identity)
     info = (await spool.partitions(topic)).get(partition)
     acknowledged = await spool.load_positions(_ACKNOWLEDGED)

@@ -61,11 +61,11 @@ class Options:
 
         def parser(text: str) -> int | None:
             value = int(text)
-            if value < minimum:
+            if not minimum <= value < 2**63:
                 raise ValueError
             return value
 
-        return self.parse(name, parser, f"a whole number from {minimum} up", default)
+        return self.parse(name, parser, f"a whole number from {minimum} up, below 2**63", default)
 
     def flag(self, name: str, default: bool) -> bool:
         """True or false."""

@@ -57,8 +57,7 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         elif name == "offset":
             arrays.append(offsets(batch.first_sequence, batch.end_sequence))
         elif name == "timestamp":
-            times = pa.array(batch.stored_at, pa.timestamp("ms", tz="UTC"))
-            arrays.append(times.cast(ARROW_TYPES["timestamp"]))
+            arrays.append(to_times(pa.array(batch.stored_at, pa.int64())))
         else:
             arrays.append(_values(batch.contents))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
@@ -67,6 +66,11 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
 def constant(text: str, count: int) -> pa.Array:
     """The same text so many times."""
     return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def to_times(milliseconds: pa.Array) -> pa.Array:
+    """Milliseconds since 1970 as Spark's timestamps. Raises `pa.ArrowInvalid` for what none can hold."""
+    return milliseconds.view(pa.timestamp("ms", tz="UTC")).cast(ARROW_TYPES["timestamp"])
 
 
 def offsets(first_sequence: int, end_sequence: int) -> pa.Array:

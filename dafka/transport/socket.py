@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import anyio
@@ -54,6 +55,7 @@ class BaseSocket:
         self._loops = choose_loops()
         self._socket = socket
         self._fd = self._socket.FD
+        self._held: list[list[zmq.Frame]] = []
         self._waiting: anyio.CancelScope | None = None
         self._is_closed = False
         self._is_monitored = False
@@ -119,6 +121,10 @@ class BaseSocket:
 
     def disconnect(self, endpoint: str) -> None:
         """Undoes `connect`; nothing happens where there was none."""
+        # Looking at EVENTS makes libzmq take a message's first frame out of its pipe. If the others then go with the
+        # pipe, receiving them ends the process (`Assertion failed: !_more`): so the whole message is taken out before.
+        with suppress(zmq.ZMQError):
+            self._held.append(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
         try:
             self._socket.disconnect(endpoint)
         except zmq.ZMQError as error:
@@ -155,7 +161,7 @@ class BaseSocket:
         await trio.lowlevel.checkpoint()
         while True:
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = self._held.pop(0) if self._held else self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 await self._wait_events()
                 continue
@@ -186,6 +192,10 @@ class BaseSocket:
                 return items
             await self._wait_events()
 
+    def _take_held(self) -> list[list[bytes]]:
+        held, self._held = self._held, []
+        return [[frame.bytes for frame in frames] for frames in held]
+
     async def _wait_events(self) -> None:
         if self._waiting is not None:
             raise trio.BusyResourceError("another task is receiving from this socket")
@@ -199,7 +209,7 @@ class BaseSocket:
                 self._waiting = None
 
     def _has_messages(self) -> bool:
-        return bool(int(self._socket.EVENTS) & zmq.POLLIN)
+        return bool(self._held) or bool(int(self._socket.EVENTS) & zmq.POLLIN)
 
     def _wake(self) -> None:
         """After a call that may have consumed the sign that a waiting reader waits for."""
@@ -216,6 +226,8 @@ class Socket(BaseSocket):
 
     def receive_nowait(self) -> list[list[bytes]]:
         """The messages that are here, up to `Loops.receive_count_max` and `RECEIVE_BYTES_MAX`."""
+        if self._held:
+            return self._take_held()
         return self._loops.receive(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
 
 
@@ -241,6 +253,8 @@ class RunSocket(BaseSocket):
 
     def receive_nowait(self) -> list[list[bytes] | FrameRun]:
         """The messages that are here, up to `Loops.receive_count_max` and `RECEIVE_BYTES_MAX`."""
+        if self._held:
+            return list(self._take_held())
         return self._loops.receive_runs(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
 
 

@@ -19,6 +19,7 @@ OPTIONS = {
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "keys": {"--help"},
+    "spark": {"--master", "--conf", "--views", "--help"},
     "demo": {"--file", "--wire", "--help"},
     "bench": {
         "--system",

@@ -156,7 +156,7 @@ async def test_what_cannot_be_written_is_told_in_words() -> None:
 
 
 async def test_a_pipe_without_reader_is_noticed_without_writing() -> None:
-    with pipe() as (reader, writer), trio.fail_after(5):
+    with pipe() as (reader, writer), trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_reader_gone, writer)
             await trio.testing.wait_all_tasks_blocked()

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import play_mutant
 import pytest
 
-PLAYED_AT_ONCE = 6
+PLAYED_AT_ONCE = 12
 TIMEOUT_S = 100
 
 Outcomes: TypeAlias = dict[str, Future[play_mutant.Outcome]]

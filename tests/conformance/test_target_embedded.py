@@ -75,7 +75,7 @@ async def test_commands_nodes_talk_with_each_other(make_request: Requests) -> No
 
 async def test_embedded_block_ends_at_once_whatever_is_outstanding(make_request: Requests) -> None:
     target = open_target("embedded", {})
-    with trio.fail_after(10):
+    with trio.fail_after(20):
         async with target.start(make_request(Role.TOWER)):
             for request in (make_request(Role.PRODUCER), make_request(Role.CONSUMER, reset=Reset.LATEST)):
                 async with target.start(request) as node:
@@ -116,12 +116,12 @@ async def test_embedded_variant_that_breaks_ends_with_last_words(make_request: R
     async with Broken().start(make_request(Role.STORE)) as store:
         assert not store.ended.is_set()
         breaking.set()
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             await store.ended.wait()
         assert "out of order" in store.last_words
 
     async with Broken().start(make_request(Role.PRODUCER, topic=b"")) as producer:
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             await producer.ended.wait()
         with pytest.raises(TargetError, match="takes no more input: topic: expected at least one character"):
             await producer.feed([b"x"])

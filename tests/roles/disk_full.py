@@ -57,7 +57,7 @@ async def main(url: str, folder: Path) -> None:
             async with open_storage(url, read_only=True) as reader:
                 assert (await reader.partitions())[producer.partition].end_sequence == acknowledged()
             filler.unlink()
-            with trio.fail_after(10):
+            with trio.fail_after(20):
                 await wait_event(store.events, StorageRecovered)
                 await producer.wait_stored()
             print(f"room again: {store.statistics().records_stored} records stored", flush=True)

@@ -1,11 +1,16 @@
-"""One Spark session for all of Spark's tests: starting one takes seconds."""
+"""One Spark session for all of Spark's tests: starting one takes seconds, and so does loading PySpark."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
 
-from dafka.spark.session import make_session
+from dafka.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -20,7 +25,20 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def java() -> None:
+    """Skips what needs Java where there is none that Spark can run on, and says what to install."""
+    from dafka.spark.java import check_java
+
+    try:
+        check_java()
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    from dafka.spark.session import make_session
+
     session = make_session("tests", "local[2]", SETTINGS)
     session.sparkContext.setLogLevel("ERROR")
     yield session

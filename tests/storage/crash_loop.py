@@ -124,6 +124,7 @@ class Child:
         if self._process:
             os.close(writing)
             return
+        os.close(self._reading)  # so that it cannot outlive whoever reads
         try:
             run(lambda said: _write_line(writing, said))
             os._exit(0)

@@ -133,7 +133,7 @@ async def test_bad_place_is_refused(place: str, message: str) -> None:
 
 async def test_second_writer_is_refused_at_once(folder: Path) -> None:
     async with open_filelog(str(folder)):
-        with trio.fail_after(1):
+        with trio.fail_after(10):
             assert type(await failure(folder)) is StorageBusyError
     await make_store(folder)
 
@@ -501,7 +501,7 @@ async def test_delayed_sync_comes_by_itself_and_tells_of_its_errors(
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", fail)
             await storage.append([batch(0, 1)])
-            with trio.fail_after(5):
+            with trio.fail_after(20):
                 await called.wait()
                 sequence = 1
                 with pytest.raises(StorageError, match="Input/output error"):  # noqa: PT012

@@ -86,7 +86,7 @@ def output(process: subprocess.Popen[bytes]) -> IO[bytes]:
 
 async def test_second_writer_in_this_process_is_refused_at_once(url: str, path: Path) -> None:
     async with open_storage(url):
-        with trio.fail_after(1):
+        with trio.fail_after(10):
             error = await failure(url)
     assert type(error) is StorageBusyError
     assert str(error) == f"{path} is being written to by another store"
@@ -115,7 +115,7 @@ trio.run(main)
 async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_killed(url: str) -> None:
     with another_process(HOLD, url) as process:
         assert output(process).readline() == b"open\n"
-        with trio.fail_after(1):
+        with trio.fail_after(10):
             assert type(await failure(url)) is StorageBusyError
         process.kill()
         process.wait()

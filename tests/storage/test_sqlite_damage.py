@@ -172,7 +172,7 @@ async def test_flipped_octets_give_errors_of_one_sentence(path: Path) -> None:
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         try:
-            with trio.fail_after(10):
+            with trio.fail_after(20):
                 await use(path, read_only=number % 3 > 0)
         except StorageError as error:
             refused.append(str(error))

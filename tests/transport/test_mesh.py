@@ -32,7 +32,7 @@ async def settle_threads() -> None:
 
 
 async def test_mesh_carries_messages_between_two_nodes() -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
             assert one.port != two.port
             assert one.endpoint == f"tcp://127.0.0.1:{one.port}"
@@ -44,7 +44,7 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
 
 
 async def test_every_subscription_is_told_also_a_repeated_one() -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             for mesh in (two, three):
                 mesh.subscriber.subscribe(b"topic")

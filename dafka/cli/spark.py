@@ -1,0 +1,214 @@
+"""`dafka spark`: a shell, or a script, in which Spark knows Dafka's stores and clusters."""
+
+from __future__ import annotations
+
+import code
+import runpy
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dafka.cli.terminal import UsageMistake, report_error
+from dafka.errors import ConfigError, DafkaError, MissingExtraError, StorageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STANDARD_INPUT = "-"
+INTERRUPTED = 130
+
+
+def _parse_settings(_context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not key or not separator:
+            raise click.BadParameter(f"expected KEY=VALUE, not {pair!r}")
+        settings[key] = value
+    return settings
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], every core of this machine]")
+@click.option(
+    "--conf",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_parse_settings,
+    help="A setting of Spark's; repeat it for several.",
+)
+@click.option(
+    "--views",
+    "paths",
+    multiple=True,
+    metavar="PATH",
+    help="Make a view of each topic in the stores here, for SQL; repeat it for several.",
+)
+@click.argument("script", required=False, metavar="[SCRIPT]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
+def spark(
+    master: str | None,
+    settings: dict[str, str],
+    paths: tuple[str, ...],
+    script: str | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Open a Python shell, or run a script, with Spark.
+
+    `spark` is the session, in which format("dafka") is known, and `dafka` the package: dafka.spark.read(spark,
+    "orders.db").show() is a first line. It needs `pip install dafka[spark]` and Java 17 or newer. What fails is said in
+    one sentence.
+    """
+    program = _load(script)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    status = INTERRUPTED
+    try:
+        session = _start(master, settings, paths)
+        try:
+            status = program(session, [script or STANDARD_INPUT, *arguments])
+        finally:
+            session.stop()
+    except KeyboardInterrupt:
+        pass
+    sys.exit(status)
+
+
+def _load(script: str | None) -> Callable[[SparkSession, list[str]], int]:
+    """What is to be run. Raises `UsageMistake` where it cannot be read."""
+    if script is None and sys.stdin is not None and sys.stdin.isatty():
+        return _run_shell
+    if script is None or script == STANDARD_INPUT:
+        return _run_standard_input
+    try:
+        Path(script).open("rb").close()
+    except (OSError, ValueError) as error:
+        raise UsageMistake(f"cannot read {script}: {getattr(error, 'strerror', error)}") from None
+    return _run_script
+
+
+def _start(master: str | None, settings: dict[str, str], paths: tuple[str, ...]) -> SparkSession:
+    """A session with its views. Raises `UsageMistake` where there cannot be one."""
+    try:
+        from dafka.spark import make_session, make_views  # noqa: PLC0415 (only this command needs Spark)
+    except MissingExtraError as error:
+        raise UsageMistake(str(error)) from None
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from dafka.spark.errors import sentence_of  # noqa: PLC0415
+
+    try:
+        session = make_session("dafka spark", master, settings)
+        for path in paths:
+            for topic, name in make_views(session, path).items():
+                click.echo(f"view {name}: topic {topic} of {path}", err=True)
+    except (PySparkException, Py4JError, DafkaError) as error:
+        raise UsageMistake(sentence_of(error)) from None
+    return session
+
+
+def _names(session: SparkSession) -> dict[str, Any]:
+    import dafka.spark  # noqa: PLC0415
+
+    return {"spark": session, "dafka": dafka}
+
+
+def _run_shell(session: SparkSession, _arguments: list[str]) -> int:
+    names = {"__name__": "__console__", "__doc__": None, **_names(session)}
+    try:
+        import readline  # noqa: PLC0415 (not everywhere)
+        from rlcompleter import Completer  # noqa: PLC0415
+
+        readline.set_completer(Completer(names).complete)
+        readline.parse_and_bind("tab: complete")
+    except ImportError:
+        pass
+    banner = (
+        f"Spark {session.version}, {session.conf.get('spark.master')}, Python {sys.version.split()[0]}\n"
+        'spark is the session, dafka the package: dafka.spark.read(spark, "orders.db").show()\n'
+        "Ctrl-D ends."
+    )
+    _Shell(names).interact(banner, "")
+    return 0
+
+
+class _Shell(code.InteractiveConsole):
+    """Says in one sentence what Spark says in a hundred lines."""
+
+    def showtraceback(self) -> None:
+        error = sys.exception()
+        if error is None or not _report(error, ""):
+            super().showtraceback()
+
+
+def _run_script(session: SparkSession, arguments: list[str]) -> int:
+    script = arguments[0]
+    sys.path.insert(0, str(Path(script).absolute().parent))
+    return _run(script, arguments, lambda: runpy.run_path(script, _names(session), "__main__"))
+
+
+def _run_standard_input(session: SparkSession, arguments: list[str]) -> int:
+    sys.path.insert(0, "")
+    name = "<stdin>"
+    names = {"__name__": "__main__", **_names(session)}
+    return _run(name, arguments, lambda: exec(compile(sys.stdin.read(), name, "exec"), names))  # as Python itself does
+
+
+def _run(script: str, arguments: list[str], program: Callable[[], object]) -> int:
+    """Runs a script to its end, and gives the exit status; an error that is not Spark's has its traceback."""
+    sys.argv = arguments
+    try:
+        program()
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        frames = _frames_of(error.__traceback__, script)
+        status = _report(error, _place(frames, script))
+        if not status:
+            traceback.print_exception(error.with_traceback(frames))
+        return status or 1
+    return 0
+
+
+def _frames_of(frames: TracebackType | None, script: str) -> TracebackType | None:
+    """From the script's own first frame on."""
+    while frames is not None and frames.tb_frame.f_code.co_filename != script:
+        frames = frames.tb_next
+    return frames
+
+
+def _place(frames: TracebackType | None, script: str) -> str:
+    """The script's innermost line, as the beginning of a sentence."""
+    line = 0
+    while frames is not None:
+        line = frames.tb_lineno if frames.tb_frame.f_code.co_filename == script else line
+        frames = frames.tb_next
+    return f"{script}, line {line}: " if line else ""
+
+
+def _report(error: BaseException, place: str) -> int:
+    """Says what happened, and gives the exit status for it; 0, and nothing is said, for what is not ours or Spark's."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    from dafka.spark.errors import find_error, sentence_of, worker_traceback  # noqa: PLC0415
+
+    if not isinstance(error, (DafkaError, PySparkException, Py4JError)):
+        return 0
+    ours = find_error(error)
+    if ours is not None:
+        report_error(ours[1])
+        return 2 if issubclass(ours[0], (ConfigError, StorageError)) else 1
+    in_worker = worker_traceback(error)
+    if in_worker is not None:
+        click.echo(in_worker, err=True)
+    else:
+        report_error(place + sentence_of(error))
+    return 1

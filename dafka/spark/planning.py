@@ -1,0 +1,203 @@
+"""From what is asked for to tasks: which partitions, from where to where, cut so that every core has work."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import attrs
+from pyspark.sql.datasource import InputPartition
+
+from dafka.errors import ConfigError, StorageError
+from dafka.records import Partition
+from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, show
+from dafka.spark.options import Options
+from dafka.spark.stores import Held
+
+SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
+
+TASK_BYTES_MAX = 128 * 2**20
+"""Contents of one task, about; a store of any size is read in pieces that can be tried again."""
+
+TASK_BYTES_MIN = 2 * 2**20
+"""What is less is not worth a task of its own."""
+
+SLACK = 1.1
+"""So much more than its share may a task have, where another task would be a small one."""
+
+RECORD_BYTES = 64
+"""What a record costs beyond its content."""
+
+
+@attrs.frozen
+class Subscription:
+    """The topics that are read: those named, those that a pattern matches, or all.
+
+    Attributes:
+        topics: by name; None where there is a pattern.
+    """
+
+    topics: tuple[str, ...] | None
+    pattern: re.Pattern[str] | None = None
+
+    def matches(self, topic: str) -> bool:
+        """Is this topic read?"""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.pattern is None or self.pattern.fullmatch(topic) is not None
+
+    def check_named(self, option: str, positions: Positions) -> None:
+        """Raises `ConfigError` where an option names a partition of a topic that is not read."""
+        for topic, _ in positions.named:
+            if not self.matches(topic):
+                which = "subscribePattern" if self.topics is None else "subscribe"
+                raise ConfigError(f"option {option}: the topic {topic!r} is not one that option {which} asks for")
+
+    def check_held(self, held: Mapping[Name, Held]) -> None:
+        """Raises `ConfigError` for a topic that is named, and of which no store has a record."""
+        topics = {topic for topic, _ in held}
+        for topic in self.topics or ():
+            if topic not in topics:
+                there = f"they hold {_several(topics)}" if topics else "they hold no records"
+                raise ConfigError(
+                    f"option subscribe: no store has a topic {topic!r}; {there} "
+                    "(failOnDataLoss=false reads on without it)"
+                )
+
+
+@attrs.frozen
+class Range:
+    """Records of one partition to be read from one store."""
+
+    url: str
+    partition: Partition
+    start: int
+    end: int
+    record_bytes: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def weight(self) -> int:
+        """What reading it costs, in octets, about."""
+        return len(self) * (self.record_bytes + RECORD_BYTES)
+
+
+class StoreTask(InputPartition):
+    """What one task of Spark's reads."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(None)
+        self.ranges = tuple(ranges)
+
+
+def read_subscription(options: Options) -> Subscription:
+    """The options `subscribe` (names, with commas) and `subscribePattern` (a regular expression for whole names).
+
+    Raises `ConfigError` where both are given, or one of them cannot be.
+    """
+    if "subscribe" in options and "subscribePattern" in options:
+        raise ConfigError("option subscribePattern: give it or subscribe, not both")
+    if "subscribePattern" in options:
+        pattern = options.parse("subscribePattern", _compile, "a regular expression", re.compile(""))
+        return Subscription(None, pattern)
+    if "subscribe" not in options:
+        return Subscription(None)
+    topics = tuple(dict.fromkeys(topic.strip() for topic in options.text("subscribe").split(",")))
+    if not all(topics):
+        raise ConfigError(f"option subscribe: expected topics with commas between, not {options.text('subscribe')!r}")
+    return Subscription(topics)
+
+
+def resolve(
+    option: str, positions: Positions, held: Mapping[Name, Held], *, is_start: bool, fail_on_data_loss: bool
+) -> dict[Name, int]:
+    """The offset that is meant in each partition held, within what is held of it.
+
+    Raises `ConfigError` where an offset lies beyond a partition's end, `StorageError` where what it asks for is no
+    longer held, each unless `fail_on_data_loss` is False: then it means what is nearest.
+    """
+    for name in positions.named.keys() - held.keys() if fail_on_data_loss else ():
+        raise ConfigError(
+            f"option {option}: no store that is read has the partition {show(name)} (failOnDataLoss=false ignores it)"
+        )
+    found = {}
+    for name, partition in held.items():
+        offset = positions.of(name)
+        if offset == EARLIEST:
+            offset = partition.earliest
+        elif offset == LATEST:
+            offset = partition.end
+        elif fail_on_data_loss and offset > partition.end:
+            raise ConfigError(
+                f"option {option}: {show(name)} ends before offset {partition.end}, so {offset} is beyond its head "
+                "(failOnDataLoss=false reads what there is)"
+            )
+        elif fail_on_data_loss and is_start and offset < partition.earliest:
+            raise lost(name, offset, partition.earliest)
+        found[name] = min(max(offset, partition.earliest), partition.end)
+    return found
+
+
+def lost(name: Name, start: int, earliest: int) -> StorageError:
+    """What is to be raised where records that are asked for are held no more."""
+    return StorageError(
+        f"{show(name)}: records {start} to {earliest - 1} are not all held by the stores that are read (any more); "
+        "with failOnDataLoss=false they are left out"
+    )
+
+
+def cover(held: Mapping[Name, Held], starts: Mapping[Name, int], ends: Mapping[Name, int]) -> list[Range]:
+    """The ranges to read, in order, each of a store that holds it."""
+    return [
+        Range(url, partition.partition, start, end, partition.record_bytes)
+        for name, partition in sorted(held.items())
+        for url, start, end in partition.cover(starts[name], ends[name])
+    ]
+
+
+def make_tasks(ranges: Sequence[Range], tasks_min: int) -> list[StoreTask]:
+    """Ranges as tasks of about the same size: large ones are cut, small ones share a task.
+
+    There are `tasks_min` of them or a multiple, as far as they are worth it, so that no core is left waiting for one.
+    """
+    total = sum(each.weight for each in ranges)
+    rounds = max(-(-total // (tasks_min * TASK_BYTES_MAX)), 1)
+    share = max(total // (tasks_min * rounds), 1)
+    tasks: list[list[Range]] = []
+    weight = 0
+    for each in (part for whole in ranges for part in _cut(whole, share)):
+        if not tasks or weight + each.weight > share * SLACK:
+            tasks.append([])
+            weight = 0
+        tasks[-1].append(each)
+        weight += each.weight
+    return [StoreTask(task) for task in tasks]
+
+
+def tasks_wanted(options: Options) -> int:
+    """The option `minPartitions`: how many tasks there are at least, if they are worth it; else one a core here."""
+    return options.number("minPartitions") or os.cpu_count() or 1
+
+
+def _cut(each: Range, share: int) -> list[Range]:
+    """A range in equal parts of about `share`; what is little stays together."""
+    parts = min(-(-each.weight // share), max(each.weight // TASK_BYTES_MIN, 1), len(each))
+    cuts = [each.start + len(each) * number // parts for number in range(parts + 1)]
+    return [attrs.evolve(each, start=start, end=end) for start, end in pairwise(cuts)]
+
+
+def _compile(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from None
+
+
+def _several(topics: Iterable[str], shown: int = 10) -> str:
+    names = sorted(topics)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(map(repr, names[:shown])) + more

@@ -1,0 +1,75 @@
+"""What reading stores once and following them have in common: the options, the columns, and reading a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from dafka.errors import ConfigError
+from dafka.spark.offsets import Name, read_positions
+from dafka.spark.options import Options
+from dafka.spark.paths import PATH_OPTIONS, StoreFinder
+from dafka.spark.planning import SUBSCRIPTION_OPTIONS, StoreTask, read_subscription, tasks_wanted
+from dafka.spark.scan import scan
+from dafka.spark.schema import COLUMNS
+from dafka.spark.stores import Held
+
+READING_OPTIONS = (
+    *PATH_OPTIONS,
+    *SUBSCRIPTION_OPTIONS,
+    "startingOffsets",
+    "startingTimestamp",
+    "minPartitions",
+    "failOnDataLoss",
+)
+
+
+def columns_of(schema: StructType) -> tuple[str, ...]:
+    """The columns that are wanted; raises `ConfigError` where a record has none such, or of another type."""
+    if not len(schema):
+        raise ConfigError(f"schema: it names no column; a record has {', '.join(COLUMNS.names)}")
+    for field in schema:
+        if field.name not in COLUMNS.names:
+            raise ConfigError(f"schema: there is no column {field.name!r}; a record has {', '.join(COLUMNS.names)}")
+        expected = COLUMNS[field.name].dataType
+        if field.dataType != expected:
+            kind, given = expected.simpleString(), field.dataType.simpleString()
+            raise ConfigError(f"schema: the column {field.name} is of type {kind}, not {given}")
+    return tuple(schema.names)
+
+
+class StoreReading:
+    """Made on the driver from a user's options, and pickled to the tasks.
+
+    Raises `ConfigError` for options that cannot be.
+    """
+
+    def __init__(self, options: Options, schema: StructType, default_start: int) -> None:
+        self.columns = columns_of(schema)
+        self.subscription = read_subscription(options)
+        self.fail_on_data_loss = options.flag("failOnDataLoss", True)
+        self.tasks_min = tasks_wanted(options)
+        self.since_ms = options.number("startingTimestamp", minimum=0)
+        if self.since_ms is not None and "startingOffsets" in options:
+            raise ConfigError("option startingTimestamp: give it or startingOffsets, not both")
+        self.starts = read_positions(options, "startingOffsets", default_start)
+        self.subscription.check_named("startingOffsets", self.starts)
+        self._finder = StoreFinder(options)
+
+    def find_stores(self) -> list[str]:
+        """The stores' URLs at this moment. Raises `StorageError`."""
+        return self._finder.find()
+
+    def select(self, held: dict[Name, Held]) -> dict[Name, Held]:
+        """Of what the stores hold, the partitions that are read. Raises `ConfigError` for topics that nobody has."""
+        if self.fail_on_data_loss:
+            self.subscription.check_held(held)
+        return {name: each for name, each in held.items() if self.subscription.matches(name[0])}
+
+    def scan(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A task's records. Raises `StorageError`."""
+        if isinstance(task, StoreTask):  # Spark makes a task of its own where there is none
+            yield from scan(task, self.columns, fail_on_data_loss=self.fail_on_data_loss)

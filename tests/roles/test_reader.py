@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import pytest
+import trio
+from role_helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store, wait_until
+
+from dafka import Config, Partition
+from dafka.errors import ConfigError, DiscoveryError
+from dafka.roles import Reader, open_reader
+from dafka.testing import open_cluster
+
+ABSENT = Partition("orders", "ABSENT")
+
+
+async def read(reader: Reader, partition: Partition, first: int, end: int) -> None:
+    """Reads the range, which must be there in full."""
+    records = reader.read(partition, first, end)
+    with trio.fail_after(DEADLINE_S):
+        batches = [batch async for batch in records]
+    records.close()
+    assert_run(batches, first, end)
+
+
+async def test_it_knows_what_stores_hold_as_soon_as_it_is_ready() -> None:
+    async with (
+        open_cluster() as cluster,
+        open_store(cluster.config),
+        cluster.producer("others") as other,
+        cluster.producer("orders") as producer,
+    ):
+        await producer.send_many(contents(0, 100))
+        await other.send(b"0")
+        await producer.wait_stored()
+        async with open_reader(cluster.config, ["orders"]) as reader:
+            await reader.wait_ready()
+            assert reader.ends() == {producer.partition: 100}
+            await producer.send(b"100")
+            await wait_until(lambda: reader.ends() == {producer.partition: 101})
+
+
+async def test_what_no_store_has_is_not_there() -> None:
+    async with open_cluster(storage=None) as cluster, cluster.producer("orders") as producer:
+        await producer.send_many(contents(0, 10))
+        async with open_reader(cluster.config, ["orders"]) as reader:
+            impatient = cluster.config.override("node", tower_timeout_ms=300)
+            async with open_reader(impatient, ["orders"]) as other:
+                with pytest.raises(DiscoveryError, match=r"no store was found within 0\.3 s through the tower at"):
+                    await other.wait_ready()
+            assert reader.ends() == {}
+            async with open_store(cluster.config):
+                await wait_until(lambda: reader.ends() == {producer.partition: 10})
+
+
+async def test_ranges_of_a_partition_whose_producer_is_gone() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as producer:
+            await producer.send_many(contents(0, 50_000))
+        async with open_reader(cluster.config) as reader:
+            await read(reader, producer.partition, 0, 50_000)
+            await read(reader, producer.partition, 777, 778)
+            assert await reader.earliest([producer.partition], DEADLINE_S) == {producer.partition: 0}
+
+
+async def test_two_partitions_at_once_and_one_range_of_each() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as one, cluster.producer("orders") as other:
+            await one.send_many(contents(0, 5000))
+            await other.send_many(contents(0, 5000))
+        async with open_reader(cluster.config) as reader:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, reader, one.partition, 10, 4000)
+                nursery.start_soon(read, reader, other.partition, 0, 5000)
+            reader.read(one.partition, 0, 1)
+            with pytest.raises(ValueError, match="is being read already"):
+                reader.read(one.partition, 0, 1)
+
+
+async def test_a_slow_program_gets_everything() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as producer:
+            await producer.send_many([b"%010d" % sequence * 100 for sequence in range(20_000)])
+        tight = cluster.config.override("consumer", buffer_bytes_max=1_000_000)
+        async with open_reader(tight) as reader:
+            records = reader.read(producer.partition, 0, 20_000)
+            expected = 0
+            with trio.fail_after(DEADLINE_S):
+                async for batch in records:
+                    assert batch.first_sequence == expected
+                    assert batch.content_bytes < 8_000_000, "pages that are under way, at most"
+                    expected = batch.end_sequence
+                    await trio.sleep(0.001)
+            assert expected == 20_000
+
+
+async def test_records_that_retention_has_dropped_are_left_out() -> None:
+    config = Config().override("store", retention_records=100, retention_interval_ms=20)
+    async with open_cluster(config) as cluster:
+        assert cluster.store is not None
+        store = cluster.store
+        async with cluster.producer("orders") as producer:
+            await producer.send_many(contents(0, 1000))
+        await wait_until(lambda: store.statistics().records_dropped == 900)
+        async with open_reader(cluster.config) as reader:
+            assert await reader.earliest([producer.partition], DEADLINE_S) == {producer.partition: 900}
+            with trio.fail_after(DEADLINE_S):
+                batches = [batch async for batch in reader.read(producer.partition, 0, 1000)]
+            assert_run(batches, 900, 1000)
+
+
+async def test_where_a_partition_that_nobody_has_begins_is_not_known() -> None:
+    async with open_cluster() as cluster, open_reader(cluster.config) as reader:
+        assert await reader.earliest([ABSENT], 0.2) == {}
+
+
+async def test_without_a_tower() -> None:
+    config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:2",), pub_addresses=("tcp://127.0.0.1:1",))
+    async with open_reader(config.override("node", tower_timeout_ms=100), ["orders"]) as reader:
+        with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127\.0\.0\.1:1 within 0\.1 s"):
+            await reader.wait_ready()
+
+
+async def test_a_tower_that_does_not_hear() -> None:
+    async with open_cluster() as cluster:
+        deaf = cluster.config.override("beacon", sub_addresses=("tcp://127.0.0.1:2",))
+        async with open_reader(deaf.override("node", tower_timeout_ms=300), ["orders"]) as reader:
+            with pytest.raises(DiscoveryError, match=r"is heard, but what is sent to tcp://127\.0\.0\.1:2 did"):
+                await reader.wait_ready()
+
+
+async def test_a_topic_that_cannot_be() -> None:
+    with pytest.raises(ConfigError, match="topic: expected at least one character"):
+        async with open_reader(Config(), [""]):
+            pass
+
+
+async def test_after_the_block() -> None:
+    async with open_cluster() as cluster:
+        async with open_reader(cluster.config) as reader:
+            records = reader.read(ABSENT, 0, 1)
+        with pytest.raises(trio.ClosedResourceError):
+            await records.next_batch()
+
+
+async def test_it_leaves_nothing_behind() -> None:
+    async with open_cluster() as cluster:
+        async with cluster.producer("orders") as producer:
+            await producer.send_many(contents(0, 10))
+
+        async def cycle() -> None:
+            async with open_reader(cluster.config, ["orders"]) as reader:
+                await read(reader, producer.partition, 0, 10)
+
+        await check_leaves_nothing(cycle)

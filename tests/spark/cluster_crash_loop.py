@@ -1,0 +1,61 @@
+"""Kills a query that reads a running cluster, again and again, while records flow; then looks at what it has written.
+
+    PYTHONPATH=tests/spark:tests/roles python tests/spark/cluster_crash_loop.py [ROUNDS]
+
+The kill comes at a random moment of the query's life, from its start on. Not a test: each round starts a JVM.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from cluster_fixtures import RunningCluster, run_cluster
+from cluster_query import read_sink, start_query
+from killed_query import run_query, wait_batches
+from role_helpers import contents
+from spark_fixtures import SETTINGS
+
+from dafka import Producer
+from dafka.spark.session import make_session
+
+RECORDS_PER_S = 1000
+
+
+def publish_on(cluster: RunningCluster, producer: Producer, is_done: threading.Event) -> None:
+    while not is_done.wait(0.1):
+        cluster.send(producer, RECORDS_PER_S // 10)
+
+
+def main(rounds: int) -> None:
+    is_done = threading.Event()
+    with tempfile.TemporaryDirectory() as name, run_cluster() as cluster:
+        folder = Path(name)
+        with cluster.store(f"sqlite:{folder}/orders.db"), cluster.producer() as producer:
+            publishing = threading.Thread(target=publish_on, args=(cluster, producer, is_done))
+            publishing.start()
+            try:
+                for each in range(rounds):
+                    with run_query(cluster.towers, folder) as process:
+                        wait_batches(process, 1, folder / "log")
+                        time.sleep(random.uniform(0, 3))
+                    print(f"killed {each + 1} times; {producer.statistics().records} records so far", flush=True)
+            finally:
+                is_done.set()
+                publishing.join()
+            session = make_session("checking", "local[2]", SETTINGS)
+            query = start_query(session, cluster.towers, folder, 10**9, availableNow=True)
+            query.awaitTermination()
+            count = producer.statistics().records
+            expected = {producer.partition.address: list(enumerate(contents(0, count)))}
+            assert read_sink(session, folder) == expected, "records are missing, or there twice"
+            print(f"{count} records, each once, after {rounds} kills", flush=True)
+            session.stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

@@ -1,3 +1,0 @@
-from spark_fixtures import spark
-
-__all__ = ["spark"]

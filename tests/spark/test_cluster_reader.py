@@ -1,0 +1,396 @@
+"""The stream from the running cluster as Spark drives it, without Spark: planning, tasks, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_fixtures import RunningCluster, cluster, run_cluster
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+from role_helpers import contents
+
+from dafka.errors import ConfigError, DiscoveryError, StorageError
+from dafka.spark.cluster import ClusterStreamReader
+from dafka.spark.cluster_offsets import Standing, share, split
+from dafka.spark.schema import COLUMNS
+
+__all__ = ["cluster"]
+
+ALL = ReadAllAvailable()
+
+Offsets = dict[str, Any]
+
+
+def make_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
+    """What Spark has of a source with these options, and the columns that the option `columns` names, if given."""
+    columns = options.pop("columns", COLUMNS.names)
+    assert isinstance(columns, list)
+    schema = StructType([COLUMNS[name] for name in columns])
+    given = {"subscribe": "orders", "startingOffsets": "earliest", **({"towers": cluster.towers} if cluster else {})}
+    return ClusterStreamReader({**given, **{key: str(value) for key, value in options.items()}}, schema)
+
+
+class Query:
+    """A reader as Spark drives it; offsets pass through JSON, as through a checkpoint."""
+
+    def __init__(self, reader: ClusterStreamReader) -> None:
+        self._for_tasks = pickle.dumps(reader)
+        self.reader = reader
+
+    def initial(self) -> Offsets:
+        return self._stored(self.reader.initialOffset())
+
+    def latest(self, start: Offsets, limit: ReadLimit = ALL) -> Offsets:
+        return self._stored(self.reader.latestOffset(start, limit))
+
+    def wait_latest(self, start: Offsets, **ends: int) -> Offsets:
+        """Triggers until all of this has been planned."""
+        deadline = time.monotonic() + 20
+        while (end := self.latest(start))["offsets"] != {"orders": ends}:
+            assert time.monotonic() < deadline, f"{end} instead of {ends}"
+            time.sleep(0.01)
+        return end
+
+    def read(self, start: Offsets, end: Offsets) -> dict[str, list[tuple[int, bytes]]]:
+        """What the tasks of a micro-batch give, by partition, each as on an executor."""
+        found: dict[str, list[tuple[int, bytes]]] = {}
+        for task in self.reader.partitions(start, end):
+            on_executor: ClusterStreamReader = pickle.loads(self._for_tasks)
+            for batch in on_executor.read(pickle.loads(pickle.dumps(task))):
+                for row in batch.to_pylist():
+                    assert round(row["timestamp"].timestamp() * 1000) == end["timestamp"]
+                    assert row["topic"] == "orders"
+                    found.setdefault(row["partition"], []).append((row["offset"], row["value"]))
+        return found
+
+    def _stored(self, offsets: Offsets) -> Offsets:
+        stored: Offsets = json.loads(json.dumps(offsets))
+        return stored
+
+
+@contextmanager
+def open_query(cluster: RunningCluster, **options: object) -> Iterator[Query]:
+    reader = make_reader(cluster, **options)
+    try:
+        yield Query(reader)
+    finally:
+        reader.stop()
+
+
+def records(first: int, end: int) -> list[tuple[int, bytes]]:
+    return list(enumerate(contents(first, end), first))
+
+
+def test_everything_is_read_that_stores_hold_and_their_producers_need_not_live(cluster: RunningCluster) -> None:
+    one, other = cluster.publish(3000), cluster.publish(5)
+    cluster.publish(7, "orders2")
+    with open_query(cluster) as query:
+        start = query.initial()
+        assert start["offsets"] == {"orders": {one.address: 0, other.address: 0}}
+        end = query.latest(start)
+        assert end["offsets"] == {"orders": {one.address: 3000, other.address: 5}}
+        assert query.read(start, end) == {one.address: records(0, 3000), other.address: records(0, 5)}
+        assert query.latest(end) == end, "nothing new, and nothing changed that Spark would take for new"
+        assert query.reader.partitions(end, end) == []
+
+
+def test_latest_begins_where_stores_stand_and_new_partitions_begin_at_their_beginning(cluster: RunningCluster) -> None:
+    with cluster.producer() as producer:
+        cluster.send(producer, 10)
+        with open_query(cluster, startingOffsets="latest") as query:
+            start = query.initial()
+            assert start["offsets"] == {"orders": {producer.partition.address: 10}}
+            cluster.send(producer, 5)
+            new = cluster.publish(20)
+            end = query.wait_latest(start, **{producer.partition.address: 15, new.address: 20})
+            assert query.read(start, end) == {producer.partition.address: records(10, 15), new.address: records(0, 20)}
+            later = cluster.publish(1)
+            last = query.wait_latest(end, **{producer.partition.address: 15, new.address: 20, later.address: 1})
+            assert query.read(end, last) == {later.address: records(0, 1)}
+            assert query.reader.reportLatestOffset() == {"offsets": last["offsets"]}
+
+
+def test_another_process_goes_on_where_the_checkpoint_stands(cluster: RunningCluster) -> None:
+    partition = cluster.publish(100)
+    with open_query(cluster) as query:
+        start = query.initial()
+        end = query.latest(start)
+        before = query.read(start, end)
+    more = cluster.publish(50)
+    with open_query(cluster) as query:
+        assert query.read(start, end) == before == {partition.address: records(0, 100)}, "done again before planning"
+        last = query.latest(end)
+        assert query.read(end, last) == {more.address: records(0, 50)}
+
+
+def test_max_offsets_per_trigger_cuts_micro_batches_and_starves_no_partition(cluster: RunningCluster) -> None:
+    large, small = cluster.publish(1000), cluster.publish(10)
+    with open_query(cluster, maxOffsetsPerTrigger=100) as query:
+        limit = query.reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(100)
+        offset = query.initial()
+        first = query.latest(offset, limit)
+        assert first["offsets"]["orders"] == {large.address: 90, small.address: 10}
+        counts = []
+        while (end := query.latest(offset, limit)) != offset:
+            counts.append(sum(map(len, query.read(offset, end).values())))
+            offset = end
+        assert counts == [100] * 10 + [10]
+        assert query.latest(query.initial(), ALL)["offsets"]["orders"] == {large.address: 1000, small.address: 10}
+
+
+def test_available_now_reads_what_was_there_when_it_began(cluster: RunningCluster) -> None:
+    old = cluster.publish(10)
+    with open_query(cluster) as query:
+        start = query.initial()
+        query.reader.prepareForTriggerAvailableNow()
+        cluster.publish(10)
+        end = query.latest(start)
+        assert end["offsets"] == {"orders": {old.address: 10}}
+        assert query.latest(end) == end
+
+
+def test_min_partitions_cuts_ranges(cluster: RunningCluster) -> None:
+    partition = cluster.publish(100)
+    with open_query(cluster, minPartitions=4) as query:
+        start = query.initial()
+        end = query.latest(start)
+        assert len(query.reader.partitions(start, end)) == 4
+        assert query.read(start, end) == {partition.address: records(0, 100)}
+
+
+def test_only_the_columns_that_the_user_names(cluster: RunningCluster) -> None:
+    cluster.publish(3)
+    reader = make_reader(cluster, columns=["offset"])
+    try:
+        start = reader.initialOffset()
+        (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
+        (batch,) = reader.read(task)
+        assert batch.to_pydict() == {"offset": [0, 1, 2]}
+    finally:
+        reader.stop()
+
+
+def test_starting_offsets_by_partition(cluster: RunningCluster) -> None:
+    by_number, at_end, first, unnamed = (cluster.publish(10) for _ in range(4))
+    offsets = {"orders": {by_number.address: 7, at_end.address: -1, first.address: -2}}
+    with open_query(cluster, startingOffsets=json.dumps(offsets)) as query:
+        expected = {by_number.address: 7, at_end.address: 10, first.address: 0, unnamed.address: 10}
+        assert query.initial()["offsets"] == {"orders": expected}
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [(11, "option startingOffsets: 11 is beyond the end of {partition}, which is 10")],
+)
+def test_starting_offsets_beyond_the_end(cluster: RunningCluster, offset: int, message: str) -> None:
+    partition = cluster.publish(10)
+    offsets = json.dumps({"orders": {partition.address: offset}})
+    with open_query(cluster, startingOffsets=offsets) as query, pytest.raises(ConfigError) as caught:
+        query.initial()
+    assert str(caught.value) == message.format(partition=partition)
+    with open_query(cluster, startingOffsets=offsets, failOnDataLoss=False) as query:
+        assert query.initial()["offsets"] == {"orders": {partition.address: 10}}
+
+
+def test_starting_offsets_of_a_partition_that_is_nowhere(cluster: RunningCluster) -> None:
+    offsets = json.dumps({"orders": {"ABSENT": 0}})
+    with open_query(cluster, startingOffsets=offsets) as query, pytest.raises(ConfigError) as caught:
+        query.initial()
+    assert str(caught.value) == "option startingOffsets: no store in the cluster has a partition orders/ABSENT"
+
+
+def test_earliest_is_what_retention_has_left() -> None:
+    with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
+        partition = cluster.publish(1000)
+        wait_until(lambda: store.statistics().records_dropped == 900)
+        with open_query(cluster) as query:
+            start = query.initial()
+            assert start["offsets"] == {"orders": {partition.address: 900}}
+            new = cluster.publish(300)
+            wait_until(lambda: store.statistics().records_dropped == 1100)
+            end = query.wait_latest(start, **{partition.address: 1000, new.address: 300})
+            assert end["begins"] == {"orders": {new.address: 200}}
+            assert query.read(start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
+
+
+def test_records_that_are_gone_fail_the_task_or_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
+        partition = cluster.publish(1000)
+        wait_until(lambda: store.statistics().records_dropped == 900)
+        start = {"offsets": {"orders": {partition.address: 500}}, "timestamp": 0}
+        end = {"offsets": {"orders": {partition.address: 950}}, "timestamp": 1}
+        none = {"offsets": {"orders": {partition.address: 800}}, "timestamp": 1}
+        with open_query(cluster) as query, pytest.raises(StorageError) as caught:
+            query.read(start, end)
+        assert str(caught.value) == (
+            f"records 500 to 899 of {partition} are gone: no store holds them any more "
+            "(with option failOnDataLoss set to false they are left out)"
+        )
+        with open_query(cluster) as query, pytest.raises(StorageError, match="records 500 to 799 of"):
+            query.read(start, none)
+        with open_query(cluster, failOnDataLoss=False) as query:
+            assert query.read(start, end) == {partition.address: records(900, 950)}
+            assert query.read(start, none) == {}
+    assert f"records 500 to 899 of {partition} are gone, and left out" in caplog.text
+
+
+def test_a_store_that_is_away_is_waited_for_and_one_that_stays_away_is_an_error(tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path}/orders.db"
+    with run_cluster() as cluster:
+        with cluster.store(storage):
+            partition = cluster.publish(10)
+            with open_query(cluster) as query:
+                start = query.initial()
+                end = query.latest(start)
+        with open_query(cluster, fetchTimeout=300) as query, pytest.raises(StorageError) as caught:
+            query.read(start, end)
+        assert str(caught.value) == (
+            f"no store sent record 0 of {partition} within 0.3 s, though one had it; "
+            "are the stores that hold it running?"
+        )
+        with cluster.store(storage), open_query(cluster) as query:
+            assert query.read(start, end) == {partition.address: records(0, 10)}
+
+
+def test_a_second_store_serves_what_the_first_held(tmp_path: Path) -> None:
+    with run_cluster() as cluster:
+        with cluster.store(f"sqlite:{tmp_path}/one.db"), cluster.store(f"sqlite:{tmp_path}/two.db") as second:
+            partition = cluster.publish(10)
+            wait_until(lambda: second.statistics().records_stored == 10)
+        with cluster.store(f"sqlite:{tmp_path}/two.db"), open_query(cluster) as query:
+            start = query.initial()
+            assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
+
+
+def test_stores_that_hold_less_than_was_read_are_not_read_again_and_warned_of_once(
+    cluster: RunningCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    partition = cluster.publish(10)
+    checkpoint = {"offsets": {"orders": {partition.address: 15}}, "timestamp": 5}
+    with open_query(cluster) as query:
+        assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
+    warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
+    assert warnings == [
+        f"the stores that are there hold less than was read already (partitions: 1): {partition} ends at 10, not 15"
+    ]
+
+
+def test_the_other_dialect() -> None:
+    with run_cluster(wire="libdafka") as cluster, cluster.store():
+        partition = cluster.publish(10)
+        with open_query(cluster, wire="libdafka") as query:
+            start = query.initial()
+            assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
+
+
+def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) -> None:
+    began = time.monotonic()
+    with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
+        make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
+    task = make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
+    (piece,) = task.partitions({"offsets": {}, "timestamp": 0}, {"offsets": {"orders": {"ABSENT": 1}}, "timestamp": 0})
+    with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
+        list(task.read(piece))
+    with (
+        run_cluster() as without_store,
+        pytest.raises(DiscoveryError, match=r"no store was found within 0.3 s through"),
+    ):
+        make_reader(without_store, discoveryTimeout=300).initialOffset()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": ""}, "option subscribe: expected one or more topics, with commas between them"),
+        ({"subscribe": "a,,b"}, "option subscribe: expected one or more topics, with commas between them"),
+        (
+            {"subscribePattern": "o.*"},
+            "option subscribePattern: a running cluster cannot list its topics; name them with subscribe",
+        ),
+        ({"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path for that"),
+        (
+            {"startingOffsets": '{"other": {"A": 1}}'},
+            "option startingOffsets: other is none of the topics in subscribe",
+        ),
+        ({"startingOffsets": '{"orders": '}, "option startingOffsets: expected"),
+        ({"maxOffsetsPerTrigger": 0}, "option maxOffsetsPerTrigger: expected a whole number from 1 up, not '0'"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: expected true or false, not 'maybe'"),
+        ({"towers": "tcp://a:1"}, "option towers: expected HOST or HOST:SUB_PORT:PUB_PORT"),
+        ({"subscrib": "orders"}, "option subscrib: there is none of this name for reading a running cluster"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_reader(None, **options)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+# Arithmetic
+
+
+A, B, C = ("orders", "A"), ("orders", "B"), ("other", "C")
+
+
+def test_a_standing_is_written_and_read_alike() -> None:
+    standing = Standing({B: 2, A: 1, C: 3}, 1000, {C: 1})
+    document = json.loads(json.dumps(standing.as_document()))
+    assert document == {
+        "offsets": {"orders": {"A": 1, "B": 2}, "other": {"C": 3}},
+        "timestamp": 1000,
+        "begins": {"other": {"C": 1}},
+    }
+    assert Standing.read(document) == standing
+
+
+def test_a_clock_that_was_set_back_makes_no_record_late() -> None:
+    ahead = 2**45
+    assert Standing({A: 1}, ahead).advance({A: 2}, {}, None).timestamp == ahead
+
+
+def test_a_partition_never_goes_back_and_one_of_unknown_beginning_waits() -> None:
+    standing = Standing({A: 5}, 0)
+    assert standing.advance({A: 3, B: 4}, {}, None) is standing
+    assert standing.advance({A: 3, B: 4}, {B: 4}, None) is standing
+    assert standing.advance({A: 3, B: 4}, {B: 1}, None).since(standing) == {B: (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("available", "records_max", "expected"),
+    [
+        ({A: 5, B: 5}, None, {A: 5, B: 5}),
+        ({A: 5, B: 5}, 10, {A: 5, B: 5}),
+        ({A: 100, B: 1}, 10, {A: 9, B: 1}),
+        ({A: 100, B: 100, C: 100}, 10, {A: 4, B: 3, C: 3}),
+        ({A: 100, B: 1, C: 100}, 2, {B: 1, A: 1}),
+    ],
+)
+def test_shares(available: dict[Any, int], records_max: int | None, expected: dict[Any, int]) -> None:
+    assert share(available, records_max) == expected
+
+
+def test_pieces_cover_ranges_once() -> None:
+    ranges = {A: (10, 110), B: (0, 3), C: (5, 6)}
+    assert split(ranges, 3) == [(A, 10, 110), (B, 0, 3), (C, 5, 6)]
+    pieces = split(ranges, 10)
+    assert len(pieces) >= 10
+    covered = [(name, offset) for name, first, end in pieces for offset in range(first, end)]
+    assert covered == [(name, offset) for name, (first, end) in ranges.items() for offset in range(first, end)]
+    assert split({A: (0, 2)}, 10) == [(A, 0, 1), (A, 1, 2)]
+    assert split({}, 10) == []
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

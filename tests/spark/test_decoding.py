@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from dafka.errors import ConfigError
+from dafka.spark.avro import AvroDecoder
+from dafka.spark.decoding import decode
+from dafka.spark.errors import sentence_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ORDER: dict[str, Any] = {
+    "type": "record",
+    "name": "Order",
+    "fields": [{"name": "item", "type": "string"}, {"name": "count", "type": ["null", "int"]}],
+}
+FINGERPRINTED = {"type": "record", "name": "V1", "fields": [{"name": "item", "type": "string"}]}
+
+
+def avro(schema: Any, value: Any) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
+    return stream.getvalue()
+
+
+def single_object(schema: Any, value: Any) -> bytes:
+    form = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(schema))
+    return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(form, "CRC-64-AVRO")) + avro(schema, value)
+
+
+def one_field(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]}
+
+
+def records(spark: SparkSession, values: Sequence[bytes | None]) -> DataFrame:
+    rows = [("orders", "P", offset, value) for offset, value in enumerate(values)]
+    return spark.createDataFrame(rows, "topic STRING, partition STRING, offset LONG, value BINARY")
+
+
+def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in columns) for row in frame.orderBy("offset").collect()]
+
+
+def test_json_becomes_columns_and_what_is_none_is_kept(spark: SparkSession) -> None:
+    values = [
+        b'{"item": "tea", "count": 2}',
+        b'{"item": "tea"',
+        b'{"item": "x", "count": "two"}',
+        b"",
+        b"[1]",
+        b"\xff",
+        b"{}",
+    ]
+    frame = decode(records(spark, [*values, None]), "item STRING, count INT")
+    assert frame.columns == ["topic", "partition", "offset", "item", "count", "_corrupt"]
+    found = rows_of(frame, "item", "count", "_corrupt")
+    assert found[0] == ("tea", 2, None)
+    assert [corrupt for _, _, corrupt in found] == [None, *values[1:6], None, None]
+    assert all(count is None for _, count, _ in found[1:])
+    assert found[6:] == [(None, None, None), (None, None, None)]
+
+
+def test_a_struct_type_is_a_schema_and_nested_fields_are_decoded(spark: SparkSession) -> None:
+    from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
+
+    schema = StructType([StructField("lines", ArrayType(StructType([StructField("n", IntegerType())])))])
+    frame = decode(records(spark, [b'{"lines": [{"n": 1}, {"n": 2}]}']), schema)
+    assert [row.n for row in frame.first().lines] == [1, 2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ("item STRING", b'{"item": "tea"}', b"tea"),
+        (json.dumps(ORDER), avro(ORDER, {"item": "tea", "count": 1}), b"\xff"),
+    ],
+    ids=["json", "avro"],
+)
+def test_the_modes(spark: SparkSession, schema: str, good: bytes, bad: bytes) -> None:
+    frame = records(spark, [good, bad, good])
+    assert rows_of(decode(frame, schema), "item", "_corrupt") == [("tea", None), (None, bad), ("tea", None)]
+    dropped = decode(frame, schema, mode="DROPMALFORMED")
+    assert ("_corrupt" in dropped.columns, rows_of(dropped, "offset", "item")) == (False, [(0, "tea"), (2, "tea")])
+    failing = decode(frame, schema, mode="failfast").select("offset", "item")
+    assert rows_of(failing.where("offset <> 1"), "item") == [("tea",), ("tea",)]
+    with pytest.raises(Exception, match="offset 1") as caught:
+        failing.collect()
+    encoding = "JSON" if "STRING" in schema else "Avro"
+    expected = f"topic orders, partition P, offset 1, value: this is not {encoding} of the schema"
+    assert sentence_of(caught.value) == expected
+
+
+def test_fields_can_be_kept_together(spark: SparkSession) -> None:
+    frame = decode(records(spark, [b'{"topic": "own", "offset": 7}', b"no"]), "topic STRING, offset INT", into="data")
+    assert frame.columns == ["topic", "partition", "offset", "data", "_corrupt"]
+    first, second = rows_of(frame, "data")
+    assert (first[0].topic, first[0].offset, second[0].topic) == ("own", 7, None)
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "error"),
+    [
+        ("item STRIN", {}, "not 'item STRIN'"),
+        ("int", {}, "schema: expected fields such as"),
+        (3, {}, "an Avro schema, not int"),
+        ("Topic STRING", {}, "there is a column 'topic' already; into='data' keeps"),
+        ("a INT, A INT", {}, "there is a column 'a' already"),
+        ("a INT", {"into": "offset"}, "there is a column 'offset' already"),
+        ("_corrupt STRING", {}, "_corrupt is the column of values that cannot be decoded"),
+        ("a INT", {"mode": "strict"}, "mode: expected one of permissive, dropmalformed, failfast, not 'strict'"),
+        ("a INT", {"writer_schemas": [ORDER]}, "writer_schemas: these are for Avro"),
+        ('{"type": "record"}', {}, "this is no Avro schema"),
+        ("{", {}, "this is no Avro schema"),
+        ('"string"', {}, "expected an Avro record"),
+    ],
+)
+def test_mistakes_are_named(spark: SparkSession, schema: Any, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        decode(records(spark, [b""]), schema, **options)
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_frame_without_values_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(ConfigError, match="frame: expected a column 'value' among id"):
+        decode(spark.range(1), "a INT")
+
+
+def test_avro_is_decoded_by_one_function_in_spark(spark: SparkSession) -> None:
+    values = [avro(ORDER, {"item": f"tea {n}", "count": None if n % 2 else n}) for n in range(100)]
+    frame = decode(records(spark, values), ORDER)
+    assert rows_of(frame, "item", "count", "_corrupt") == [(f"tea {n}", None if n % 2 else n, None) for n in range(100)]
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert plan.count("decode_values(") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "spark_type", "found"),
+    [
+        ("boolean", True, "boolean", True),
+        ("int", -3, "int", -3),
+        ("long", 2**40, "bigint", 2**40),
+        ("float", 0.5, "float", 0.5),
+        ("double", 0.1, "double", 0.1),
+        ("bytes", b"\xff", "binary", b"\xff"),
+        ("string", "ü", "string", "ü"),
+        (["null", "long"], None, "bigint", None),
+        (["int", "long"], 7, "bigint", 7),
+        (["null", "float", "double"], 0.5, "double", 0.5),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "string", "B"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", "binary", b"ab"),
+        ({"type": "array", "items": ["null", "int"]}, [1, None], "array<int>", [1, None]),
+        ({"type": "map", "values": "long"}, {"a": 1}, "map<string,bigint>", [("a", 1)]),
+        ({**one_field("int"), "name": "Inner"}, {"x": 1}, "struct<x:int>", {"x": 1}),
+        ({"type": "int", "logicalType": "date"}, date(2013, 1, 1), "date", date(2013, 1, 1)),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            datetime(2013, 1, 1, 10, tzinfo=UTC),
+            "timestamp",
+            datetime(2013, 1, 1, 10, tzinfo=UTC),
+        ),
+        (
+            {"type": "array", "items": {"type": "long", "logicalType": "timestamp-micros"}},
+            [datetime(2013, 1, 1, tzinfo=UTC)],
+            "array<timestamp>",
+            [datetime(2013, 1, 1, tzinfo=UTC)],
+        ),
+        (
+            {"type": "long", "logicalType": "local-timestamp-micros"},
+            datetime(2013, 1, 1),
+            "timestamp_ntz",
+            datetime(2013, 1, 1),
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
+            Decimal("12.34"),
+            "decimal(6,2)",
+            Decimal("12.34"),
+        ),
+    ],
+    ids=str,
+)
+def test_types_of_avro(kind: Any, given: Any, spark_type: str, found: Any) -> None:
+    decoder = AvroDecoder(one_field(kind))
+    assert decoder.spark_type["x"].dataType.simpleString() == spark_type
+    decoded = decoder(pa.array([avro(one_field(kind), {"x": given})], pa.binary()))
+    assert decoded.to_pylist() == [{"x": found}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (["int", "string"], "schema: x is a union of int, string, which no column can be"),
+        ({"type": "array", "items": ["long", "boolean"]}, "x is a union of boolean, long"),
+        ({"type": "record", "name": "T", "fields": [{"name": "n", "type": ["null", "T"]}]}, "x.n is of type 'T'"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 40}, "x has decimals of 40 digits"),
+    ],
+)
+def test_types_that_no_column_has(kind: Any, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        AvroDecoder(one_field(kind))
+
+
+def test_named_types_may_be_used_again() -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [
+            {"name": "a", "type": {"type": "enum", "name": "E", "symbols": ["X", "Y"]}},
+            {"name": "b", "type": "E"},
+        ],
+    }
+    assert AvroDecoder(schema)(pa.array([avro(schema, {"a": "X", "b": "Y"})])).to_pylist() == [{"a": "X", "b": "Y"}]
+
+
+def test_malformed_avro_is_null_and_the_rest_is_read() -> None:
+    good = avro(ORDER, {"item": "tea", "count": 3})
+    values = [good, b"", good[:-1], good + b"\0", b"\x06\xff\xfe\xfd\0", b"\x80" * 12, None, good]
+    row = {"item": "tea", "count": 3}
+    assert AvroDecoder(ORDER)(pa.array(values, pa.binary())).to_pylist() == [row, *[None] * 6, row]
+
+
+def test_a_time_that_no_column_can_hold_is_malformed() -> None:
+    schema = one_field({"type": "long", "logicalType": "timestamp-millis"})
+    values = [avro(one_field("long"), {"x": number}) for number in (0, 2**62, 1000)]
+    found = AvroDecoder(schema)(pa.array(values)).to_pylist()
+    assert [row and row["x"].second for row in found] == [0, None, 1]
+
+
+def test_single_object_encoding_and_schemas_of_other_times() -> None:
+    first = {"type": "record", "name": "Order", "fields": [{"name": "item", "type": "string"}]}
+    default = {**ORDER, "fields": [ORDER["fields"][0], {"name": "count", "type": "int", "default": 1}]}
+    values = [
+        single_object(default, {"item": "tea", "count": 2}),
+        single_object(first, {"item": "coffee"}),
+        avro(default, {"item": "plain", "count": 3}),
+    ]
+    decoder = AvroDecoder(default, [first])
+    assert decoder(pa.array(values)).to_pylist() == [
+        {"item": "tea", "count": 2},
+        {"item": "coffee", "count": 1},
+        {"item": "plain", "count": 3},
+    ]
+    assert AvroDecoder(default)(pa.array(values)).to_pylist()[1] is None

@@ -1,0 +1,172 @@
+"""Filters: what is taken over and what Spark still applies leave together what the filters say, no more, no less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from dafka.spark.filters import Narrowing
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TOPICS = ["orders", "order", "trades", ""]
+ADDRESSES = ["A", "AB", "B"]
+Row = dict[str, Any]
+
+
+def at(milliseconds: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=milliseconds)
+
+
+ROWS: list[Row] = [
+    {"topic": topic, "partition": address, "offset": offset, "timestamp": at(10 * offset), "value": b"x"}
+    for topic in TOPICS
+    for address in ADDRESSES
+    for offset in range(12)
+]
+
+TESTS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: lambda cell, value: value is not None and cell == value,
+    EqualNullSafe: lambda cell, value: bool(cell == value),
+    GreaterThan: lambda cell, value: cell > value,
+    GreaterThanOrEqual: lambda cell, value: cell >= value,
+    LessThan: lambda cell, value: cell < value,
+    LessThanOrEqual: lambda cell, value: cell <= value,
+    In: lambda cell, value: cell in [each for each in value if each is not None],
+    StringStartsWith: lambda cell, value: cell.startswith(value),
+    StringEndsWith: lambda cell, value: cell.endswith(value),
+    StringContains: lambda cell, value: value in cell,
+}
+COMPARISONS = [EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual]
+
+
+def keeps(each: Filter, row: Row) -> bool:
+    if isinstance(each, Not):
+        return not keeps(each.child, row)
+    cell = row[each.attribute[0]]  # type: ignore[attr-defined]
+    if isinstance(each, (IsNull, IsNotNull)):
+        return (cell is None) == isinstance(each, IsNull)
+    return TESTS[type(each)](cell, each.value)  # type: ignore[attr-defined]
+
+
+def comparisons(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Filter]:
+    one = st.builds(lambda kind, value: kind((column,), value), st.sampled_from(COMPARISONS), values)
+    several = st.builds(lambda found: In((column,), tuple(found)), st.lists(st.none() | values, max_size=4))
+    return one | several
+
+
+NAMES = st.sampled_from([*TOPICS, *ADDRESSES, "ord", "nobody"])
+TEXT = st.builds(
+    lambda kind, column, value: kind((column,), value),
+    st.sampled_from([StringStartsWith, StringEndsWith, StringContains]),
+    st.sampled_from(["topic", "partition"]),
+    NAMES,
+)
+TIMES = st.builds(
+    lambda microseconds, hours: (EPOCH + timedelta(microseconds=microseconds)).astimezone(
+        timezone(timedelta(hours=hours))
+    ),
+    st.integers(-3, 120_003) | st.integers(0, 12).map(lambda offset: offset * 10_000),
+    st.integers(-12, 12),
+)
+PLAIN = st.one_of(
+    comparisons("topic", NAMES),
+    comparisons("partition", NAMES),
+    comparisons("offset", st.integers(-2, 13) | st.integers(-(2**63), 2**63 - 1)),
+    comparisons("timestamp", TIMES),
+    comparisons("value", st.binary(max_size=1)),
+    TEXT,
+    st.builds(
+        lambda kind, column: kind((column,)), st.sampled_from([IsNull, IsNotNull]), st.sampled_from(list(ROWS[0]))
+    ),
+)
+FILTERS = st.lists(PLAIN | PLAIN.map(Not), max_size=5)
+
+
+def read(narrowing: Narrowing) -> list[Row]:
+    """What the reader reads: whole partitions, a run of offsets, and a run of whole milliseconds."""
+    found = []
+    for row in ROWS:
+        start, end = narrowing.clip(0, 12)
+        milliseconds = (row["timestamp"] - EPOCH) // timedelta(milliseconds=1)
+        if (
+            narrowing.leaves((row["topic"], row["partition"]))
+            and start <= row["offset"] < end
+            and (narrowing.since_ms is None or milliseconds >= narrowing.since_ms)
+            and (narrowing.until_ms is None or milliseconds < narrowing.until_ms)
+        ):
+            found.append(row)
+    return found
+
+
+@given(FILTERS)
+def test_nothing_is_lost_and_nothing_is_left_over(filters: list[Filter]) -> None:
+    narrowing = Narrowing()
+    left = narrowing.take(filters)
+    assert all(any(each is one for one in filters) for each in left)
+    kept = [row for row in read(narrowing) if all(keeps(each, row) for each in left)]
+    assert kept == [row for row in ROWS if all(keeps(each, row) for each in filters)]
+
+
+@pytest.mark.parametrize(
+    ("each", "count"),
+    [
+        (EqualTo(("topic",), "orders"), 36),
+        (In(("partition",), ("A", None)), 48),
+        (StringStartsWith(("topic",), "ord"), 72),
+        (GreaterThan(("offset",), 9), 24),
+        (EqualTo(("timestamp",), at(50)), 12),
+        (EqualTo(("timestamp",), at(50) + timedelta(microseconds=1)), 0),
+        (GreaterThan(("timestamp",), at(50) - timedelta(microseconds=1)), 84),
+        (LessThanOrEqual(("timestamp",), at(50) + timedelta(microseconds=999)), 72),
+        (IsNotNull(("value",)), 144),
+    ],
+)
+def test_what_is_taken_over_is_not_read(each: Filter, count: int) -> None:
+    narrowing = Narrowing()
+    assert narrowing.take([each]) == []
+    assert len(read(narrowing)) == count
+
+
+def test_offsets_in_a_list_are_read_from_the_first_to_the_last() -> None:
+    narrowing = Narrowing()
+    each = In(("offset",), (3, 7))
+    assert narrowing.take([each]) == [each]
+    assert narrowing.clip(0, 12) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        Not(EqualTo(("topic",), "orders")),
+        EqualTo(("topic", "x"), "orders"),
+        EqualTo(("other",), "orders"),
+        IsNotNull(("other",)),
+        EqualTo(("timestamp",), datetime(2026, 1, 1)),
+        EqualTo(("offset",), None),
+    ],
+)
+def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
+    narrowing = Narrowing()
+    assert narrowing.take([each]) == [each]
+    assert len(read(narrowing)) == len(ROWS)

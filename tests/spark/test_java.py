@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dafka.errors import ConfigError
+from dafka.spark.java import INSTALLERS, check_java
+
+NEEDED = "Spark needs Java 17 or newer"
+
+
+def make_java(folder: Path, script: str) -> Path:
+    """A program called java, in `bin`, that answers as the script says; gives the folder above."""
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return folder
+
+
+def answer(version: str) -> str:
+    return (
+        f"""echo 'Picked up JAVA_TOOL_OPTIONS: -Dversion="3"' >&2; echo 'openjdk version "{version}" 2025-04-15' >&2"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("17", 17), ("17.0.15", 17), ("21.0.3+9-LTS", 21), ("26-ea", 26), ("100.1", 100)]
+)
+def test_java_is_recognised(version: str, major: int, tmp_path: Path) -> None:
+    home = make_java(tmp_path, f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
+    assert check_java({"JAVA_HOME": str(home)}) == major
+    assert check_java({"PATH": f"{tmp_path}/none:{home}/bin"}) == major
+
+
+@pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("11.0.22", 11), ("16", 16)])
+def test_an_old_java_is_refused_with_what_to_install(version: str, major: int, tmp_path: Path) -> None:
+    home = make_java(tmp_path, f"echo 'java version \"{version}\"' >&2")
+    with pytest.raises(ConfigError, match=f"JAVA_HOME, {home}, is Java {major}, and {NEEDED}: install it"):
+        check_java({"JAVA_HOME": str(home)})
+    with pytest.raises(ConfigError, match=f"^{home}/bin/java is Java {major}, and {NEEDED}"):
+        check_java({"PATH": f"{home}/bin"})
+
+
+def test_java_home_goes_before_path(tmp_path: Path) -> None:
+    old, new = make_java(tmp_path / "old", answer("11")), make_java(tmp_path / "new", "echo 'v version \"21\"'")
+    assert check_java({"JAVA_HOME": str(new), "PATH": f"{old}/bin"}) == 21
+
+
+def test_without_java_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"there is no java on PATH, JAVA_HOME is not set, and {NEEDED}"):
+        check_java({"PATH": str(tmp_path)})
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"JAVA_HOME is {tmp_path}, where there is no bin/java, and {NEEDED}"):
+        check_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize("script", ["echo no runtime >&2; exit 1", "echo hello", "echo 'version \"17\"'; exit 3"])
+def test_what_is_no_java_is_refused(script: str, tmp_path: Path) -> None:
+    home = make_java(tmp_path, script)
+    with pytest.raises(ConfigError, match=f"does not say which Java it is, and {NEEDED}"):
+        check_java({"JAVA_HOME": str(home)})
+
+
+def test_what_does_not_run_is_refused(tmp_path: Path) -> None:
+    home = make_java(tmp_path, "")
+    (home / "bin" / "java").write_bytes(b"\x7fELF")
+    with pytest.raises(ConfigError, match="does not run"):
+        check_java({"JAVA_HOME": str(home)})
+
+
+@pytest.mark.parametrize("program", INSTALLERS)
+def test_the_advice_is_for_this_system(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / program).write_text("#!/bin/sh\n")
+    (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        check_java({})
+    assert INSTALLERS[program] in str(caught.value)
+
+
+def test_the_check_by_itself_is_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dafka.spark.java"]
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    done = subprocess.run(
+        command, env={**environment, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("Error: there is no java on PATH")
+    home = make_java(tmp_path, "echo 'version \"17.0.1\"'")
+    done = subprocess.run(
+        command, env={**environment, "JAVA_HOME": str(home)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,0 +1,180 @@
+"""What a path names: stores, whatever form it has, and one clear sentence where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from store_helpers import A, batch, fill
+
+from dafka.errors import ConfigError, StorageError
+from dafka.spark.options import Options
+from dafka.spark.paths import PATH_OPTIONS, StoreFinder
+
+THIRD_PARTY = Path(__file__).parents[1] / "storage/third_party/dafka_pickle.py"
+
+
+def finder(*paths: object) -> StoreFinder:
+    given = {"path": str(paths[0])} if len(paths) == 1 else {"paths": json.dumps([str(path) for path in paths])}
+    return StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
+
+
+def find(*paths: object) -> list[str]:
+    return finder(*paths).find()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Path:
+    """A folder with two stores, and things that are none."""
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    fill(f"sqlite:{folder}/a.db", batch("orders", A, 0, 1))
+    fill(f"filelog:{folder}/log", batch("orders", A, 0, 1))
+    (folder / "notes.txt").write_text("not a store")
+    (folder / "empty.db").touch()
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    with sqlite3.connect(folder / "foreign.db") as connection:
+        connection.execute("CREATE TABLE records (id)")
+    connection.close()
+    return folder
+
+
+def test_one_store_of_either_kind(stores: Path) -> None:
+    assert find(stores / "a.db") == [f"sqlite:{stores}/a.db"]
+    assert find(stores / "log") == find(f"{stores}/log/") == [f"filelog:{stores}/log"]
+
+
+def test_a_folder_gives_its_stores_and_nothing_else(stores: Path) -> None:
+    both = [f"sqlite:{stores}/a.db", f"filelog:{stores}/log"]
+    assert find(stores) == find(f"{stores}/") == both
+
+
+def test_a_pattern_gives_the_stores_that_it_matches(stores: Path) -> None:
+    assert find(f"{stores}/*.db") == find(f"{stores.parent}/**/?.db") == [f"sqlite:{stores}/a.db"]
+
+
+def test_a_list_gives_each_store_once(stores: Path) -> None:
+    assert find(stores / "log", stores, stores / "a.db") == [f"filelog:{stores}/log", f"sqlite:{stores}/a.db"]
+
+
+def test_urls_of_files_and_of_storages(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spaced = stores / "a b.db"
+    fill(f"sqlite:{spaced}", batch("orders", A, 0, 1))
+    assert find(spaced.as_uri()) == find(f"file:{spaced}") == find(f"file://localhost{spaced}") == [f"sqlite:{spaced}"]
+    monkeypatch.chdir(stores)
+    assert find("sqlite:a.db") == find("a.db") == [f"sqlite:{stores}/a.db"]
+    assert find("filelog:log") == [f"filelog:{stores}/log"]
+
+
+def test_the_home_folder(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(stores))
+    assert find("~/a.db") == find("sqlite:~/a.db") == [f"sqlite:{stores}/a.db"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a,b.db", "a:b.db", "50%.db", "a#b;c.db", "[1].db", "naïve.db", "a'b\".db", os.fsdecode(b"\xff.db")]
+)
+def test_a_store_of_an_odd_name(tmp_path: Path, name: str) -> None:
+    fill(f"sqlite:{tmp_path / name}", batch("orders", A, 0, 1))
+    assert find(tmp_path / name) == find(tmp_path) == [f"sqlite:{tmp_path / name}"]
+
+
+def test_a_question_mark_cannot_be_named(stores: Path) -> None:
+    (stores / "a.db").rename(stores / "a?.db")
+    with pytest.raises(StorageError, match=r"a\?\.db: a store whose path holds a question mark"):
+        find(stores / "a?.db")
+
+
+def test_an_installed_plugin_is_known_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tmp_path / "site/dafka_pickle-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    shutil.copy(THIRD_PARTY, tmp_path / "site")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: dafka-pickle\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[dafka.storage]\npickle = dafka_pickle:open_pickle\n")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert find("pickle:/anywhere?option=1") == ["pickle:/anywhere?option=1"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("{}/nothing", "path {0}/nothing: there is nothing at {0}/nothing"),
+        ("{}/a.db,{}/b.db", "several paths stand in a list"),
+        ("{}/notes.txt", "path {0}/notes.txt: this is no dafka store"),
+        ("{}/foreign.db", "path {0}/foreign.db: this is no dafka store"),
+        ("{}/empty.db", "path {0}/empty.db: this is no dafka store"),
+        ("{}/pipe", "path {0}/pipe: this is no dafka store"),
+        ("{}/folder", "path {0}/folder: there is no dafka store among the 0 files and folders here"),
+        ("{}/n*", "path {0}/n*: there is no dafka store among the 1 files and folders here"),
+        ("{}/x*", "path {0}/x*: there is no dafka store among the 0 files and folders here"),
+        ("memory:x", "path memory:x: a storage in another process's memory cannot be read"),
+        ("hdfs://host/a.db", "path hdfs://host/a.db: there is no storage 'hdfs'; installed are filelog, sqlite"),
+        ("{}/a\0b", "holds a zero octet"),
+        ("sqlite:a.db?synchronous=OFF", "sqlite:a.db is only read, so ?synchronous=OFF means nothing here"),
+    ],
+)
+def test_where_no_store_is(stores: Path, path: str, sentence: str) -> None:
+    with pytest.raises((StorageError, ConfigError)) as caught:
+        find(path.format(stores, stores))
+    assert sentence.format(stores) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "option path: expected a store"),
+        ({"path": ""}, "option path: expected a store"),
+        ({"paths": "[]"}, "option path: expected a store"),
+        ({"paths": '[""]'}, "option path: expected a store"),
+        ({"paths": "a.db"}, "option paths: expected a JSON list of paths, not 'a.db'"),
+        ({"paths": "[1]"}, "option paths: expected a JSON list of paths, not '[1]'"),
+    ],
+)
+def test_where_no_path_is(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
+    assert sentence in str(caught.value)
+
+
+def test_what_comes_and_goes_is_seen(stores: Path) -> None:
+    found = finder(stores)
+    first = found.find()
+    fill(f"sqlite:{stores}/empty.db", batch("orders", A, 0, 1))
+    assert found.find() == sorted([*first, f"sqlite:{stores}/empty.db"], key=lambda url: url.partition(":")[2])
+    (stores / "a.db").write_bytes(b"")
+    (stores / "empty.db").unlink()
+    shutil.rmtree(stores / "log")
+    fill(f"sqlite:{stores}/new.db", batch("orders", A, 0, 1))
+    (stores / "new.db").replace(stores / "notes.txt")
+    assert found.find() == [f"sqlite:{stores}/a.db", f"sqlite:{stores}/notes.txt"]  # a store's file stays its own
+
+
+def test_what_has_not_changed_is_not_looked_into_again(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = finder(stores)
+    first = found.find()
+    monkeypatch.setattr("dafka.spark.paths.connect", None)
+    assert found.find() == first
+
+
+def test_side_files_of_an_open_store_are_left_alone(stores: Path) -> None:
+    """Opening and closing `-shm` as a database would take back the locks that this process has on it."""
+    with sqlite3.connect(stores / "a.db") as connection:
+        connection.execute("SELECT * FROM records").fetchone()
+        names = {path.name for path in stores.iterdir()}
+        assert {"a.db-wal", "a.db-shm"} <= names
+        before = lock_count(stores / "a.db-shm")
+        assert before
+        find(stores)
+        assert lock_count(stores / "a.db-shm") == before
+    connection.close()
+
+
+def lock_count(path: Path) -> int:
+    inode = path.stat().st_ino
+    locks = Path("/proc/locks").read_text().splitlines()
+    return sum(f":{inode} " in line and f" {os.getpid()} " in line for line in locks)

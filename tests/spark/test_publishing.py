@@ -1,0 +1,258 @@
+"""What a task does, without Spark around it: real nodes, real stores, attempts that end in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import trio
+from role_helpers import DEADLINE_S, contents, wait_until
+from store_process import read_store
+
+from dafka import Config, Store, open_producer, serve_store
+from dafka.errors import DiscoveryError, StorageSequenceError
+from dafka.records import Partition
+from dafka.spark import publishing
+from dafka.spark.asking import UnansweredError
+from dafka.spark.comparing import InputChangedError
+from dafka.spark.publishing import Published, PublishingError, make_address, publish
+from dafka.spark.rows import RowError, Rows
+from dafka.storage import open_storage
+from dafka.testing import Cluster, open_cluster
+
+ONE_TOPIC = Rows(0, None, "t")
+TASK = ("test", 0)
+PARTITION = Partition("t", make_address(*TASK, "t"))
+
+
+def rows(values: Sequence[bytes | None], size: int = 100) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(values), size):
+        yield pa.record_batch([pa.array(values[start : start + size], pa.binary())], ["value"])
+
+
+@asynccontextmanager
+async def one_store(path: Path) -> AsyncIterator[Cluster]:
+    async with open_cluster(storage=f"sqlite:{path}") as cluster:
+        yield cluster
+
+
+async def publish_part(config: Config, values: Sequence[bytes], stored: Callable[[], bool]) -> None:
+    """An attempt that dies when this much is stored."""
+    gate = trio.Event()
+
+    def halting() -> Iterator[pa.RecordBatch]:
+        yield from rows(values)
+        trio.from_thread.run(gate.wait)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(publish, halting(), ONE_TOPIC, config, TASK)
+        await wait_until(stored)
+        nursery.cancel_scope.cancel()
+
+
+async def test_rows_are_stored_when_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with one_store(path) as cluster:
+        done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
+        assert await read_store(path) == {PARTITION: contents(0, 1000)}
+    assert done == Published(1000, 1, 0)
+
+
+async def test_no_rows_need_no_cluster() -> None:
+    assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == Published()
+
+
+async def test_another_attempt_after_success_publishes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with one_store(path) as cluster:
+        await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
+        done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
+        assert await read_store(path) == {PARTITION: contents(0, 1000)}
+    assert done == Published(1000, 1, 1000)
+
+
+async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    async with one_store(path) as cluster:
+        store = cluster.store
+        assert store is not None
+        await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
+        done = await publish(rows(contents(0, 1000), 70), ONE_TOPIC, cluster.config, TASK)
+        assert await read_store(path) == {PARTITION: contents(0, 1000)}
+    assert done == Published(1000, 1, 300)
+
+
+async def test_another_attempt_in_the_libdafka_dialect_whose_acks_name_no_store(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    config = Config().override("node", wire="libdafka")
+    async with open_cluster(config, storage=f"sqlite:{path}") as cluster:
+        assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).found == 0
+        assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).found == 300
+        assert await read_store(path) == {PARTITION: contents(0, 500)}
+
+
+async def test_rows_in_another_order_are_published_once_each(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    values = [*contents(0, 500), b"twice", b"twice", b"thrice", b"thrice", b"thrice"]
+    async with one_store(path) as cluster:
+        store = cluster.store
+        assert store is not None
+        first = [*values[100:200], b"twice", b"thrice", b"thrice"]
+        await publish_part(cluster.config, first, lambda: store.statistics().records_stored == len(first))
+        await publish(rows(values[::-1]), ONE_TOPIC, cluster.config, TASK)
+        held = await read_store(path)
+    assert held[PARTITION][: len(first)] == first
+    assert sorted(held[PARTITION]) == sorted(values)
+
+
+@pytest.mark.parametrize("again", [contents(0, 200), [*contents(0, 100), b"x", *contents(101, 400)]])
+async def test_other_rows_than_before_are_an_error(tmp_path: Path, again: list[bytes]) -> None:
+    async with one_store(tmp_path / "s.db") as cluster:
+        await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
+        with pytest.raises(
+            InputChangedError, match=r"topic t: an earlier attempt .* has published 300 .* deterministic"
+        ):
+            await publish(rows(again), ONE_TOPIC, cluster.config, TASK)
+
+
+async def test_two_stores_of_which_one_has_less(tmp_path: Path) -> None:
+    near, far = tmp_path / "near.db", tmp_path / "far.db"
+    async with one_store(near) as cluster:
+        store = cluster.store
+        assert store is not None
+        async with trio.open_nursery() as nursery:
+            late = cluster.config.override("store", storage=f"sqlite:{far}")
+            await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
+            await nursery.start(serve_store, late)
+            config = cluster.config.override("producer", min_stores=2)
+            done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
+            assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
+            nursery.cancel_scope.cancel()
+    assert done.found == 300
+
+
+async def test_each_topic_is_a_partition_and_few_producers_serve_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "PRODUCERS_MAX", 2)
+    path = tmp_path / "s.db"
+    topics = ["a", "b", "c", "d", "e"]
+    names = [topics[number * 7 % 5] for number in range(600)]
+    columns = {"topic": pa.array(names), "value": pa.array([b"%d" % number for number in range(600)])}
+    whole = pa.record_batch(columns)
+    async with one_store(path) as cluster:
+        batches = iter([whole.slice(0, 300), whole.slice(300)])
+        done = await publish(batches, Rows(1, 0, ""), cluster.config, TASK)
+        held = await read_store(path)
+    assert done == Published(600, 5, 0)
+    for topic in topics:
+        expected = [b"%d" % number for number, name in enumerate(names) if name == topic]
+        assert held[Partition(topic, make_address(*TASK, topic))] == expected
+
+
+async def test_retention_that_dropped_the_beginning_does_not_stop_another_attempt(tmp_path: Path) -> None:
+    async with one_store(path := tmp_path / "s.db") as cluster:
+        await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)
+    async with open_trimmed(path, 450) as cluster:
+        done = await publish(rows(contents(0, 600)), ONE_TOPIC, cluster.config, TASK)
+        assert await read_store(path) == {PARTITION: contents(450, 600)}
+    assert done == Published(600, 1, 500)
+
+
+@asynccontextmanager
+async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
+    async with open_storage(f"sqlite:{path}") as storage:
+        await storage.trim(PARTITION, earliest)
+    async with one_store(path) as cluster:
+        yield cluster
+
+
+async def test_without_a_store_one_sentence_names_the_options() -> None:
+    async with open_cluster(storage=None) as cluster:
+        config = cluster.config.override("producer", close_timeout_ms=300)
+        with pytest.raises(UnansweredError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
+            await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
+
+
+async def test_without_a_tower_one_sentence_names_the_option() -> None:
+    config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
+    config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
+    with pytest.raises(DiscoveryError, match=r"no tower answers at tcp://127.0.0.1:9 .* option towers"):
+        await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
+
+
+async def test_a_store_that_stops_answering_is_an_error() -> None:
+    stopping = trio.CancelScope()
+    started: list[Store] = []
+
+    async def run_store(config: Config, task_status: trio.TaskStatus[None]) -> None:
+        with stopping:
+            async with trio.open_nursery() as nursery:
+                started.append(await nursery.start(serve_store, config))
+                task_status.started()
+
+    async def stop_when_stored() -> None:
+        await wait_until(lambda: started[0].statistics().records_stored == 100)
+        stopping.cancel()
+
+    def dying() -> Iterator[pa.RecordBatch]:
+        yield from rows(contents(0, 100))
+        trio.from_thread.run(stop_when_stored)
+        yield from rows(contents(100, 5000))
+
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        config = cluster.config.override("producer", close_timeout_ms=2000, unacknowledged_records_max=100)
+        await nursery.start(run_store, config.override("store", storage="memory:"))
+        with pytest.raises(
+            PublishingError, match=r"topic t: .* not acknowledged by a store .* minStores or ackTimeout"
+        ):
+            await publish(dying(), ONE_TOPIC, config, TASK)
+
+
+async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
+    async with (
+        one_store(tmp_path / "s.db") as cluster,
+        open_producer("t", cluster.config, address=PARTITION.address) as twin,
+        trio.open_nursery() as nursery,
+    ):
+        await twin.send_many(contents(0, 300))
+        await twin.wait_stored()
+
+        async def go_on() -> None:
+            while True:
+                await twin.send(b"more")
+                await trio.sleep(0.2)
+
+        nursery.start_soon(go_on)
+        config = cluster.config.override("producer", close_timeout_ms=3000)
+        with pytest.raises(UnansweredError, match=r"another attempt of it. Set spark.speculation to false"):
+            await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_living_attempt_that_is_overtaken_fails(tmp_path: Path) -> None:
+    async with (
+        one_store(tmp_path / "s.db") as cluster,
+        open_producer("t", cluster.config, address=PARTITION.address) as twin,
+    ):
+        await twin.wait_settled()
+        await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
+
+        async def go_on() -> None:
+            while True:
+                await twin.send(b"x")
+                await trio.sleep(0.01)
+
+        with trio.fail_after(DEADLINE_S), pytest.raises(StorageSequenceError, match="another one publishes the same"):
+            await go_on()
+
+
+async def test_null_values_and_topics_are_refused() -> None:
+    with pytest.raises(RowError, match="column value: a row is null"):
+        list(ONE_TOPIC.by_topic(next(rows([b"1", None]))))
+    batch = pa.record_batch({"topic": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})
+    with pytest.raises(RowError, match="column topic: a row is null"):
+        list(Rows(1, 0, "").by_topic(batch))

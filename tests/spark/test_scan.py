@@ -1,0 +1,307 @@
+"""Reading tasks: the driver's way and the storage's give the same, and say the same of what is wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from unittest.mock import Mock, patch
+
+import adbc_driver_sqlite.dbapi
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import TIME, A, B, batch, content, fill, trim
+
+from dafka.errors import StorageError
+from dafka.records import Partition
+from dafka.spark import scan as module
+from dafka.spark.planning import Range, StoreTask
+from dafka.spark.scan import scan
+from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, printable
+from dafka.storage import open_storage
+
+PARTITION = Partition("orders", A)
+
+
+@pytest.fixture(params=["sqlite", "filelog"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All must be read by the driver."""
+    monkeypatch.setattr(module, "_scan_storage", None)
+
+
+def task(url: str, start: int, end: int, partition: Partition = PARTITION, record_bytes: int = 100) -> StoreTask:
+    return StoreTask([Range(url, partition, start, end, record_bytes)])
+
+
+def batches(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: bool = True) -> Iterator[pa.RecordBatch]:
+    for each in scan(of, columns, fail_on_data_loss=fail):
+        each.validate(full=True)
+        assert each.schema.equals(arrow_schema(columns))
+        yield each
+
+
+def read(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: bool = True) -> pa.Table:
+    return pa.Table.from_batches(batches(of, columns, fail=fail), arrow_schema(columns)).combine_chunks()
+
+
+def by_storage(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: bool = True) -> pa.Table:
+    with patch.object(module, "RECORD_BYTES_MAX", -1):
+        return read(of, columns, fail=fail)
+
+
+def expected(start: int, end: int, contents: Sequence[bytes] | None = None) -> list[dict[str, object]]:
+    times = pa.array([(TIME + sequence) * 1000 for sequence in range(start, end)]).cast(ARROW_TYPES["timestamp"])
+    values = contents or [content("orders", A, sequence) for sequence in range(start, end)]
+    return [
+        {"topic": "orders", "partition": A, "offset": sequence, "timestamp": time, "value": value}
+        for sequence, time, value in zip(range(start, end), times.to_pylist(), values, strict=True)
+    ]
+
+
+def test_every_column_as_it_was_stored(tmp_path: Path, scheme: str) -> None:
+    url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 500), batch("orders", B, 0, 5))
+    assert read(task(url, 0, 500)).to_pylist() == expected(0, 500)
+    assert read(task(url, 17, 333)).to_pylist() == expected(17, 333)
+    assert read(task(url, 499, 500)).to_pylist() == expected(499, 500)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@given(st.lists(st.binary(max_size=5) | st.integers(0, 3000).map(bytes), min_size=1, max_size=80), st.data())
+def test_both_ways_give_the_same(
+    tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], data: st.DataObject
+) -> None:
+    url = fill(
+        f"sqlite:{tmp_path_factory.mktemp('scan')}/store", batch("orders", A, 3, 3 + len(contents), contents=contents)
+    )
+    start = data.draw(st.integers(3, 2 + len(contents)))
+    end = data.draw(st.integers(start + 1, 3 + len(contents)))
+    columns = data.draw(st.lists(st.sampled_from(COLUMNS.names), min_size=1, unique=True))
+    of = task(url, start, end)
+    rows = [{name: row[name] for name in columns} for row in expected(start, end, contents[start - 3 : end - 3])]
+    with patch.object(module, "WINDOW_RECORDS", data.draw(st.sampled_from([1, 7, 10_000]))):
+        with patch.object(module, "_scan_storage", None):
+            by_driver = read(of, columns)
+        assert by_driver.to_pylist() == rows
+        with patch.object(module, "WINDOW_BYTES_MAX", 2000):
+            mixed = read(of, columns)
+    assert mixed.equals(by_driver)
+    assert by_storage(of, columns).equals(by_driver)
+
+
+@pytest.mark.usefixtures("no_storage")
+@pytest.mark.parametrize(
+    "partition",
+    [
+        Partition("it's; DROP TABLE records --\"", "\t\\x41"),
+        Partition("naïve/..", "A B"),
+        Partition(b"caf\xe9\x01".decode("utf-8", "surrogateescape"), b"\xff".decode("utf-8", "surrogateescape")),
+        Partition("", ""),
+        Partition("a\0b", "\0"),
+    ],
+)
+def test_names_of_any_octets(tmp_path: Path, partition: Partition) -> None:
+    url = fill(f"sqlite:{tmp_path}/store", batch(partition.topic, partition.address, 0, 40))
+    of = task(url, 0, 40, partition)
+    found = read(of)
+    assert found["value"].to_pylist() == [content(partition.topic, partition.address, number) for number in range(40)]
+    assert set(found["topic"].to_pylist()) == {printable(partition.topic)}
+    assert set(found["partition"].to_pylist()) == {printable(partition.address)}
+
+
+@pytest.mark.usefixtures("no_storage")
+@pytest.mark.parametrize("name", ["a b.db", "50%41.db", "a#b.db", "a&b=c.db"])
+def test_the_driver_opens_files_of_odd_names(tmp_path: Path, name: str) -> None:
+    url = fill(f"sqlite:{tmp_path}/{name}", batch("orders", A, 0, 40))
+    assert read(task(url, 0, 40)).to_pylist() == expected(0, 40)
+
+
+def test_several_ranges_of_several_stores(tmp_path: Path) -> None:
+    one = fill(f"sqlite:{tmp_path}/one", batch("orders", A, 0, 50), batch("orders", B, 0, 50))
+    log = fill(f"filelog:{tmp_path}/log", batch("orders", A, 50, 90))
+    of = StoreTask(
+        [
+            Range(one, PARTITION, 10, 50, 20),
+            Range(log, PARTITION, 50, 90, 20),
+            Range(one, Partition("orders", B), 0, 50, 20),
+            Range(one, PARTITION, 0, 10, module.RECORD_BYTES_MAX + 1),
+            Range(one, PARTITION, 10, 11, 20),
+        ]
+    )
+    assert read(of, ["offset"])["offset"].to_pylist() == [*range(10, 90), *range(50), *range(11)]
+
+
+def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> None:
+    """Opening a store of thousands of partitions for each of them would take for ever."""
+    addresses = [f"{number:032X}" for number in range(30)]
+    url = fill(f"{scheme}:{tmp_path}/store", *(batch("orders", address, 0, 2) for address in addresses))
+    with (
+        patch.object(module, "open_storage", Mock(side_effect=open_storage)) as storages,
+        patch("adbc_driver_sqlite.dbapi.connect", Mock(side_effect=adbc_driver_sqlite.dbapi.connect)) as drivers,
+    ):
+        found = read(StoreTask([Range(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
+    assert found.num_rows == 60
+    assert storages.call_count + drivers.call_count == 1
+
+
+def test_large_records_go_one_by_one(tmp_path: Path, scheme: str) -> None:
+    contents = [bytes([number]) * size for number, size in enumerate([3_000_000, 0, 1, 2_000_000, 5, 4_000_000])]
+    url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 6, contents=contents))
+    of = task(url, 0, 6, record_bytes=1_500_000)
+    assert read(of).to_pylist() == expected(0, 6, contents)
+    assert max(each.num_rows for each in batches(of)) < 6
+
+
+@pytest.mark.parametrize("record_bytes", [100, 20_000])
+def test_memory_does_not_grow_with_the_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_bytes: int
+) -> None:
+    """Few records in a window where they are large, and never many windows at once."""
+    monkeypatch.setattr(module, "WINDOW_BYTES_MAX", 2**20)
+    monkeypatch.setattr(module, "WINDOW_RECORDS", 2000)
+    contents = [bytes(record_bytes)] * (16 * 2**20 // record_bytes)
+    end = len(contents)
+    url = fill(f"sqlite:{tmp_path}/store", batch("orders", A, 0, end, contents=contents))
+    monkeypatch.setattr(module, "_scan_storage", None)
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        sizes = []
+        for each in batches(task(url, 0, end, record_bytes=record_bytes)):
+            sizes.append(each.nbytes)
+            assert pa.total_allocated_bytes() - before < 6 * 2**20
+        assert tracemalloc.get_traced_memory()[1] < 2 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert sum(sizes) > 16 * 2**20 * 0.99
+    assert max(sizes) < 1.3 * 2**20
+
+
+def damage(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM records WHERE sequence BETWEEN 40 AND 44",
+        "UPDATE records SET content = 'text' WHERE sequence BETWEEN 40 AND 44",
+        "UPDATE records SET content = 1.5 WHERE sequence BETWEEN 40 AND 44",
+        "UPDATE records SET stored_at = 'never' WHERE sequence BETWEEN 40 AND 44",
+        "UPDATE records SET stored_at = x'00' WHERE sequence BETWEEN 40 AND 44",
+    ],
+)
+def test_rows_that_are_damaged(tmp_path: Path, statement: str) -> None:
+    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
+    damage(tmp_path / "store.db", statement)
+    with pytest.raises(StorageError) as caught:
+        read(task(url, 0, 100))
+    assert f"orders/{A}: sequences 40 to 44 are damaged" in str(caught.value)
+    assert str(caught.value).endswith("; with failOnDataLoss=false they are left out")
+    assert read(task(url, 0, 100), fail=False).to_pylist() == expected(0, 40) + expected(45, 100)
+
+
+def test_pages_that_are_damaged(tmp_path: Path) -> None:
+    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 3000, contents=[bytes(500)] * 3000))
+    path = tmp_path / "store.db"
+    damage(path, "PRAGMA user_version = 2")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+    octets = bytearray(path.read_bytes())
+    middle = len(octets) // page_bytes // 2 * page_bytes
+    octets[middle : middle + page_bytes] = b"\xa5" * page_bytes
+    path.write_bytes(octets)
+    with pytest.raises(StorageError, match=r"damaged: .*with failOnDataLoss=false they are left out"):
+        read(task(url, 0, 3000))
+    found = read(task(url, 0, 3000), ["offset"], fail=False)["offset"].to_pylist()
+    assert found == sorted(set(found))
+    assert 3000 - 2 * page_bytes // 500 < len(found) < 3000
+    assert (found[0], found[-1]) == (0, 2999)
+
+
+def test_entries_of_a_file_log_that_are_damaged(tmp_path: Path) -> None:
+    runs = [batch("orders", A, start, start + 20) for start in range(0, 200, 20)]
+    url = fill(f"filelog:{tmp_path}/log", *runs)
+    (segment,) = (tmp_path / "log/topics").rglob("*.log")
+    octets = bytearray(segment.read_bytes())
+    place = octets.index(content("orders", A, 105))
+    octets[place] ^= 1
+    segment.write_bytes(octets)
+    with pytest.raises(StorageError, match="with failOnDataLoss=false they are left out"):
+        read(task(url, 0, 200))
+    found = read(task(url, 0, 200), ["offset"], fail=False)["offset"].to_pylist()
+    assert 105 not in found
+    assert set(range(100)) | set(range(120, 200)) <= set(found)
+    assert all(before < after for before, after in pairwise(found))
+
+
+def test_what_is_trimmed_while_it_is_read(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW_RECORDS", 30)
+    contents = [bytes(60_000)] * 120
+    url = fill(
+        f"{scheme}:{tmp_path}/store?segment_bytes=100000" if scheme == "filelog" else f"sqlite:{tmp_path}/store",
+        *(batch("orders", A, start, start + 10, contents=contents[start : start + 10]) for start in range(0, 120, 10)),
+    )
+    url = url.partition("?")[0]
+    with pytest.raises(StorageError, match=rf"^orders/{A}: records \d+ to 89 are not all held by the stores"):
+        trim_after_first(url, fail=True)
+    url = fill(
+        f"{scheme}:{tmp_path}/again",
+        *(batch("orders", A, start, start + 10, contents=contents[start : start + 10]) for start in range(0, 120, 10)),
+    )
+    found = trim_after_first(url, fail=False)
+    first = found.index(90)
+    assert found[:first] == list(range(first))
+    assert first < 90
+    assert found[first:] == list(range(90, 120))
+
+
+def trim_after_first(url: str, *, fail: bool) -> list[int]:
+    found: list[int] = []
+    reading = batches(task(url, 0, 120, record_bytes=60_000), ["offset", "value"], fail=fail)
+    found += next(reading)["offset"].to_pylist()
+    trim(url, {PARTITION: 90})
+    for each in reading:
+        found += each["offset"].to_pylist()
+    return found
+
+
+def test_a_store_can_empty_its_log_while_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two windows no transaction is open, so the store's log goes back to nothing."""
+    monkeypatch.setattr(module, "WINDOW_RECORDS", 30)
+    monkeypatch.setattr(module, "_scan_storage", None)
+    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as writer:
+        reading = batches(task(url, 0, 100))
+        next(reading)
+        writer.execute("UPDATE node SET address = address")
+        assert writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0
+        assert sum(each.num_rows for each in reading) == 70
+
+
+def test_a_store_that_no_longer_holds_it(tmp_path: Path, scheme: str) -> None:
+    url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 10))
+    for partition in (PARTITION, Partition("orders", B)):
+        with pytest.raises(StorageError, match=f"store no longer holds {partition} up to offset 19"):
+            read(task(url, 0, 20, partition), fail=False)
+    with pytest.raises(StorageError, match="gone"):
+        read(task(f"{scheme}:{tmp_path}/gone", 0, 20))
+
+
+def test_a_time_that_no_timestamp_can_hold(tmp_path: Path) -> None:
+    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 50))
+    damage(tmp_path / "store.db", f"UPDATE records SET stored_at = {2**62} WHERE sequence = 40")
+    with pytest.raises(StorageError, match=f"^orders/{A}: what is at 0 fits no column: "):
+        read(task(url, 0, 50))
+    assert read(task(url, 0, 50), ["value"]).num_rows == 50

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cli_harness
+import pytest
+from cli_harness import Dafka, open_terminal
+from click.testing import CliRunner
+from store_helpers import A, batch, fill
+
+from dafka.cli import main
+from dafka.errors import ConfigError, DiscoveryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+command = import_module("dafka.cli.spark")  # the package's own `spark` is the command
+START_S = 100.0
+SMALL = ("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=512m")
+WARNING_OF_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector"
+
+SCRIPT = """
+import sys
+from pyspark.sql.functions import udf
+
+print(sys.argv[1:], dafka.__name__, spark.sql("SELECT * FROM orders").count(), flush=True)
+
+@udf("int")
+def fail(number):
+    return 1 // 0
+
+try:
+    spark.range(1).select(fail("id")).collect()
+except Exception as error:
+    print(type(error).__name__, flush=True)
+dafka.spark.read(spark, "orders.db", topic="order").show()
+"""
+
+
+def run(
+    *arguments: str, folder: Path, environment: dict[str, str] | None = None, text: str = ""
+) -> tuple[int, str, list[str]]:
+    """Exit status, output, and the lines on standard error that are not Java's first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dafka", "spark", *arguments],
+        env={**os.environ, **(environment or {})},
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if line != WARNING_OF_JAVA]
+
+
+def run_script(spark: SparkSession, script: Path, text: str) -> int:
+    script.write_text(text)
+    status: int = command._run_script(spark, [str(script), "--flag"])
+    return status
+
+
+@pytest.fixture
+def arguments_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+def test_a_script_in_a_process_of_its_own(java: None, tmp_path: Path) -> None:
+    fill(f"sqlite:{tmp_path}/orders.db", batch("orders", A, 0, 3))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    status, output, errors = run(*SMALL, "--views", "orders.db", "script.py", "--count", "3", folder=tmp_path)
+    assert output.splitlines() == ["['--count', '3'] dafka 3", "PythonException"]
+    assert (status, errors[0]) == (2, "view orders: topic orders of orders.db")
+    assert errors[-1].startswith("Error: option subscribe: no store has a topic 'order'; they hold 'orders'")
+    between = "\n".join(errors[1:-1])
+    assert "ZeroDivisionError: integer division or modulo by zero" in between
+    assert ("\tat " in between, "Traceback" in between) == (False, False)
+
+
+def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_harness, "DEADLINE_S", START_S)
+    with open_terminal(dafka, "spark", *SMALL) as terminal:
+        terminal.wait_for(b">>> ")
+        terminal.type(b"spark.range(41).count() + 1\r")
+        terminal.wait_for(b"42\r\n")
+        terminal.type(b"dafka.spark.read(spark, '/none').count()\r")
+        terminal.wait_for(b"Error: path /none: there is nothing here")
+        terminal.type(b"\x04")
+        assert terminal.wait() == 0
+    assert b"Traceback" not in terminal.seen
+
+
+def test_without_java_it_is_one_sentence(tmp_path: Path) -> None:
+    status, output, errors = run("-", folder=tmp_path, environment={"JAVA_HOME": "/none"})
+    assert (status, output, len(errors)) == (2, "", 1)
+    assert errors[0].startswith(
+        "Error: JAVA_HOME is /none, where there is no bin/java, and Spark needs Java 17 or newer"
+    )
+
+
+def test_without_pyspark_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import dafka.spark
+
+    monkeypatch.setattr(dafka.spark, "OLDEST_PYSPARK", (99, 0))
+    result = CliRunner().invoke(main, ["spark", "-"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: dafka.spark needs pyspark 99.0 or newer, not ")
+    assert result.stderr.endswith(": pip install 'dafka[spark]'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--conf", "spark.ui.enabled"], "expected KEY=VALUE, not 'spark.ui.enabled'"),
+        (["--conf", "=x"], "expected KEY=VALUE, not '=x'"),
+        (["/none.py"], "cannot read /none.py: No such file or directory"),
+        (["/"], "cannot read /: Is a directory"),
+    ],
+)
+def test_mistakes(arguments: list[str], error: str) -> None:
+    result = CliRunner().invoke(main, ["spark", *arguments])
+    assert result.exit_code == 2
+    assert error in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("arguments_kept")
+def test_a_script_has_its_names_arguments_and_neighbours(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "neighbour.py").write_text("NAME = 'beside'")
+    text = "import sys, neighbour\nprint(neighbour.NAME, __name__, sys.argv[1:], spark.range(2).count())"
+    assert run_script(spark, tmp_path / "script.py", text) == 0
+    assert capsys.readouterr() == ("beside __main__ ['--flag'] 2\n", "")
+
+
+@pytest.mark.usefixtures("arguments_kept")
+@pytest.mark.parametrize(
+    ("line", "status", "error"),
+    [
+        ("dafka.spark.read(spark, '/none').count()", 2, "Error: path /none: there is nothing here"),
+        ("dafka.spark.read(spark, '/none', schema='a INT', mode='x')", 2, "Error: mode: expected one of permissive, "),
+        ("import dafka.errors\nraise dafka.errors.DiscoveryError('no tower')", 1, "Error: no tower"),
+        ("def f():\n    spark.read.text('/none')\nf()", 1, "Error: {script}, line 2: Path does not exist: file:/none."),
+        ("spark.sql('selec 1')", 1, "Error: {script}, line 1: Syntax error at or near 'selec'."),
+    ],
+)  # fmt: skip
+def test_what_fails_in_spark_is_one_sentence(
+    spark: SparkSession, line: str, status: int, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "script.py"
+    assert run_script(spark, script, line) == status
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith(error.format(script=script))
+
+
+@pytest.mark.usefixtures("arguments_kept")
+def test_a_mistake_in_the_script_has_its_traceback(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_script(spark, tmp_path / "script.py", "def f():\n    return nothing\nf()") == 1
+    first, second, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert f'File "{tmp_path}/script.py", line 3' in second
+    assert last == "NameError: name 'nothing' is not defined"
+
+
+@pytest.mark.usefixtures("arguments_kept")
+def test_a_function_that_fails_in_a_worker_has_its_own_traceback(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "from pyspark.sql.functions import udf\nspark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()"
+    assert run_script(spark, tmp_path / "script.py", text) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1] == "ZeroDivisionError: integer division or modulo by zero"
+    assert not any(line.startswith("\tat ") for line in lines)
+
+
+@pytest.mark.usefixtures("arguments_kept")
+def test_a_script_may_exit(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run_script(spark, tmp_path / "script.py", "import sys\nsys.exit(7)")
+    assert caught.value.code == 7
+
+
+@pytest.mark.parametrize(("error", "status"), [(ConfigError("option x: no"), 2), (DiscoveryError("no tower"), 1)])
+def test_statuses(error: Exception, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command._report(error, "") == status
+    assert capsys.readouterr().err == f"Error: {error}\n"

@@ -1,0 +1,165 @@
+"""What stores hold together: each partition once, from the replica that reaches furthest."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from store_helpers import A, B, batch, fill, trim
+
+from dafka.errors import StorageError
+from dafka.groups import single_exception
+from dafka.records import Partition
+from dafka.spark.keeper import StoreKeeper
+from dafka.spark.offsets import Name
+from dafka.spark.stores import Held, Replica, hold, merge, open_stores
+from dafka.storage import PartitionInfo
+
+
+def held_by(*urls: str) -> dict[Name, Held]:
+    async def program() -> dict[Name, Held]:
+        with single_exception():
+            async with open_stores(urls) as storages:
+                return await hold(storages)
+
+    return trio.run(program)
+
+
+@pytest.fixture(params=["sqlite", "filelog"])
+def scheme(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_each_partition_of_each_store(tmp_path: Path, scheme: str) -> None:
+    one = fill(f"{scheme}:{tmp_path}/one", batch("orders", A, 0, 5), batch("trades", A, 7, 9))
+    two = fill(f"{scheme}:{tmp_path}/two", batch("orders", B, 0, 3))
+    found = held_by(one, two)
+    spans = {name: (each.earliest, each.end, each.cover(each.earliest, each.end)) for name, each in found.items()}
+    assert spans == {
+        ("orders", A): (0, 5, [(one, 0, 5)]),
+        ("trades", A): (7, 9, [(one, 7, 9)]),
+        ("orders", B): (0, 3, [(two, 0, 3)]),
+    }
+
+
+def test_the_replica_that_reaches_furthest_is_read(tmp_path: Path, scheme: str) -> None:
+    behind = fill(f"{scheme}:{tmp_path}/behind", batch("orders", A, 0, 5))
+    ahead = fill(f"{scheme}:{tmp_path}/ahead", batch("orders", A, 0, 8))
+    (held,) = held_by(behind, ahead).values()
+    assert (held.earliest, held.end) == (0, 8)
+    assert held.cover(0, 8) == [(ahead, 0, 8)]
+
+
+def test_earlier_records_come_from_the_replica_that_has_them(tmp_path: Path, scheme: str) -> None:
+    old = fill(f"{scheme}:{tmp_path}/old", batch("orders", A, 0, 6))
+    new = fill(f"{scheme}:{tmp_path}/new", batch("orders", A, 4, 9))
+    (held,) = held_by(new, old).values()
+    assert (held.earliest, held.end) == (0, 9)
+    assert held.cover(0, 9) == [(old, 0, 4), (new, 4, 9)]
+    assert held.cover(1, 3) == [(old, 1, 3)]
+    assert held.cover(5, 5) == []
+
+
+def test_what_lies_before_a_gap_is_not_held(tmp_path: Path, scheme: str) -> None:
+    old = fill(f"{scheme}:{tmp_path}/old", batch("orders", A, 0, 3))
+    new = fill(f"{scheme}:{tmp_path}/new", batch("orders", A, 4, 9))
+    (held,) = held_by(new, old).values()
+    assert (held.earliest, held.end) == (4, 9)
+
+
+INFOS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=5).map(
+    lambda found: [PartitionInfo(earliest, earliest + count) for earliest, count in found]
+)
+
+
+@given(INFOS, st.integers(0, 50), st.integers(0, 50))
+def test_replicas_cover_exactly_what_they_hold(infos: list[PartitionInfo], start: int, end: int) -> None:
+    held = merge(Partition("orders", A), [Replica(str(number), info) for number, info in enumerate(infos)])
+    by_url = {str(number): range(info.earliest_sequence, info.end_sequence) for number, info in enumerate(infos)}
+    everything = {sequence for each in by_url.values() for sequence in each}
+    assert held.end == max(info.end_sequence for info in infos)
+    assert everything.issuperset(range(held.earliest, held.end))
+    assert held.earliest - 1 not in everything or held.earliest == held.end
+    start, end = max(start, held.earliest), min(end, held.end)
+    found = [(url, sequence) for url, first, last in held.cover(start, end) for sequence in range(first, last)]
+    assert [sequence for _, sequence in found] == list(range(start, end))
+    assert all(sequence in by_url[url] for url, sequence in found)
+
+
+def test_an_emptied_partition_keeps_its_place(tmp_path: Path, scheme: str) -> None:
+    url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
+    trim(url, {Partition("orders", A): 5})
+    (held,) = held_by(url).values()
+    assert (held.earliest, held.end, held.cover(5, 5), held.record_bytes) == (5, 5, [], 0)
+
+
+def test_names_that_are_not_utf8_are_shown_as_octets(tmp_path: Path, scheme: str) -> None:
+    topic = b"caf\xe9".decode("utf-8", "surrogateescape")
+    url = fill(
+        f"{scheme}:{tmp_path}/store", batch(topic, A, 0, 1), batch("naïve 'x';\"\t", B, 0, 1), batch("", A, 0, 1)
+    )
+    found = held_by(url)
+    assert found.keys() == {("caf\\xe9", A), ("naïve 'x';\"\t", B), ("", A)}
+    assert found["caf\\xe9", A].partition == Partition(topic, A)
+
+
+def test_names_that_look_alike_are_refused(tmp_path: Path) -> None:
+    topic = b"caf\xe9".decode("utf-8", "surrogateescape")
+    url = fill(f"sqlite:{tmp_path}/store", batch(topic, A, 0, 1), batch("caf\\xe9", A, 0, 1))
+    with pytest.raises(StorageError, match=r"two partitions are called caf\\xe9/A+ once their names are printed"):
+        held_by(url)
+
+
+def test_a_store_of_a_newer_version(tmp_path: Path) -> None:
+    url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 1))
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StorageError, match=r"store\.db has schema version 99; this dafka knows versions up to"):
+        held_by(url)
+
+
+def test_a_store_that_is_damaged_beyond_opening(tmp_path: Path) -> None:
+    url = fill(f"filelog:{tmp_path}/log", batch("orders", A, 0, 1))
+    (tmp_path / "log/filelog.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"log cannot be opened: filelog\.json is damaged"):
+        held_by(url)
+
+
+def test_a_keeper_sees_what_is_appended(tmp_path: Path, scheme: str) -> None:
+    url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
+    with closing(StoreKeeper()) as keeper:
+        assert keeper.held([url])["orders", A].end == 5
+        fill(url, batch("orders", A, 5, 7), batch("orders", B, 0, 1))
+        found = keeper.held([url])
+        assert {name: each.end for name, each in found.items()} == {("orders", A): 7, ("orders", B): 1}
+        assert keeper.find_time(found["orders", A], 1_700_000_000_006) == 6
+    with closing(keeper):  # it may be used again
+        assert keeper.held([url])["orders", A].end == 7
+
+
+def test_a_keeper_sees_another_store_in_the_same_place(tmp_path: Path, scheme: str) -> None:
+    place = tmp_path / "store"
+    url = fill(f"{scheme}:{place}", batch("orders", A, 0, 5))
+    with closing(StoreKeeper()) as keeper:
+        keeper.held([url])
+        place.rename(tmp_path / "away")
+        for side in ("-wal", "-shm"):
+            Path(f"{place}{side}").unlink(missing_ok=True)
+        if scheme == "filelog":
+            shutil.rmtree(tmp_path / "away")
+        fill(url, batch("orders", A, 0, 3))
+        assert keeper.held([url])["orders", A].end == 3
+
+
+def test_a_keeper_gets_over_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+    good = fill(f"sqlite:{tmp_path}/good", batch("orders", A, 0, 5))
+    with closing(StoreKeeper()) as keeper:
+        with pytest.raises(StorageError, match="bad does not exist"):
+            keeper.held([good, f"sqlite:{tmp_path}/bad"])
+        assert keeper.held([good])["orders", A].end == 5

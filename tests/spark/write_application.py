@@ -1,0 +1,54 @@
+"""A streaming application in a process of its own, to be killed: text files go into a cluster, one a micro-batch.
+
+Attempt N of a task stops after its first rows until a file named `go-N` is there, so that it can be killed in the
+middle.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from spark_fixtures import SETTINGS
+
+from dafka.spark.session import make_session
+
+HEAD_ROWS = 1000
+"""Rows before which a task does not stop."""
+
+
+def main(folder: Path, towers: str, topic: str) -> None:
+    def halt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        go = folder / f"go-{context.attemptNumber()}"
+        count = 0
+        for batch in batches:
+            count += batch.num_rows
+            while count > HEAD_ROWS and not go.exists():
+                time.sleep(0.05)
+            yield batch
+
+    # By itself Spark gathers larger batches, which the first rows would wait for, and makes two tasks of a file.
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.sql.files.openCostInBytes": "128m"}
+    session = make_session("killed", "local[2,4]", {**SETTINGS, **settings})
+    session.sparkContext.setLogLevel("ERROR")
+    lines = session.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(folder / "source"))
+    query = (
+        lines.mapInArrow(halt, lines.schema)
+        .writeStream.format("dafka")
+        .option("towers", towers)
+        .option("topic", topic)
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
