@@ -10,6 +10,7 @@ from closed_helpers import Keys
 from role_helpers import (
     DEADLINE_S,
     assert_run,
+    check_leaves_nothing,
     contents,
     open_store,
     receive,
@@ -282,3 +283,19 @@ def test_every_tower_has_a_key(keys: Keys) -> None:
         open_discovery(config.override("security", tower_keys=(keys.pairs["tower"].public,) * 2))
     with pytest.raises(ConfigError, match="none is given"):
         open_discovery(config.override("security", tower_keys=()))
+
+
+async def test_a_closed_cluster_leaves_nothing_behind(keys: Keys) -> None:
+    async def cycle() -> None:
+        async with open_cluster(keys.config("tower")) as cluster:
+            stranger = cluster.config.override("security", key_file=str(keys.folder / "stranger.key"))
+            async with (
+                cluster.producer("t", keys.config("producer", cluster.config)) as producer,
+                cluster.consumer(["t"], stranger) as refused,
+            ):
+                await producer.send(b"0")
+                await producer.wait_stored()
+                await wait_event(refused.events, HandshakeRefused)
+
+    keys.add("stranger")
+    await check_leaves_nothing(cycle)
