@@ -15,9 +15,10 @@ from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.spark.decoding import VALUE, decode
 from dafka.spark.options import Options
+from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.schema import COLUMNS
 from dafka.spark.session import register
-from dafka.spark.stores import PATH_OPTIONS, find_stores, hold, open_stores
+from dafka.spark.stores import hold, open_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -191,10 +192,11 @@ def _absolute(path: str) -> str:
 def _find_topics(path: Paths) -> list[str]:
     """The topics of which the stores at a path hold records, in order."""
     given = {name: text for name, text in _spark_options(path, None, {}).items() if name in PATH_OPTIONS}
+    finder = StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
 
     async def program() -> set[str]:
         with single_exception():
-            async with open_stores(find_stores(Options(given, PATH_OPTIONS, "reading stores"))) as storages:
+            async with open_stores(finder.find()) as storages:
                 return {topic for topic, _ in await hold(storages)}
 
     return sorted(trio.run(program))

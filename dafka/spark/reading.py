@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from dafka.errors import ConfigError
-from dafka.spark.offsets import Name, read_positions
+from dafka.errors import ConfigError, StorageError
+from dafka.spark.offsets import Name, read_positions, show
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.planning import SUBSCRIPTION_OPTIONS, StoreTask, read_subscription, tasks_wanted
@@ -64,10 +64,21 @@ class StoreReading:
         return self._finder.find()
 
     def select(self, held: dict[Name, Held]) -> dict[Name, Held]:
-        """Of what the stores hold, the partitions that are read. Raises `ConfigError` for topics that nobody has."""
+        """Of what the stores hold, the partitions that are read.
+
+        Raises `ConfigError` for topics that nobody has, `StorageError` for partitions that cannot be told apart.
+        """
         if self.fail_on_data_loss:
             self.subscription.check_held(held)
-        return {name: each for name, each in held.items() if self.subscription.matches(name[0])}
+        return self.match(held)
+
+    def match(self, held: dict[Name, Held]) -> dict[Name, Held]:
+        """The same, whether or not somebody has every topic."""
+        matching = {name: each for name, each in held.items() if self.subscription.matches(name[0])}
+        for name, each in matching.items():
+            if not each.is_alone:
+                raise StorageError(f"two partitions are called {show(name)} once their names are printed")
+        return matching
 
     def scan(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
         """A task's records. Raises `StorageError`."""

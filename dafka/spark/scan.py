@@ -13,11 +13,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import pyarrow as pa
+from adbc_driver_manager import AdbcConnection, AdbcStatement
 from adbc_driver_manager import Error as DriverError
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -35,9 +35,11 @@ WINDOW_BYTES_MAX = 32 * 2**20
 RECORD_BYTES_MAX = 64 * 2**10
 """A range of larger records likewise."""
 
-_COUNT = "SELECT count(*), 0, 'blob' FROM records WHERE {where}"
 # The driver gives whatever stands among blobs as if it were one; the least of blobs and others is none of the blobs.
-_MEASURE = "SELECT count(*), coalesce(sum(length(content)), 0), typeof(min(content)) FROM records WHERE {where}"
+_MEASURE = """
+    SELECT count(*) AS count, coalesce(sum(length(content)), 0) AS size, typeof(min(content)) AS kind
+    FROM records WHERE {where}
+"""
 _WINDOW = "SELECT {columns} FROM records WHERE {where} ORDER BY sequence"
 _WHERE = """
     partition_id = (SELECT id FROM partitions WHERE topic = {topic} AND address = {address})
@@ -71,21 +73,20 @@ class _Opened:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._what: tuple[str, str] | None = None
-        self._cursor: Any = None
+        self._statement: AdbcStatement | None = None
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
-    def driver(self, url: str) -> Any:
-        """A cursor of ADBC's. Raises its `Error`."""
-        if self._what != ("driver", url):
+    def driver(self, url: str) -> AdbcStatement:
+        """A statement of ADBC's, each query of it a transaction of its own. Raises its `Error`."""
+        if self._statement is None or self._what != ("driver", url):
             self.close()
             path = url.partition(":")[2].partition("?")[0]
-            place = f"file:{quote(os.fsencode(path))}?mode=ro"
-            # Without autocommit, all that is read were one transaction, which keeps the store from emptying its log.
-            connection = self._stack.enter_context(closing(adbc_driver_sqlite.dbapi.connect(place, autocommit=True)))
-            self._cursor = self._stack.enter_context(closing(connection.cursor()))
-            self._cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
+            database = self._stack.enter_context(adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path))}?mode=ro"))
+            connection = self._stack.enter_context(AdbcConnection(database))
+            self._statement = self._stack.enter_context(AdbcStatement(connection))
+            self._statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
             self._what = "driver", url
-        return self._cursor
+        return self._statement
 
     def storage(self, url: str) -> tuple[BlockingPortal, Storage]:
         """The storage, and the way into its event loop. Raises `StorageError`."""
@@ -99,17 +100,16 @@ class _Opened:
 
     def close(self) -> None:
         """Closes what is open. May be called again."""
-        self._what = self._cursor = self._storage = None
+        self._what = self._statement = self._storage = None
         self._stack.close()
 
 
 def _scan_sqlite(opened: _Opened, each: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The first windows of a range; ends before one that is not as it should be."""
     selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
-    measure = _MEASURE if "value" in columns else _COUNT
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
-        cursor = opened.driver(each.url)
+        statement = opened.driver(each.url)
         for start in range(each.start, each.end, step):
             end = min(start + step, each.end)
             where = _WHERE.format(
@@ -118,17 +118,29 @@ def _scan_sqlite(opened: _Opened, each: Range, columns: Sequence[str]) -> Iterat
                 start=start,
                 end=end,
             )
-            cursor.execute(measure.format(where=where))
-            count, size, kind = cursor.fetchone()
-            if count != end - start or size > WINDOW_BYTES_MAX or kind != "blob":
+            if "value" in columns and not _is_fit(statement, where, end - start):
                 return
-            cursor.execute(_WINDOW.format(columns=", ".join(selected), where=where))
-            batch = _shape(cursor.fetch_arrow_table(), each, start, end, columns)
+            table = _query(statement, _WINDOW.format(columns=", ".join(selected), where=where))
+            batch = _shape(table, each, start, end, columns)
             if batch is None:
                 return
             yield batch
-    except DriverError as error:
+    except (DriverError, pa.ArrowException, OSError) as error:  # the latter two where it fails amid its rows
         _logger.info("%s: read by the storage, for ADBC says: %s", each.url, error)
+
+
+def _is_fit(statement: AdbcStatement, where: str, count: int) -> bool:
+    """Are these contents so many blobs, and no more octets than a window may have?"""
+    (measured,) = _query(statement, _MEASURE.format(where=where)).to_pylist()
+    return bool(measured["count"] == count and measured["size"] <= WINDOW_BYTES_MAX and measured["kind"] == "blob")
+
+
+def _query(statement: AdbcStatement, sql: str) -> pa.Table:
+    """What a query gives. The driver's own DB-API would do the same, and load pandas in every worker for it."""
+    statement.set_sql_query(sql)
+    stream, _ = statement.execute_query()
+    with pa.RecordBatchReader.from_stream(stream) as reader:
+        return reader.read_all()
 
 
 def _shape(table: pa.Table, each: Range, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
 
-from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.spark.offsets import Name
 from dafka.spark.schema import printable
@@ -30,12 +29,14 @@ class Held:
         replicas: the one that reaches furthest first.
         earliest: from here on, every record up to `end` is held by some store.
         end: the sequence after the last record that any of them holds.
+        is_alone: is there no other partition whose name looks the same once it is printed?
     """
 
     partition: Partition
     replicas: tuple[Replica, ...]
     earliest: int
     end: int
+    is_alone: bool = True
 
     @property
     def record_bytes(self) -> int:
@@ -57,10 +58,7 @@ class Held:
 
 
 async def hold(storages: Mapping[str, Storage]) -> dict[Name, Held]:
-    """What these stores hold at this moment, by partition.
-
-    Raises `StorageError` where a store fails, or where two partitions cannot be told apart by their printed names.
-    """
+    """What these stores hold at this moment, by partition. Raises `StorageError` where a store fails."""
     found: dict[Partition, list[Replica]] = {}
     for url, storage in storages.items():
         for partition, info in (await storage.partitions()).items():
@@ -69,9 +67,7 @@ async def hold(storages: Mapping[str, Storage]) -> dict[Name, Held]:
     named: dict[Name, Held] = {}
     for partition, replicas in found.items():
         name = printable(partition.topic), printable(partition.address)
-        if name in named:
-            raise StorageError(f"two partitions are called {name[0]}/{name[1]} once their names are printed")
-        named[name] = merge(partition, replicas)
+        named[name] = attrs.evolve(merge(partition, replicas), is_alone=name not in named)
     return named
 
 

@@ -7,6 +7,7 @@ so a query goes on from its checkpoint with no record lost or doubled.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ from dafka.spark.stores import Held
 
 STREAM_OPTIONS = (*READING_OPTIONS, "maxOffsetsPerTrigger")
 
+IDLE_FACTOR = 10
+"""A look that found nothing new holds good for so many times as long as it took; Spark asks every few milliseconds."""
+
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Looks at the stores on the driver, reads in tasks. Raises `ConfigError` for options that cannot be."""
@@ -36,6 +40,8 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper = StoreKeeper()
         self._target: dict[Name, int] | None = None
         self._seen: dict[Name, int] = {}
+        self._last_look: dict[Name, Held] = {}
+        self._look_due = 0.0
 
     def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as those below)
         """Where a new query begins. Raises `ConfigError`, `StorageError`."""
@@ -104,11 +110,17 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._keeper.close()
 
     def _look(self) -> dict[Name, Held]:
-        return self._keeper.held(self._reading.find_stores())
+        now = time.monotonic()
+        if now < self._look_due:
+            return self._last_look
+        held = self._keeper.held(self._reading.find_stores())
+        took = time.monotonic() - now
+        self._look_due = now + took * IDLE_FACTOR if held == self._last_look else 0.0
+        self._last_look = held
+        return held
 
     def _held(self) -> dict[Name, Held]:
-        matches = self._reading.subscription.matches
-        return {name: each for name, each in self._look().items() if matches(name[0])}
+        return self._reading.match(self._look())
 
     def _begin(self, name: Name, held: Held) -> int:
         """Where a partition begins that came after the query: with its first record."""

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from unittest.mock import Mock, patch
 
-import adbc_driver_sqlite.dbapi
+import adbc_driver_sqlite
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -146,7 +146,7 @@ def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> N
     url = fill(f"{scheme}:{tmp_path}/store", *(batch("orders", address, 0, 2) for address in addresses))
     with (
         patch.object(module, "open_storage", Mock(side_effect=open_storage)) as storages,
-        patch("adbc_driver_sqlite.dbapi.connect", Mock(side_effect=adbc_driver_sqlite.dbapi.connect)) as drivers,
+        patch("adbc_driver_sqlite.connect", Mock(side_effect=adbc_driver_sqlite.connect)) as drivers,
     ):
         found = read(StoreTask([Range(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
     assert found.num_rows == 60

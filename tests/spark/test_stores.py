@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +18,10 @@ from dafka.errors import StorageError
 from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.spark.keeper import StoreKeeper
-from dafka.spark.offsets import Name
+from dafka.spark.offsets import EARLIEST, Name
+from dafka.spark.options import Options
+from dafka.spark.reading import READING_OPTIONS, StoreReading
+from dafka.spark.schema import COLUMNS
 from dafka.spark.stores import Held, Replica, hold, merge, open_stores
 from dafka.storage import PartitionInfo
 
@@ -109,11 +113,18 @@ def test_names_that_are_not_utf8_are_shown_as_octets(tmp_path: Path, scheme: str
     assert found["caf\\xe9", A].partition == Partition(topic, A)
 
 
-def test_names_that_look_alike_are_refused(tmp_path: Path) -> None:
+def test_names_that_look_alike_are_refused_where_they_are_read(tmp_path: Path) -> None:
     topic = b"caf\xe9".decode("utf-8", "surrogateescape")
-    url = fill(f"sqlite:{tmp_path}/store", batch(topic, A, 0, 1), batch("caf\\xe9", A, 0, 1))
+    fill(f"sqlite:{tmp_path}/store", batch(topic, A, 0, 1), batch("caf\\xe9", A, 0, 1), batch("tea", A, 0, 1))
+
+    def select(**options: str) -> Collection[Name]:
+        parsed = Options({"path": f"{tmp_path}/store", **options}, READING_OPTIONS, "reading")
+        reading = StoreReading(parsed, COLUMNS, EARLIEST)
+        return reading.select(held_by(*reading.find_stores())).keys()
+
     with pytest.raises(StorageError, match=r"two partitions are called caf\\xe9/A+ once their names are printed"):
-        held_by(url)
+        select()
+    assert select(subscribe="tea") == {("tea", A)}
 
 
 def test_a_store_of_a_newer_version(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""A program that follows a store into Parquet files, to be killed: see stream_crash_loop.py.
+
+    python kill_query.py follow|finish|batch STORE FOLDER
+
+`follow` runs until it is killed, and tells when each micro-batch is done. `finish` ends what has been begun, and says
+what the sink holds. `batch` reads the store once. Tasks are tried up to four times.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions
+
+from dafka.spark.session import make_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.memory": "768m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.log.level": "ERROR",
+}
+
+
+def tell(**said: Any) -> None:
+    print(json.dumps(said), flush=True)
+
+
+def digest(frame: DataFrame) -> DataFrame:
+    """Each record's place, and a digest of its value, which keeps the task at work for a while."""
+    return frame.select("topic", "partition", "offset", functions.sha2("value", 256).alias("digest"))
+
+
+def count(frame: DataFrame) -> dict[str, dict[str, Any]]:
+    """What there is of each partition; each record once makes the same sum, and as many offsets as rows."""
+    rows = frame.groupBy("partition").agg(
+        functions.count("*").alias("rows"),
+        functions.countDistinct("offset").alias("offsets"),
+        functions.min("offset").alias("first"),
+        functions.max("offset").alias("last"),
+        functions.sum(functions.conv(functions.substring("digest", 1, 8), 16, 10).cast("long")).alias("digests"),
+    )
+    return {row["partition"]: row.asDict() for row in rows.collect()}
+
+
+def failed_tasks(spark: SparkSession, group: str | None = None) -> int:
+    """How many tasks were tried again; a streaming query's jobs are a group, by its run's id."""
+    tracker = spark.sparkContext.statusTracker()
+    stages = (
+        tracker.getStageInfo(number) for job in tracker.getJobIdsForGroup(group) for number in _stages(tracker, job)
+    )
+    return sum(stage.numFailedTasks for stage in stages if stage is not None)
+
+
+def _stages(tracker: Any, job: int) -> list[int]:
+    info = tracker.getJobInfo(job)
+    return [] if info is None else list(info.stageIds)
+
+
+def main(what: str, store: str, folder: str) -> None:
+    spark = make_session("killed", "local[2,4]", SETTINGS)
+    if what == "batch":
+        tell(event="reading")
+        tell(event="done", found=count(digest(spark.read.format("dafka").load(store))), failed=failed_tasks(spark))
+        return
+    stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(store)
+    writing = digest(stream).writeStream.option("checkpointLocation", f"{folder}/checkpoint")
+    if what == "follow":
+        query = writing.trigger(processingTime="100 milliseconds").start(f"{folder}/sink")
+        seen = -1
+        tell(event="started")
+        while not query.awaitTermination(0.1):  # type: ignore[arg-type]
+            progress = query.lastProgress
+            if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
+                seen = progress["batchId"]
+                tell(event="batch", number=seen, rows=progress["numInputRows"])
+        sys.exit("the query ended by itself")
+    tell(event="reading")
+    query = writing.trigger(availableNow=True).start(f"{folder}/sink")
+    query.awaitTermination()
+    failed = failed_tasks(spark, str(query.runId))
+    tell(event="done", found=count(spark.read.parquet(f"{folder}/sink")), failed=failed)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
