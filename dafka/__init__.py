@@ -18,6 +18,7 @@ from dafka.config import (
     FetchConfig,
     NodeConfig,
     ProducerConfig,
+    SecurityConfig,
     StoreConfig,
     TowerConfig,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "ProducerStatistics",
     "Record",
     "RecordBatch",
+    "SecurityConfig",
     "Store",
     "StoreConfig",
     "StoreStatistics",
