@@ -100,4 +100,5 @@ if __name__ == "__main__":
         trio.run(serve, sys.argv[2])
     else:
         given = [int(text) for text in sys.argv[1:]]
-        trio.run(main, *given, *[500_000, 3][len(given) :])
+        records, rounds = (*given, *(500_000, 3)[len(given) :])
+        trio.run(main, records, rounds)

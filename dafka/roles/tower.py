@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import attrs
@@ -99,7 +100,8 @@ async def serve_tower(
             publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
             subscriber.set_options(maxmsgsize=1024)
             subscriber.subscribe(BEACON)
-            bind, claims = Socket.bind, None
+            bind: Callable[[Socket, str], str] = Socket.bind
+            claims = None
             if security is not None:
                 bind = (await stack.enter_async_context(open_guard(context, security, _log))).bind
                 claims = Claims(security.authorised.__contains__)

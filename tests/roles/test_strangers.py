@@ -47,8 +47,7 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
         nursery.start_soon(publish)
         with trio.fail_after(DEADLINE_S):
             await consumer.next_batch()
-        nodes = {"producer": producer, "consumer": consumer, "store": store}
-        yield cluster, {role: node.endpoint for role, node in nodes.items()}
+        yield cluster, dict(zip(ROLES, (producer.endpoint, consumer.endpoint, store.endpoint), strict=True))
         # Whatever the strangers did: honest nodes go on.
         seen = producer.statistics().records
         with trio.fail_after(DEADLINE_S):
