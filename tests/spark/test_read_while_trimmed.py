@@ -1,0 +1,68 @@
+"""Reading a store whose process appends and trims all the while: no lock in anybody's way, no wrong record."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from store_helpers import A, content
+
+from dafka.errors import StorageError
+from dafka.spark.batch import make_reader
+from dafka.spark.schema import COLUMNS
+
+ROUNDS = 15
+WAIT_S = 60
+
+
+@pytest.fixture(params=["sqlite", "filelog"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "store"
+    command = [sys.executable, str(Path(__file__).with_name("trimming_writer.py")), f"{request.param}:{path}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        try:
+            yield path
+            assert writer.poll() is None, "the writer was not to end by itself"
+            _, errors = writer.communicate(timeout=WAIT_S)
+            assert (writer.returncode, errors) == (0, b"")
+        finally:
+            writer.kill()
+
+
+def read(path: Path) -> tuple[int, int]:
+    """The first and the last offset of one read of everything; each record is what it should be."""
+    reader = make_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
+    before: int | None = None
+    first = -1
+    for task in reader.partitions():
+        for piece in reader.read(task):
+            for row in piece.to_pylist():
+                assert row["value"] == content("orders", A, row["offset"])
+                assert before is None or row["offset"] > before
+                first = row["offset"] if before is None else first
+                before = row["offset"]
+    return first, -1 if before is None else before
+
+
+def wait_for_records(path: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        with suppress(StorageError):
+            if read(path) != (-1, -1):
+                return
+    raise AssertionError("the writer writes nothing")
+
+
+def test_a_store_that_is_trimmed_meanwhile(store: Path) -> None:
+    wait_for_records(store)
+    deadline = time.monotonic() + WAIT_S
+    seen: list[tuple[int, int]] = []
+    while len(seen) < ROUNDS or seen[-1][0] == seen[0][0]:
+        assert time.monotonic() < deadline, f"the store was not trimmed: {seen}"
+        seen.append(read(store))
+    assert seen == sorted(seen)

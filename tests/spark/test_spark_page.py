@@ -1,0 +1,51 @@
+"""What docs/spark.md shows runs as it stands there, in the page's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cluster_fixtures import RunningCluster, run_cluster
+from store_helpers import A, batch, fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+ORDERS = [b'{"item": "tea", "count": 2}', b'{"item": "coffee", "count": 1}']
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
+    with run_cluster() as running, running.store(f"sqlite:{tmp_path}/cluster.db"):
+        yield running
+
+
+def test_every_example_runs(
+    tmp_path: Path, spark: SparkSession, cluster: RunningCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(f"sqlite:{tmp_path}/orders.db", batch("orders", A, 0, 2, contents=ORDERS))
+    (tmp_path / "stores").mkdir()
+    fill(f"sqlite:{tmp_path}/stores/one.db", batch("orders", A, 0, 2, contents=ORDERS))
+    names: dict[str, Any] = {}
+    examples = blocks()
+    assert len(examples) == 9
+    for example in examples:
+        text = example.replace("orders.db", f"{tmp_path}/orders.db").replace("tower.example", cluster.towers)
+        exec(compile(text.replace("/data", str(tmp_path)), str(PAGE), "exec"), names)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+            query.stop()
+    shown = capsys.readouterr().out
+    assert re.search(rf"{A[:17]}.*\|\s*2\|", shown), "the records of a partition, counted"
+    assert shown.count("|   tea|         2|") == 2, "summed up from a table and from a view"
+    assert list((tmp_path / "counts").glob("*.parquet"))
+    published = spark.read.format("dafka").load(f"{tmp_path}/cluster.db")
+    assert {row["topic"] for row in published.select("topic").distinct().collect()} >= {"orders"}
