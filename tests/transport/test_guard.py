@@ -82,7 +82,7 @@ async def test_who_is_listed_gets_in_by_its_key(door: Door) -> None:
         {2: b"another domain"},
         {0: b"2.0"},
     ],
-    ids=str,
+    ids=["another key", "no key", "short key", "no mechanism", "a password", "another domain", "another version"],
 )
 async def test_everybody_else_is_refused(door: Door, change: dict[int, bytes]) -> None:
     frames = [change.get(index, frame) for index, frame in enumerate(door.request(FRIEND.public))]
