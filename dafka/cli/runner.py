@@ -142,7 +142,7 @@ async def _wait_heard(events: EventFeed, config: Config) -> None:
                 return
             if isinstance(event, HandshakeRefused) and event.endpoint in towers:
                 hint = str(event)
-                if event.is_certain:
+                if event.is_certain and not giving_up.child_tasks:  # one of both sockets says it for both
                     giving_up.start_soon(give_up, event)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.pub_addresses)
