@@ -131,19 +131,15 @@ async def _wait_heard(events: EventFeed, config: Config) -> None:
     towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
     hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
 
-    async def give_up(refused: HandshakeRefused) -> None:
-        await trio.sleep(REFUSED_S)
-        raise DiscoveryError(f"no tower lets this node in: {refused}")
-
-    async with trio.open_nursery() as giving_up:
+    with trio.CancelScope() as patience:
         async for event in events:
             if isinstance(event, TowersHeard):
-                giving_up.cancel_scope.cancel()
                 return
             if isinstance(event, HandshakeRefused) and event.endpoint in towers:
                 hint = str(event)
-                if event.is_certain and not giving_up.child_tasks:  # one of both sockets says it for both
-                    giving_up.start_soon(give_up, event)
+                if event.is_certain:
+                    patience.deadline = min(patience.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.pub_addresses)
                 raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {hint}")
+    raise DiscoveryError(f"no tower lets this node in: {hint}")
