@@ -18,6 +18,7 @@ from dafka.config import (
     FetchConfig,
     NodeConfig,
     ProducerConfig,
+    SecurityConfig,
     StoreConfig,
     TowerConfig,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "Reader",
     "Record",
     "RecordBatch",
+    "SecurityConfig",
     "Store",
     "StoreConfig",
     "StoreStatistics",

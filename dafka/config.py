@@ -50,6 +50,11 @@ def _text(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise ConfigError(f"{_name(attribute)}: expected text, not {value!r}")
 
 
+def _texts(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+        raise ConfigError(f"{_name(attribute)}: expected texts, not {value!r}")
+
+
 def _host(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     _text(_, attribute, value)
     if value and not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", value):
@@ -86,10 +91,12 @@ class NodeConfig:
 
     wire: str = _setting("rfc46", _one_of("rfc46", "libdafka"))
     """The dialect to send; both are understood. The clusters of libdafka and jdafka need `libdafka`."""
-    bind: str = _setting("tcp://*:*", _endpoint)
-    """Where the node's publisher listens; by default on a free port of every interface, as libdafka's do."""
+    bind: str = _setting("tcp://127.0.0.1:*", _endpoint)
+    """Where the node's publisher listens: a free port that this machine alone reaches. `tcp://*:*` is a free port of
+    every interface; then `[security]` says who is let in."""
     discovery: str = _setting("tower", _text)
-    """`tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin."""
+    """`tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a closed cluster each endpoint of
+    `static` is followed by a space and the node's public key."""
     linger_ms: int = _setting(1000, _at_least(0))
     """How long closing sockets may go on sending what is queued."""
     message_bytes_max: int = _setting(256 * MIB, _at_least(1024))
@@ -130,10 +137,24 @@ class BeaconConfig:
 class TowerConfig:
     """`[tower]`: where a tower listens."""
 
-    sub_address: str = _setting("tcp://*:5556", _endpoint)
-    """Where nodes send their beacons."""
-    pub_address: str = _setting("tcp://*:5557", _endpoint)
-    """Where nodes hear of each other."""
+    sub_address: str = _setting("tcp://127.0.0.1:5556", _endpoint)
+    """Where nodes send their beacons; `tcp://*:5556` for those of other machines, too."""
+    pub_address: str = _setting("tcp://127.0.0.1:5557", _endpoint)
+    """Where nodes hear of each other; `tcp://*:5557` for those of other machines, too."""
+
+
+@attrs.frozen(kw_only=True)
+class SecurityConfig:
+    """`[security]`: the keys of a closed cluster. Without a key file all is plain, and open to whoever connects."""
+
+    key_file: str = _setting("", _text)
+    """The file with this node's or tower's secret key (`dafka keys new`), which nobody else may read."""
+    authorized_keys: str = _setting("", _text)
+    """A file with a public key a line, or a folder of such files: whom this node or tower lets in, and whom it connects
+    to. It is read again when it changes."""
+    tower_keys: tuple[str, ...] = _setting((), _texts, converter=_as_endpoints)
+    """The towers' public keys, or files that hold one: one for all towers, or one for each, in the order of
+    `[beacon] sub_address` and `pub_address`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -234,6 +255,7 @@ class Config:
     node: NodeConfig = attrs.field(factory=NodeConfig)
     beacon: BeaconConfig = attrs.field(factory=BeaconConfig)
     tower: TowerConfig = attrs.field(factory=TowerConfig)
+    security: SecurityConfig = attrs.field(factory=SecurityConfig)
     producer: ProducerConfig = attrs.field(factory=ProducerConfig)
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
@@ -268,6 +290,7 @@ _SECTIONS: dict[str, type[Any]] = {
     "node": NodeConfig,
     "beacon": BeaconConfig,
     "tower": TowerConfig,
+    "security": SecurityConfig,
     "producer": ProducerConfig,
     "consumer": ConsumerConfig,
     "store": StoreConfig,

@@ -52,7 +52,7 @@ def test_defaults_are_libdafkas() -> None:
     assert (config.beacon.interval_ms, config.beacon.timeout_ms) == (1000, 4000)
     assert config.beacon.sub_addresses == ("tcp://127.0.0.1:5556",)
     assert config.beacon.pub_addresses == ("tcp://127.0.0.1:5557",)
-    assert (config.tower.sub_address, config.tower.pub_address) == ("tcp://*:5556", "tcp://*:5557")
+    assert (config.tower.sub_address, config.tower.pub_address) == ("tcp://127.0.0.1:5556", "tcp://127.0.0.1:5557")
     assert config.producer.head_interval_ms == 1000
     assert config.consumer.offset_reset == "latest"
     assert {part.high_watermark for part in (config.producer, config.consumer, config.store)} == {1_000_000}

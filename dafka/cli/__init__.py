@@ -9,6 +9,7 @@ from dafka.cli.bench import bench
 from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
+from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.spark import spark
 from dafka.cli.storage import storage
@@ -55,5 +56,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, spark, demo, bench):
+for command in (up, tower, store, produce, consume, topics, storage, keys, spark, demo, bench):
     main.add_command(command)

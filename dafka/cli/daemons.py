@@ -9,15 +9,18 @@ from typing import Any
 import click
 import trio
 
-from dafka.cli.options import config_options, decorate, node_options, usage_mistakes
+from dafka.cli.options import decorate, node_options, security_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
 from dafka.roles import Store, Tower, serve_store, serve_tower
+from dafka.transport import open_security
 
-_sub_option = click.option("--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://*:5556]")
+_sub_option = click.option(
+    "--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://127.0.0.1:5556]"
+)
 _pub_option = click.option(
-    "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://*:5557]"
+    "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://127.0.0.1:5557]"
 )
 _STORE_OPTIONS = (
     click.option(
@@ -69,7 +72,7 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @_sub_option
 @_pub_option
-@config_options
+@security_options
 def tower(config: Config, sub: str | None, pub: str | None) -> None:
     """Run a tower, which introduces nodes to each other."""
     with usage_mistakes():
@@ -129,7 +132,16 @@ def _join(config: Config, tower: Tower) -> Config:
         "beacon",
         sub_addresses=tuple(dict.fromkeys((_connectable(tower.sub_endpoint), *further_sub))),
         pub_addresses=tuple(dict.fromkeys((_connectable(tower.pub_endpoint), *further_pub))),
-    )
+    ).override("security", tower_keys=_tower_keys(config, len(further_sub)))
+
+
+def _tower_keys(config: Config, further: int) -> tuple[str, ...]:
+    """This tower has this process's key; one key given for several others is that of each."""
+    security = open_security(config)
+    if security is None:
+        return ()
+    keys = config.security.tower_keys
+    return (security.pair.public, *(keys * further if len(keys) == 1 else keys))
 
 
 async def _serve_store(nursery: trio.Nursery, config: Config) -> None:

@@ -40,6 +40,11 @@ _NODE_OPTIONS = (
         help="Where nodes hear of each other; repeat it for several towers.  [default: tcp://127.0.0.1:5557]",
     ),
     click.option(
+        "--bind",
+        metavar="ENDPOINT",
+        help="Where this node listens to its peers, such as tcp://*:*.  [default: tcp://127.0.0.1:*]",
+    ),
+    click.option(
         "--advertise",
         metavar="HOST",
         help="The host by which peers reach this node.  [default: the address that the tower sees]",
@@ -49,6 +54,18 @@ _NODE_OPTIONS = (
         type=click.Choice(["rfc46", "libdafka"]),
         help="The dialect to send; both are understood.  [default: rfc46]",
     ),
+)
+
+_TOWER_KEY_OPTION = click.option(
+    "--tower-key",
+    multiple=True,
+    metavar="KEY",
+    help="The tower's public key, or a file with it; repeat it where towers have different ones.",
+)
+
+_SECURITY_OPTIONS = (
+    click.option("--key", metavar="FILE", help="This node's secret key, made by `dafka keys new`."),
+    click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
 )
 
 _COMMON_OPTIONS = (
@@ -65,18 +82,36 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         tower_sub: tuple[str, ...],
         tower_pub: tuple[str, ...],
+        bind: str | None,
         advertise: str | None,
         wire: str | None,
+        tower_key: tuple[str, ...],
         config: Config,
         **options: Any,
     ) -> Any:
         with usage_mistakes():
-            config = config.override(
-                "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
-            ).override("node", wire=wire)
+            config = (
+                config.override(
+                    "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
+                )
+                .override("node", wire=wire, bind=bind)
+                .override("security", tower_keys=tower_key or None)
+            )
         return command(*args, config=config, **options)
 
-    return decorate(_with_config(wrapper), _NODE_OPTIONS + _COMMON_OPTIONS)
+    return decorate(security_options(wrapper), (*_NODE_OPTIONS, _TOWER_KEY_OPTION))
+
+
+def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--key`, `--authorized`, `--config` and `-v`; the command gets `config` instead of them."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, key: str | None, authorized: str | None, config: Config, **options: Any) -> Any:
+        with usage_mistakes():
+            config = config.override("security", key_file=key, authorized_keys=authorized)
+        return command(*args, config=config, **options)
+
+    return decorate(config_options(wrapper), _SECURITY_OPTIONS)
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:

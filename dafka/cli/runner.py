@@ -18,11 +18,15 @@ from dafka.cli.terminal import report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import TowersHeard, TowersSilent
+from dafka.protocol import HandshakeRefused, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 
 IMPATIENCE_S = 1.0
 """A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""
+
+
+REFUSED_S = 1.0
+"""A node that a tower has refused looks so long for another tower."""
 
 
 class SettlingNode(Protocol):
@@ -98,19 +102,12 @@ async def tower_required(
 ) -> AsyncIterator[None]:
     """Raises `DiscoveryError` into the block where no tower is heard for the configured time from the start on.
 
-    Likewise where a tower is heard, and the node that is to settle does not hear itself through it.
+    Likewise where a tower refuses this node's key, and none is heard in the moment after; and where a tower is heard,
+    and the node that is to settle does not hear itself through it.
     """
 
     async def watch() -> None:
-        async for event in events:
-            if isinstance(event, TowersHeard):
-                break
-            if isinstance(event, TowersSilent):
-                endpoints = ", ".join(config.beacon.pub_addresses)
-                raise DiscoveryError(
-                    f"no tower answers at {endpoints} (for {event.seconds:.0f} s); "
-                    "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
-                )
+        await _wait_heard(events, config)
         if settling is None:
             return
         with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:
@@ -127,3 +124,22 @@ async def tower_required(
             nursery.start_soon(watch)
             yield
             nursery.cancel_scope.cancel()
+
+
+async def _wait_heard(events: EventFeed, config: Config) -> None:
+    """Returns when a tower is heard. Raises `DiscoveryError` where none is, or where they refuse this node's key."""
+    towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
+    hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+
+    with trio.CancelScope() as patience:
+        async for event in events:
+            if isinstance(event, TowersHeard):
+                return
+            if isinstance(event, HandshakeRefused) and event.endpoint in towers:
+                hint = str(event)
+                if event.is_certain:
+                    patience.deadline = min(patience.deadline, trio.current_time() + REFUSED_S)
+            if isinstance(event, TowersSilent):
+                where = ", ".join(config.beacon.pub_addresses)
+                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {hint}")
+    raise DiscoveryError(f"no tower lets this node in: {hint}")

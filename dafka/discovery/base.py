@@ -40,8 +40,9 @@ class Discovery(Protocol):
         """Advertises, and reports every change, until cancelled.
 
         `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. The own node is not
-        reported. `Settled` comes once, and not before others could have answered. `started` is called when
-        advertising has begun.
+        reported. In a closed cluster (`config.security`) an endpoint is followed by a space and the public key that is
+        to be expected there; without, the node does not connect. `Settled` comes once, and not before others could have
+        answered. `started` is called when advertising has begun.
         """
 
 

@@ -5,7 +5,7 @@ When to send them and what they mean is the business of `dafka.protocol.Beacons`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 import zmq
@@ -14,7 +14,7 @@ from dafka.config import Config
 from dafka.discovery.base import Advertisement, Discovery
 from dafka.errors import DiscoveryError
 from dafka.protocol import Beacons, Report, SendBeacon
-from dafka.transport import Socket, open_context
+from dafka.transport import Caller, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 
@@ -22,7 +22,18 @@ class TowerDiscovery:
     """The beacon client of one node."""
 
     def __init__(self, config: Config) -> None:
+        """Raises `ConfigError` where the keys of a closed cluster are not what they should be."""
+        beacon = config.beacon
         self._config = config
+        self._security = open_security(config)
+        self._sub_keys = self._tower_keys(beacon.sub_addresses)
+        self._pub_keys = self._tower_keys(beacon.pub_addresses)
+
+    def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
+        """The key to expect at each endpoint; empty in a plain cluster."""
+        if self._security is None:
+            return dict.fromkeys(endpoints, "")
+        return {endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)}
 
     async def run(
         self,
@@ -32,20 +43,22 @@ class TowerDiscovery:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """See `Discovery.run`. Raises `TransportError` where a tower's endpoint is none."""
-        beacon_config = self._config.beacon
         async with open_context(0) as context:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
+            callers = [Caller(socket, self._security, lambda _: None, report) for socket in (publisher, subscriber)]
             try:
-                for endpoint in beacon_config.sub_addresses:
-                    publisher.connect(endpoint)
+                for endpoint, key in self._sub_keys.items():
+                    callers[0].connect(endpoint, key)
                 subscriber.subscribe(WELCOME)
                 subscriber.subscribe(BEACON)
-                for endpoint in beacon_config.pub_addresses:
-                    subscriber.connect(endpoint)
+                for endpoint, key in self._pub_keys.items():
+                    callers[1].connect(endpoint, key)
                 client = _BeaconClient(advertisement, self._config, publisher, report)
                 client.start()
                 async with trio.open_nursery() as nursery:
+                    for caller in callers:
+                        nursery.start_soon(caller.watch)
                     nursery.start_soon(client.beacon_on_connection)
                     nursery.start_soon(client.keep_time)
                     nursery.start_soon(client.listen, subscriber)
@@ -53,6 +66,8 @@ class TowerDiscovery:
             finally:
                 publisher.close(0)
                 subscriber.close(0)
+                for caller in callers:
+                    caller.close()
 
 
 class _BeaconClient:
@@ -94,7 +109,9 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument."""
+    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument, `ConfigError`
+    for keys that are not what they should be.
+    """
     if argument:
         raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); [beacon] says where towers are")
     return TowerDiscovery(config)

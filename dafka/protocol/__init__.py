@@ -13,6 +13,7 @@ from dafka.protocol.actions import (
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.claims import Claims
 from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
 from dafka.protocol.delivery import Delivery
@@ -45,25 +46,41 @@ from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.trust import (
+    AuthorisedKept,
+    ClaimRefused,
+    Exposed,
+    HandshakeRefused,
+    NodeBarred,
+    StrangerRefused,
+    TrustEvent,
+    Unreachable,
+)
 
 __all__ = [
     "Action",
     "Answers",
     "Append",
+    "AuthorisedKept",
     "Beacons",
     "Change",
     "Chunk",
+    "ClaimRefused",
+    "Claims",
     "Commits",
     "ConsumerMachine",
     "Deliver",
     "Delivery",
     "Driver",
     "Event",
+    "Exposed",
     "FetchUnanswered",
     "ForeignDialect",
+    "HandshakeRefused",
     "Lacking",
     "Links",
     "Machine",
+    "NodeBarred",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
@@ -90,10 +107,13 @@ __all__ = [
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
+    "StrangerRefused",
     "Subscribe",
     "Surroundings",
     "TowersHeard",
     "TowersSilent",
+    "TrustEvent",
+    "Unreachable",
     "Unsubscribe",
     "Work",
 ]

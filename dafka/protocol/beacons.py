@@ -16,6 +16,7 @@ from dafka.config import Config
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.peers import Peers
+from dafka.protocol.trust import HandshakeRefused
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
@@ -35,7 +36,7 @@ class SendBeacon:
     """Send the node's own beacon to every tower."""
 
 
-Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | Settled
+Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | HandshakeRefused | Settled
 
 
 class Beacons:
@@ -45,6 +46,7 @@ class Beacons:
         beacon = config.beacon
         self.peers = Peers(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
         self._own_address = own_address
+        self._has_keys = bool(config.security.key_file)
         self._interval = beacon.interval_ms / 1000
         self._watch_interval = min(beacon.interval_ms, beacon.timeout_ms / 4) / 1000
         self._settle = beacon.settle_ms / 1000
@@ -113,7 +115,7 @@ class Beacons:
         if list(frames) == [WELCOME]:
             return True
         try:
-            beacon = TowerBeacon.decode(frames)
+            beacon = TowerBeacon.decode(frames, has_key=self._has_keys)
         except WireError:
             return False
         if beacon.address == self._own_address:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.protocol.trust import TrustEvent
 from dafka.records import Partition
 
 
@@ -217,4 +218,5 @@ Event: TypeAlias = (
     | StorageRepaired
     | StorageFailed
     | StorageRecovered
+    | TrustEvent
 )

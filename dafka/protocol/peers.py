@@ -2,7 +2,8 @@
 
 A node is known by its address. The same node may show at two endpoints, through towers that see different hosts:
 the first stays, as long as the port is the same. A node that comes back on another port has restarted: the old
-endpoint goes, the new one comes.
+endpoint goes, the new one comes. In a closed cluster nodes with different keys are different ones, whatever address
+they claim.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ Change: TypeAlias = PeerJoined | PeerLeft
 @attrs.define
 class _Peer:
     endpoint: str
+    place: str
     expires: float
 
 
@@ -33,7 +35,7 @@ class Peers:
         self._own_address = own_address
         self._timeout = timeout
         self._peers_max = peers_max
-        self._peers: dict[str, _Peer] = {}
+        self._peers: dict[tuple[str, str], _Peer] = {}
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -43,21 +45,21 @@ class Peers:
         address, endpoint = beacon.address, beacon.endpoint
         if address == self._own_address:
             return []
-        peer = self._peers.get(address)
+        peer = self._peers.get((address, beacon.key))
         if peer is None:
             if len(self._peers) >= self._peers_max:
                 self.ignored += 1
                 return []
-            self._peers[address] = _Peer(endpoint, now + self._timeout)
-            return [PeerJoined(address, endpoint)]
+            self._peers[address, beacon.key] = _Peer(endpoint, beacon.place, now + self._timeout)
+            return [PeerJoined(address, beacon.place)]
         peer.expires = now + self._timeout
         if endpoint.rpartition(":")[2] == peer.endpoint.rpartition(":")[2]:
             return []
-        left = PeerLeft(address, peer.endpoint)
-        peer.endpoint = endpoint
-        return [left, PeerJoined(address, endpoint)]
+        left = PeerLeft(address, peer.place)
+        peer.endpoint, peer.place = endpoint, beacon.place
+        return [left, PeerJoined(address, peer.place)]
 
     def expire(self, now: float) -> list[Change]:
         """Forgets the nodes that have been silent for the timeout."""
-        silent = [address for address, peer in self._peers.items() if peer.expires <= now]
-        return [PeerLeft(address, self._peers.pop(address).endpoint) for address in silent]
+        silent = [known for known, peer in self._peers.items() if peer.expires <= now]
+        return [PeerLeft(known[0], self._peers.pop(known).place) for known in silent]

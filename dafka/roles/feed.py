@@ -9,31 +9,45 @@ from collections.abc import AsyncIterator
 import trio
 
 from dafka.protocol import (
+    AuthorisedKept,
+    ClaimRefused,
     Event,
+    Exposed,
     FetchUnanswered,
     ForeignDialect,
+    HandshakeRefused,
+    NodeBarred,
     PartitionHalted,
     PartitionSilent,
     RecordsGone,
     StorageFailed,
     StorageRepaired,
     StoresSilent,
+    StrangerRefused,
     TowersSilent,
+    Unreachable,
 )
 
 EVENTS_MAX = 1000
 """Events kept for readers; one that is further behind misses the oldest."""
 
 _WARNINGS = (
+    AuthorisedKept,
+    ClaimRefused,
+    Exposed,
     FetchUnanswered,
     ForeignDialect,
+    HandshakeRefused,
+    NodeBarred,
     PartitionHalted,
     PartitionSilent,
     RecordsGone,
     StorageFailed,
     StorageRepaired,
     StoresSilent,
+    StrangerRefused,
     TowersSilent,
+    Unreachable,
 )
 
 

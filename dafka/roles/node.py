@@ -18,8 +18,10 @@ from dafka.discovery import Advertisement, Report, open_discovery
 from dafka.errors import TransportError
 from dafka.protocol import Action, Driver, Event, ForeignDialect, Machine, Skip
 from dafka.records import RecordBatch
+from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
-from dafka.transport import Mesh, open_mesh
+from dafka.roles.membership import Membership
+from dafka.transport import Mesh, open_mesh, open_security
 
 
 class Node:
@@ -29,13 +31,16 @@ class Node:
     settled: set when the nodes that were there before have been found, and are connected to.
     """
 
-    def __init__(self, address: str, machine: Machine, mesh: Mesh, config: Config, role: str) -> None:
+    def __init__(
+        self, address: str, machine: Machine, mesh: Mesh, config: Config, events: EventFeed, membership: Membership
+    ) -> None:
         self.address = address
-        self.events = EventFeed(logging.getLogger(f"dafka.{role}"))
+        self.events = events
         self.settled = trio.Event()
         self._driver = Driver(machine, self)
         self._machine = machine
         self._mesh = mesh
+        self._membership = membership
         self._config = config
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
@@ -70,7 +75,9 @@ class Node:
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(self._decoder.discarded + self._encoder.discarded + self._machine.discarded)
+        return dict(
+            self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded
+        )
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -143,7 +150,8 @@ class Node:
 
     async def _receive_messages(self) -> None:
         while True:
-            messages = self._decoder.decode(await self._mesh.subscriber.receive_many())
+            items, key = await self._mesh.subscriber.receive()
+            messages = self._membership.check(self._decoder.decode(items), key)
             self.act(self._machine.receive(messages, trio.current_time()))
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
@@ -166,11 +174,12 @@ class Node:
 
     async def _watch_connections(self) -> None:
         while True:
-            self._driver.connected(await self._mesh.receive_connections(), trio.current_time())
+            self._driver.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
 
     def _discovered(self, report: Report) -> None:
-        self._driver.discovered(report, trio.current_time())
-        self._timer.deadline = self._driver.deadline()
+        if self._membership.admit(report):
+            self._driver.discovered(report, trio.current_time())
+            self._timer.deadline = self._driver.deadline()
 
 
 @asynccontextmanager
@@ -179,7 +188,12 @@ async def open_node(
 ) -> AsyncIterator[Node]:
     """A node that is not running yet, with its sockets bound; closed when the block is left.
 
-    Raises `AddressInUseError` where the configured endpoint cannot be bound.
+    Raises `AddressInUseError` where the configured endpoint cannot be bound, `ConfigError` where its keys are not what
+    they should be.
     """
-    async with open_mesh(config.node, high_watermark) as mesh:
-        yield Node(address, machine, mesh, config, role)
+    events = EventFeed(logging.getLogger(f"dafka.{role}"))
+    security = open_security(config)
+    async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+        for warning in node_warnings(config, mesh.endpoint):
+            events.put(warning)
+        yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import socket
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import attrs
 import trio
@@ -12,8 +15,12 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.transport import Socket, open_context
+from dafka.protocol import Claims, Event
+from dafka.roles.exposure import exposed
+from dafka.transport import Socket, open_context, open_guard, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
+
+_LOGGER = logging.getLogger("dafka.tower")
 
 NODES_MAX = 100_000
 """Nodes counted; further ones are introduced all the same."""
@@ -34,9 +41,10 @@ class Tower:
     pub_endpoint: where nodes hear of each other.
     """
 
-    def __init__(self, sub_endpoint: str, pub_endpoint: str) -> None:
+    def __init__(self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None) -> None:
         self.sub_endpoint = sub_endpoint
         self.pub_endpoint = pub_endpoint
+        self._claims = claims
         self._beacons = 0
         self._discarded = 0
         self._nodes: dict[str, str] = {}
@@ -44,6 +52,19 @@ class Tower:
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
         return TowerStatistics(self._beacons, self._discarded, len(self._nodes))
+
+    def admit(self, frames: list[bytes], key: str) -> bool:
+        """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
+        if self._claims is None:
+            return True
+        try:
+            address = NodeBeacon.decode(frames).address
+        except WireError:
+            return True  # which `forward` finds, and counts
+        if not self._claims.claim(address, key):
+            self._discarded += 1
+            return False
+        return True
 
     def forward(self, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
         """The beacon to publish for one that came from the IP address `peer`; None where it is malformed."""
@@ -65,35 +86,47 @@ async def serve_tower(
 ) -> None:
     """Runs a tower until cancelled; `started` gives the `Tower` once it listens.
 
-    Raises `AddressInUseError` where it cannot listen at `config.tower`'s endpoints.
+    Raises `AddressInUseError` where it cannot listen at `config.tower`'s endpoints, `ConfigError` where its keys are
+    not what they should be.
     """
     config = config or Config()
+    security = open_security(config)
     with single_exception():
-        async with open_context(0) as context:
+        async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
+            stack.callback(subscriber.close, 0)
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
-            try:
-                publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
-                subscriber.set_options(maxmsgsize=1024)
-                subscriber.subscribe(BEACON)
-                pub_endpoint = publisher.bind(config.tower.pub_address)
-                tower = Tower(subscriber.bind(config.tower.sub_address), pub_endpoint)
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
-                    nursery.start_soon(_drain_subscriptions, publisher)
-                    task_status.started(tower)
-            finally:
-                subscriber.close(0)
-                publisher.close(0)
+            stack.callback(publisher.close, 0)
+            publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
+            subscriber.set_options(maxmsgsize=1024)
+            subscriber.subscribe(BEACON)
+            bind: Callable[[Socket, str], str] = Socket.bind
+            claims = None
+            if security is not None:
+                bind = (await stack.enter_async_context(open_guard(context, security, _log))).bind
+                claims = Claims(security.authorised.__contains__)
+            pub_endpoint = bind(publisher, config.tower.pub_address)
+            tower = Tower(bind(subscriber, config.tower.sub_address), pub_endpoint, claims)
+            for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
+                _log(warning)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
+                nursery.start_soon(_drain_subscriptions, publisher)
+                task_status.started(tower)
+
+
+def _log(event: Event) -> None:
+    _LOGGER.warning("%s", event)
 
 
 async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) -> None:
     own_address = _own_address(tower.sub_endpoint)
     while True:
-        frames, peer = await subscriber.receive_with_peer()
-        forwarded = tower.forward(frames, peer, own_address)
+        frames, peer, key = await subscriber.receive_with_key()
+        forwarded = tower.forward(frames, peer, own_address) if tower.admit(frames, key) else None
         if forwarded is not None:
-            publisher.send_many([forwarded])
+            # In a closed cluster whoever hears of a node must know whom to expect there.
+            publisher.send_many([[*forwarded, key.encode("ascii")] if key else forwarded])
 
 
 async def _drain_subscriptions(publisher: Socket) -> None:

@@ -1,7 +1,27 @@
-"""ZeroMQ under trio: sockets that receive and send by the batch."""
+"""ZeroMQ under trio: sockets that receive and send by the batch, and the keys of closed clusters."""
 
+from dafka.transport.caller import Caller
+from dafka.transport.closed import split_place
+from dafka.transport.guard import Guard, open_guard
+from dafka.transport.keys import KeyPair, is_key
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
+from dafka.transport.security import Security, open_security
 from dafka.transport.socket import RunSocket, Socket
 
-__all__ = ["Mesh", "RunSocket", "Socket", "choose_loops", "open_context", "open_mesh"]
+__all__ = [
+    "Caller",
+    "Guard",
+    "KeyPair",
+    "Mesh",
+    "RunSocket",
+    "Security",
+    "Socket",
+    "choose_loops",
+    "is_key",
+    "open_context",
+    "open_guard",
+    "open_mesh",
+    "open_security",
+    "split_place",
+]

@@ -1,42 +1,89 @@
 """The two sockets by which a node stands in the mesh (RFC 46, "Interconnection Model").
 
-An XPUB that others connect to, which also tells who subscribed to what; and a SUB that is connected to the others'.
+An XPUB that others connect to, which also tells who subscribed to what; and a SUB that is connected to the others'. In
+a closed cluster the first is guarded, and the second is many (`ClosedSubscriber`).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Protocol
 
 import trio
 import zmq
 
 from dafka.config import NodeConfig
+from dafka.protocol import Event
+from dafka.transport.closed import ClosedSubscriber, Messages
+from dafka.transport.guard import open_guard
+from dafka.transport.security import Security
 from dafka.transport.socket import RunSocket, Socket, read_handshake
 
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
 
+SOCKETS_MAX = 60_000
+"""Of a node in a closed cluster, which has three for each key that it is connected to; libzmq can have 65,535."""
+
 SUBSCRIPTION_BYTES_MAX = 4096
 """A publisher hears subscriptions alone: a command and a topic. A peer that sends more is disconnected."""
+
+
+class Subscriber(Protocol):
+    """What is connected to others' publishers. In a closed cluster an endpoint is followed by a space and a key."""
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receives messages whose first frame begins with this."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undoes one `subscribe`."""
+
+    def connect(self, endpoint: str) -> None:
+        """Connects, in the background and again after every loss. Raises `TransportError`: that is no endpoint."""
+
+    def disconnect(self, endpoint: str) -> None:
+        """Undoes `connect`; nothing happens where there was none."""
+
+    async def receive(self) -> tuple[Messages, str]:
+        """Waits for messages; gives them, and the public key of who sent them: empty in a plain cluster."""
+
+    async def receive_connections(self) -> list[str]:
+        """Waits until connections are made; gives the endpoints. Each comes again after a loss."""
+
+
+class PlainSubscriber(RunSocket):
+    """One SUB socket, connected to everybody."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        super().__init__(socket)
+        self._handshakes = self.monitor_handshakes()
+
+    async def receive(self) -> tuple[Messages, str]:
+        """See `Subscriber.receive`."""
+        return await self.receive_many(), ""
+
+    async def receive_connections(self) -> list[str]:
+        """See `Subscriber.receive_connections`."""
+        return [read_handshake(frames) for frames in await self._handshakes.receive_many()]
+
+    def close(self, linger_ms: int) -> None:
+        """Closes it, and what tells of its connections."""
+        super().close(linger_ms)
+        self._handshakes.close(0)
 
 
 class Mesh:
     """Attributes:
     publisher: the XPUB socket.
-    subscriber: the SUB socket.
+    subscriber: what is connected to others.
     endpoint: where the publisher listens, with its port.
     """
 
-    def __init__(self, publisher: Socket, subscriber: RunSocket, handshakes: Socket, endpoint: str) -> None:
+    def __init__(self, publisher: Socket, subscriber: Subscriber, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
-        self._handshakes = handshakes
-
-    async def receive_connections(self) -> list[str]:
-        """Waits until connections of the subscriber are made; gives the endpoints. Each comes again after a loss."""
-        return [read_handshake(frames) for frames in await self._handshakes.receive_many()]
 
     @property
     def port(self) -> int:
@@ -45,12 +92,14 @@ class Mesh:
 
 
 @asynccontextmanager
-async def open_context(linger_ms: int) -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
+async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
     """A ZeroMQ context of its own, whose threads are gone when the block is left.
 
-    Sockets made from it must be closed inside the block.
+    Sockets made from it must be closed inside the block. `sockets_max` where libzmq's own limit (1023) may not do.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    if sockets_max:
+        context.set(zmq.MAX_SOCKETS, sockets_max)
     try:
         yield context
     finally:
@@ -59,21 +108,43 @@ async def open_context(linger_ms: int) -> AsyncIterator[zmq.Context[zmq.Socket[b
 
 
 @asynccontextmanager
-async def open_mesh(config: NodeConfig, high_watermark: int) -> AsyncIterator[Mesh]:
+async def open_mesh(
+    config: NodeConfig,
+    high_watermark: int,
+    security: Security | None = None,
+    report: Callable[[Event], None] = lambda _: None,
+) -> AsyncIterator[Mesh]:
     """Binds a node's publisher and makes its subscriber; both are closed when the block is left.
+
+    With `security` it is closed to strangers, and `report` is told of them.
 
     Raises `AddressInUseError` where the publisher cannot listen at the configured endpoint.
     """
-    async with open_context(config.linger_ms) as context:
+    options = {"rcvhwm": high_watermark, "maxmsgsize": config.message_bytes_max}
+    async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
         publisher = Socket(context.socket(zmq.SocketType.XPUB))
-        subscriber = RunSocket(context.socket(zmq.SocketType.SUB))
-        handshakes = subscriber.monitor_handshakes()
         try:
             publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX)
-            subscriber.set_options(rcvhwm=high_watermark, maxmsgsize=config.message_bytes_max)
-            endpoint = publisher.bind(config.bind)
-            yield Mesh(publisher, subscriber, handshakes, endpoint)
+            if security is None:
+                with _open_plain(context, options) as plain:
+                    yield Mesh(publisher, plain, publisher.bind(config.bind))
+            else:
+                async with open_guard(context, security, report) as guard, trio.open_nursery() as nursery:
+                    closed = ClosedSubscriber(context, security, options, report)
+                    guard.on_change(closed.authorised_changed)
+                    endpoint = guard.bind(publisher, config.bind)
+                    await nursery.start(closed.run)
+                    yield Mesh(publisher, closed, endpoint)
+                    nursery.cancel_scope.cancel()
         finally:
-            subscriber.close(0)
-            handshakes.close(0)
             publisher.close(config.linger_ms)
+
+
+@contextmanager
+def _open_plain(context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> Iterator[PlainSubscriber]:
+    subscriber = PlainSubscriber(context.socket(zmq.SocketType.SUB))
+    try:
+        subscriber.set_options(**options)
+        yield subscriber
+    finally:
+        subscriber.close(0)

@@ -58,6 +58,7 @@ class BaseSocket:
         self._held: list[list[zmq.Frame]] = []
         self._waiting: anyio.CancelScope | None = None
         self._is_closed = False
+        self._is_monitored = False
 
     def set_options(self, **options: int | bytes) -> None:
         """Sets socket options by their ZeroMQ names; before `bind` and `connect`."""
@@ -69,9 +70,19 @@ class BaseSocket:
 
         It is the caller's to close, after this one.
         """
+        return self.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    def monitor(self, events: int) -> Socket:
+        """A socket that receives a message for each of these events of libzmq's from now on. It is the caller's."""
         # pyzmq's own name is the file descriptor's, which the next socket may have before this one is quite closed.
         name = f"inproc://dafka-monitor-{next(_MONITOR_NUMBERS)}"
-        return Socket(self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED, name))
+        self._socket.monitor(name, events)
+        self._is_monitored = True
+        monitor = Socket(self._socket.context.socket(zmq.SocketType.PAIR))
+        # libzmq's threads wait where a monitor's queue is full. This one never is.
+        monitor.set_options(rcvhwm=0)
+        monitor.connect(name)
+        return monitor
 
     def bind(self, endpoint: str) -> str:
         """Listens there; gives the endpoint with the port that was found for `*`.
@@ -86,6 +97,15 @@ class BaseSocket:
             kind = AddressInUseError if error.errno in _NOT_AVAILABLE else TransportError
             raise kind(f"cannot listen at {endpoint}: {_reason(error)}") from None
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def unbind(self, endpoint: str) -> None:
+        """Listens there no longer; connections that were made there end. Nothing happens where it did not listen."""
+        try:
+            self._socket.unbind(endpoint)
+        except zmq.ZMQError as error:
+            if error.errno != errno.ENOENT:
+                raise TransportError(f"cannot stop listening at {endpoint}: {_reason(error)}") from None
+        self._wake()
 
     def connect(self, endpoint: str) -> None:
         """Connects, in the background and again after every loss.
@@ -133,6 +153,11 @@ class BaseSocket:
 
     async def receive_with_peer(self) -> tuple[list[bytes], str]:
         """Waits for one message, and tells the IP address that it came from (empty where that is unknown)."""
+        frames, peer, _ = await self.receive_with_key()
+        return frames, peer
+
+    async def receive_with_key(self) -> tuple[list[bytes], str, str]:
+        """The same, and the public key that its sender has proven to have; empty in a plain cluster."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -140,17 +165,24 @@ class BaseSocket:
             except zmq.Again:
                 await self._wait_events()
                 continue
-            try:
-                peer = str(frames[0].get("Peer-Address"))
-            except zmq.ZMQError:
-                peer = ""
-            return [frame.bytes for frame in frames], peer
+            return (
+                [frame.bytes for frame in frames],
+                _property(frames[0], "Peer-Address"),
+                _property(frames[0], "User-Id"),
+            )
 
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
         if not self._is_closed:
             self._is_closed = True
+            self.stop_monitor()
             self._socket.close(linger_ms)
+
+    def stop_monitor(self) -> None:
+        """Comes before the monitor is closed: libzmq's threads would wait for ever for who does not listen any more."""
+        if self._is_monitored:
+            self._is_monitored = False
+            self._socket.disable_monitor()
 
     async def _receive(self, drain: Callable[[], list[_Item]]) -> list[_Item]:
         await trio.lowlevel.checkpoint()
@@ -224,6 +256,14 @@ class RunSocket(BaseSocket):
         if self._held:
             return list(self._take_held())
         return self._loops.receive_runs(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
+
+
+def _property(frame: zmq.Frame, name: str) -> str:
+    """What libzmq knows of where the frame came from; empty where it does not."""
+    try:
+        return str(frame.get(name))
+    except zmq.ZMQError:
+        return ""
 
 
 def _reason(error: zmq.ZMQError) -> str:

@@ -3,6 +3,8 @@
 node to tower     [B] [uuid] [host, may be empty] [port, decimal digits]
 tower to node     [B] [uuid] [tcp://host:port]
 tower, greeting   [W]
+
+In a closed cluster a fourth frame of what towers send is the node's public key, which it has proven to the tower.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ WELCOME = b"W"
 _HOST_BYTES_MAX = 255
 _PORT = re.compile(rb"[1-9][0-9]{0,4}")
 _HOST = re.compile(rb"\[[0-9A-Fa-f:.%A-Za-z0-9]+\]|[A-Za-z0-9._-]+")
+_KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _ENDPOINT = re.compile(rb"tcp://(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>[0-9]+)")
 
 
@@ -58,21 +61,28 @@ class NodeBeacon:
 
 @attrs.frozen
 class TowerBeacon:
-    """A node's sign of life as the tower passes it on: its address and its endpoint."""
+    """A node's sign of life as the tower passes it on: its address and its endpoint, in a closed cluster its key."""
 
     address: str
     endpoint: str
+    key: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where to connect to, and whom to expect there: the endpoint, and behind a space the key, if there is one."""
+        return f"{self.endpoint} {self.key}" if self.key else self.endpoint
 
     def encode(self) -> list[bytes]:
         """The beacon's frames."""
-        return [BEACON, encode_text(self.address, "uuid"), self.endpoint.encode("ascii")]
+        frames = [BEACON, encode_text(self.address, "uuid"), self.endpoint.encode("ascii")]
+        return [*frames, self.key.encode("ascii")] if self.key else frames
 
     @classmethod
-    def decode(cls, frames: Sequence[bytes]) -> TowerBeacon:
-        """Raises `WireError` for anything but a tower's beacon."""
-        _check_frames(frames, 3)
-        address = _check_uuid(frames[1])
-        return cls(address, check_endpoint(frames[2]))
+    def decode(cls, frames: Sequence[bytes], *, has_key: bool = False) -> TowerBeacon:
+        """Raises `WireError` for anything but a tower's beacon, with a key or without."""
+        _check_frames(frames, 4 if has_key else 3)
+        key = _check_key(frames[3]) if has_key else ""
+        return cls(_check_uuid(frames[1]), check_endpoint(frames[2]), key)
 
 
 def check_endpoint(endpoint: bytes) -> str:
@@ -90,6 +100,12 @@ def _check_frames(frames: Sequence[bytes], count: int) -> None:
         raise WireError("frames", f"{count}, not {len(frames)}")
     if frames[0] != BEACON:
         raise WireError("type", "B", 0)
+
+
+def _check_key(octets: bytes) -> str:
+    if not _KEY.fullmatch(octets):
+        raise WireError("key", "40 characters of Z85")
+    return octets.decode("ascii")
 
 
 def _check_uuid(octets: bytes) -> str:

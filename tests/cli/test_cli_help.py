@@ -7,16 +7,18 @@ from click.testing import CliRunner
 from dafka.cli import main
 
 COMMON = {"--config", "--verbose", "--help"}
-NODE = {"--tower-sub", "--tower-pub", "--advertise", "--wire"} | COMMON
+SECURITY = {"--key", "--authorized"}
+NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--tower-key"} | SECURITY | COMMON
 STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
-    "tower": {"--sub", "--pub"} | COMMON,
+    "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--timeout"} | NODE,
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
+    "keys": {"--help"},
     "spark": {"--master", "--conf", "--views", "--help"},
     "demo": {"--file", "--wire", "--help"},
     "bench": {
@@ -85,8 +87,8 @@ def test_towers_can_be_named_repeatedly(command: str) -> None:
 
 def test_defaults_in_help_are_the_configurations() -> None:
     for command, default in [
-        ("tower", "tcp://*:5556"),
-        ("tower", "tcp://*:5557"),
+        ("tower", "tcp://127.0.0.1:5556"),
+        ("tower", "tcp://127.0.0.1:5557"),
         ("store", "sqlite:dafka.db"),
         ("consume", "tcp://127.0.0.1:5556"),
         ("consume", "tcp://127.0.0.1:5557"),

@@ -182,7 +182,7 @@ def expire_in_spite_of_beacons(patch: Patch) -> None:
     heard = Peers.heard
 
     def heard_new(self: Peers, beacon: TowerBeacon, now: float) -> list[Change]:
-        return [] if beacon.address in self._peers else heard(self, beacon, now)
+        return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
     patch.setattr(Peers, "heard", heard_new)
 
@@ -204,7 +204,7 @@ def three_frames(patch: Patch) -> None:
 def fatal_beacon(patch: Patch) -> None:
     decode = TowerBeacon.decode
 
-    def decode_or_crash(frames: list[bytes]) -> TowerBeacon:
+    def decode_or_crash(frames: list[bytes], *, has_key: bool) -> TowerBeacon:
         try:
             return decode(frames)
         except WireError as error:

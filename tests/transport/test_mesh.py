@@ -40,7 +40,7 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
             two.subscriber.connect(one.endpoint)
             assert await one.publisher.receive_many() == [[b"\x01topic"]]
             one.publisher.send_many([[b"topic", b"0"]])
-            assert await two.subscriber.receive_many() == [[b"topic", b"0"]]
+            assert await two.subscriber.receive() == ([[b"topic", b"0"]], "")
 
 
 async def test_every_subscription_is_told_also_a_repeated_one() -> None:
@@ -67,7 +67,7 @@ async def test_nothing_is_left_when_the_block_is_cancelled() -> None:
     with trio.CancelScope() as scope:
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
             one.subscriber.connect(two.endpoint)
-            nursery.start_soon(one.subscriber.receive_many)
+            nursery.start_soon(one.subscriber.receive)
             nursery.start_soon(two.publisher.receive_many)
             await trio.lowlevel.checkpoint()
             scope.cancel()

@@ -1,0 +1,124 @@
+"""`dafka keys`: the keys of a closed cluster's nodes and towers, and whom they let in. No secret is ever printed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from dafka.cli.options import config_options, usage_mistakes
+from dafka.cli.terminal import UsageMistake
+from dafka.config import Config
+from dafka.transport.authorised import AuthorisedKeys
+from dafka.transport.keys import KeyPair, parse_public_key, read_public_keys, write_key_file
+
+
+@click.group()
+def keys() -> None:
+    """Make keys, and say whom a closed cluster lets in.
+
+    Each node and tower has a key file of its own, and a list of the public keys of the others.
+    """
+
+
+@keys.command()
+@click.argument("file")
+@click.option("--name", metavar="TEXT", help="Whose key it is.  [default: the file's name]")
+def new(file: str, name: str | None) -> None:
+    """Make a key file, which its owner alone may read, and print its public key.
+
+    What is printed is a line for the others' lists (`dafka keys authorize`).
+    """
+    path = Path(file)
+    pair = KeyPair.generate(_check_name(path.stem if name is None else name))
+    with usage_mistakes():
+        write_key_file(path, pair)
+    _show(pair.public, pair.name)
+
+
+@keys.command()
+@click.argument("file")
+def show(file: str) -> None:
+    """Print the public key of a key file, or the public keys of a list, each with its name."""
+    path = Path(file)
+    with usage_mistakes():
+        listed = AuthorisedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
+    for key, name in listed.items():
+        _show(key, name)
+
+
+@keys.command()
+@click.argument("key")
+@click.option(
+    "--authorized",
+    metavar="PATH",
+    help="The list to add it to: a file, or a folder (which ends with / where it is new).  "
+    "[default: [security] authorized_keys]",
+)
+@click.option("--name", metavar="TEXT", help="Whose key it is.  [default: what the file says]")
+@config_options
+def authorize(key: str, authorized: str | None, name: str | None, config: Config) -> None:
+    """Let the owner of a public key in.
+
+    KEY is the public key, or a file with it. Nodes and towers that use the list notice within a second.
+    """
+    place = authorized or config.security.authorized_keys
+    if not place:
+        raise UsageMistake("whose list? Name a file or folder with --authorized, or in [security] authorized_keys")
+    with usage_mistakes():
+        public = parse_public_key(key)
+        given = "" if public == key else read_public_keys(Path(key))[public]
+        name = _check_name(given if name is None else name)
+        path = Path(place)
+        is_folder = path.is_dir() or place.endswith("/")
+        listed = AuthorisedKeys(path, "").names() if path.exists() else {}
+    if public in listed:
+        click.echo(f"{public} is authorised by {path} already", err=True)
+        return
+    try:
+        if is_folder:
+            path.mkdir(exist_ok=True)
+            _replace(path / f"{_file_name(name, public)}.pub", f"{public} {name}".strip() + "\n")
+        else:
+            former = path.read_text("utf-8") if path.exists() else ""
+            separator = "" if former.endswith("\n") or not former else "\n"
+            _replace(path, f"{former}{separator}{public} {name}".strip() + "\n")
+    except OSError as error:
+        raise UsageMistake(f"cannot write {path}: {error.strerror}") from None
+    click.echo(f"{path} now authorises {public} {name}".rstrip(), err=True)
+
+
+def _show(key: str, name: str) -> None:
+    click.echo(f"{key} {name}".rstrip())
+
+
+def _check_name(name: str) -> str:
+    if '"' in name or not name.isprintable():
+        raise UsageMistake(f"name {name!r}: expected printable characters, without a quotation mark")
+    return name.strip()
+
+
+def _file_name(name: str, public: str) -> str:
+    """A file's name in a folder: the node's, as far as a file may be called so, and the key's beginning."""
+    plain = "".join(each if each.isalnum() or each in "-_." else "_" for each in name).lstrip(".")
+    mark = public.encode("ascii").hex()[:16]
+    return f"{plain}-{mark}" if plain else mark
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes the file whole or not at all, so that who reads it meanwhile sees no half of a line."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise

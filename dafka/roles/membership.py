@@ -1,0 +1,43 @@
+"""Who is who to a node of a closed cluster: whom it connects to, whose word it takes. In a plain one, everybody's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from dafka import wire
+from dafka.discovery import Report
+from dafka.protocol import ClaimRefused, Claims, Event, PeerJoined, PeerLeft
+from dafka.transport import Security, split_place
+
+
+class Membership:
+    """Holds what discovery finds and what messages say against the keys that were proven."""
+
+    def __init__(self, own_address: str, security: Security | None, report: Callable[[Event], None]) -> None:
+        self._report = report
+        self._claims: Claims | None = None
+        if security is not None:
+            self._claims = Claims(security.authorised.__contains__)
+            self._claims.join(own_address, security.pair.public)
+
+    @property
+    def discarded(self) -> Counter[str]:
+        """Messages thrown away so far, by reason."""
+        return Counter() if self._claims is None else self._claims.discarded
+
+    def admit(self, report: Report) -> bool:
+        """Is the node to act on what discovery reports?"""
+        if self._claims is None or not isinstance(report, (PeerJoined, PeerLeft)):
+            return True
+        endpoint, key = split_place(report.endpoint)
+        if isinstance(report, PeerLeft):
+            return self._claims.leave(report.address, key)
+        if self._claims.join(report.address, key):
+            return True
+        self._report(ClaimRefused(report.address, endpoint))
+        return False
+
+    def check(self, messages: list[wire.Inbound], key: str) -> list[wire.Inbound]:
+        """Of messages that came from the holder of this key, those that are really from whom they name."""
+        return messages if self._claims is None else self._claims.check(messages, key)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import trio
+from closed_helpers import Keys
+from role_helpers import open_store
+
+from dafka import Config, serve_tower
+from dafka.protocol import Exposed, Unreachable
+from dafka.roles.exposure import is_local, node_warnings
+from dafka.testing import open_cluster
+
+EVERYWHERE = "tcp://*:*"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("tcp://127.0.0.1:5556", True),
+        ("tcp://127.1.2.3:*", True),
+        ("tcp://[::1]:5556", True),
+        ("tcp://localhost:5556", True),
+        ("ipc:///tmp/x", True),
+        ("inproc://x", True),
+        ("tcp://0.0.0.0:5556", False),
+        ("tcp://*:5556", False),
+        ("tcp://[::]:5556", False),
+        ("tcp://10.0.0.7:5556", False),
+        ("tcp://eth0:5556", False),
+        ("tcp://tower.example:5556", False),
+    ],
+)
+def test_where_this_machine_alone_reaches(endpoint: str, expected: bool) -> None:
+    assert is_local(endpoint) is expected
+
+
+def test_the_defaults_are_local() -> None:
+    config = Config()
+    for endpoint in (config.node.bind, config.tower.sub_address, config.tower.pub_address):
+        assert is_local(endpoint)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[object]:
+    records = [record for record in caplog.records if record.levelno == logging.WARNING]
+    found = [record.args[0] for record in records if isinstance(record.args, tuple)]
+    return [event for event in found if isinstance(event, (Exposed, Unreachable))]
+
+
+async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        open_config = cluster.config.override("node", bind=EVERYWHERE)
+        async with (
+            open_store(open_config) as store,
+            cluster.producer("t", open_config) as producer,
+            cluster.consumer(["t"], open_config) as consumer,
+        ):
+            far = Config().override("tower", sub_address=EVERYWHERE, pub_address=EVERYWHERE)
+            tower = await nursery.start(serve_tower, far)
+            nodes = [(node.endpoint,) for node in (store, producer, consumer)]
+            expected = [Exposed(endpoints) for endpoints in [*nodes, (tower.sub_endpoint, tower.pub_endpoint)]]
+            assert warnings(caplog) == expected
+            assert "can read and write everything" in caplog.text
+        nursery.cancel_scope.cancel()
+
+
+async def test_at_loopback_or_with_keys_nobody_is_warned(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, "node")
+    async with open_cluster(), trio.open_nursery() as nursery:
+        far = keys.config("tower").override("tower", sub_address=EVERYWHERE, pub_address=EVERYWHERE)
+        tower = await nursery.start(serve_tower, far)
+        ports = [endpoint.rpartition(":")[2] for endpoint in (tower.sub_endpoint, tower.pub_endpoint)]
+        config = keys.config("node").override("node", bind=EVERYWHERE)
+        sub, pub = (f"tcp://127.0.0.1:{port}" for port in ports)
+        async with open_store(config.override("beacon", sub_addresses=(sub,), pub_addresses=(pub,))):
+            assert warnings(caplog) == []
+        nursery.cancel_scope.cancel()
+
+
+def test_a_node_that_only_its_own_machine_reaches_is_told_when_its_tower_is_elsewhere() -> None:
+    config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
+    here = "tcp://127.0.0.1:4000"
+    assert node_warnings(config, here) == [Unreachable(here, "tcp://10.0.0.7:5556")]
+    assert node_warnings(config.override("node", discovery="static:tcp://10.0.0.7:1"), here) == []
+    assert node_warnings(Config(), here) == []

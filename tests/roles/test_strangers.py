@@ -1,0 +1,263 @@
+"""What strangers get of a closed cluster: nothing, on any socket of any role, octet by octet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import zmq
+from closed_helpers import Keys, Tap, open_tap
+from role_helpers import DEADLINE_S, contents, open_store, wait_until
+
+from dafka import Config
+from dafka.records import new_address
+from dafka.testing import Cluster, open_cluster
+from dafka.transport import KeyPair, open_context
+from dafka.wire import BEACON, NodeBeacon
+
+TOPIC = "salaries-of-the-board"
+CONTENT = b"nobody-else-is-to-know-"
+ROLES = ("producer", "consumer", "store")
+KINDS = ("plain", "unknown key", "wrong server key")
+
+
+@asynccontextmanager
+async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, dict[str, str]]]:
+    """A tower and each role; a producer publishes without end. With the endpoint of each."""
+
+    def config(name: str, config: Config | None = None) -> Config:
+        return keys.config(name, config) if keys is not None else config or Config()
+
+    async with (
+        open_cluster(config("tower"), storage=None) as cluster,
+        open_store(config("store", cluster.config)) as store,
+        cluster.producer(TOPIC, config("producer", cluster.config)) as producer,
+        cluster.consumer([TOPIC], config("consumer", cluster.config)) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def publish() -> None:
+            while True:
+                await producer.send_many([CONTENT + each for each in contents(0, 10)])
+                await trio.sleep(0.01)
+
+        nursery.start_soon(publish)
+        with trio.fail_after(DEADLINE_S):
+            await consumer.next_batch()
+        yield cluster, dict(zip(ROLES, (producer.endpoint, consumer.endpoint, store.endpoint), strict=True))
+        # Whatever the strangers did: honest nodes go on.
+        seen = producer.statistics().records
+        with trio.fail_after(DEADLINE_S):
+            while (await consumer.next_batch()).end_sequence <= seen:
+                pass
+        nursery.cancel_scope.cancel()
+
+
+def dress(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
+    """Makes it a stranger's."""
+    if kind != "plain":
+        own = KeyPair.generate()
+        expected = KeyPair.generate() if kind == "wrong server key" else server
+        socket.curve_serverkey = expected.public.encode()
+        socket.curve_publickey = own.public.encode()
+        socket.curve_secretkey = own.secret.encode()
+
+
+def assert_nothing_leaks(tap: Tap) -> None:
+    for secret in (TOPIC.encode(), CONTENT):
+        assert secret not in tap.octets
+
+
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    return bool(socket.poll(0))
+
+
+async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: KeyPair, endpoint: str) -> None:
+    """A stranger that subscribes to everything, through a relay, until it was thrown out or let in."""
+    async with open_tap(endpoint) as tap:
+        with context.socket(zmq.SocketType.SUB) as socket:
+            dress(socket, kind, server)
+            socket.subscribe(b"")
+            socket.connect(tap.endpoint)
+            await wait_until(lambda: tap.ended > 0 or has_message(socket))
+            assert not has_message(socket)
+        assert tap.received
+        assert_nothing_leaks(tap)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_hears_a_node_or_a_tower_without_a_key(kind: str, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, *ROLES)
+    async with (
+        open_context(0) as context,
+        open_busy_cluster(keys) as (cluster, endpoints),
+        trio.open_nursery() as nursery,
+    ):
+        for role, endpoint in endpoints.items():
+            nursery.start_soon(listen, context, kind, keys.pairs[role], endpoint)
+        nursery.start_soon(listen, context, kind, keys.pairs["tower"], cluster.tower.pub_endpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_nobody_beacons_without_a_key(kind: str, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, *ROLES)
+    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
+        before = cluster.tower.statistics().nodes
+        async with open_tap(cluster.tower.sub_endpoint) as tap:
+            with context.socket(zmq.SocketType.XPUB) as socket:
+                dress(socket, kind, keys.pairs["tower"])
+                socket.connect(tap.endpoint)
+                await wait_until(lambda: tap.ended > 0 or has_message(socket))
+                assert not has_message(socket)
+                socket.send_multipart(NodeBeacon(new_address(), "127.0.0.1", 9).encode())
+            assert_nothing_leaks(tap)
+        assert cluster.tower.statistics().nodes == before == len(ROLES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_same_strangers_get_everything_of_a_plain_cluster(kind: str) -> None:
+    """That is, the tests above would notice."""
+    async with (
+        open_context(0) as context,
+        open_busy_cluster(None) as (_, endpoints),
+        open_tap(endpoints["producer"]) as tap,
+    ):
+        with context.socket(zmq.SocketType.SUB) as socket:
+            dress(socket, kind, KeyPair.generate())
+            socket.subscribe(b"")
+            socket.connect(tap.endpoint)
+            await wait_until(lambda: tap.ended > 0 or has_message(socket))
+            assert has_message(socket) == (kind == "plain")
+        assert (CONTENT in tap.received) == (TOPIC.encode() in tap.received) == (kind == "plain")
+
+
+async def open_node(cluster: Cluster, role: str, config: Config, task_status: trio.TaskStatus[None]) -> None:
+    """A node, for as long as the task runs. A producer publishes."""
+    if role == "producer":
+        async with cluster.producer(TOPIC, config) as producer:
+            await producer.send_many([CONTENT])
+            task_status.started()
+            await trio.sleep_forever()
+    elif role == "consumer":
+        async with cluster.consumer([TOPIC], config):
+            task_status.started()
+            await trio.sleep_forever()
+    else:
+        async with open_store(config):
+            task_status.started()
+            await trio.sleep_forever()
+
+
+def make_rogue(context: zmq.Context[zmq.Socket[bytes]], kind: str, type_: zmq.SocketType) -> zmq.Socket[bytes]:
+    """Somebody else's socket where an honest node is expected."""
+    socket = context.socket(type_)
+    if kind != "plain":
+        socket.curve_server = 1
+        socket.curve_secretkey = KeyPair.generate().secret.encode()
+    if type_ == zmq.SocketType.SUB:
+        socket.subscribe(b"")
+    socket.bind("tcp://127.0.0.1:*")
+    return socket
+
+
+def endpoint_of(socket: zmq.Socket[bytes]) -> str:
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+@pytest.mark.parametrize("kind", ["plain", "wrong server key"])
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_node_says_nothing_to_whoever_sits_where_an_honest_one_was(
+    role: str, kind: str, tmp_path: Path
+) -> None:
+    keys = Keys(tmp_path, *ROLES, "absent")
+    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
+        with make_rogue(context, kind, zmq.SocketType.XPUB) as rogue:
+            async with open_tap(endpoint_of(rogue)) as tap, trio.open_nursery() as nursery:
+                discovery = f"static:{tap.endpoint} {keys.pairs['absent'].public}"
+                config = keys.config(role, cluster.config).override("node", discovery=discovery)
+                config = config.override("producer", close_timeout_ms=0, min_stores=0)
+                await nursery.start(open_node, cluster, role, config)
+                await wait_until(lambda: tap.ended > 0 or has_message(rogue))
+                assert not has_message(rogue)
+                assert tap.sent
+                assert_nothing_leaks(tap)
+                nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["plain", "wrong server key"])
+@pytest.mark.parametrize("role", ROLES)
+async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_path: Path) -> None:
+    keys = Keys(tmp_path, *ROLES)
+    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
+        with (
+            make_rogue(context, kind, zmq.SocketType.SUB) as sub,
+            make_rogue(context, kind, zmq.SocketType.XPUB) as pub,
+        ):
+            async with (
+                open_tap(endpoint_of(sub)) as sub_tap,
+                open_tap(endpoint_of(pub)) as pub_tap,
+                trio.open_nursery() as nursery,
+            ):
+                config = keys.config(role, cluster.config).override("producer", close_timeout_ms=0, min_stores=0)
+                config = config.override("beacon", sub_addresses=(sub_tap.endpoint,), pub_addresses=(pub_tap.endpoint,))
+                nursery.start_soon(lambda: nursery.start(open_node, cluster, role, config))
+                await wait_until(lambda: min(sub_tap.ended, pub_tap.ended) > 0)
+                assert not has_message(sub)
+                assert not has_message(pub)
+                for tap in (sub_tap, pub_tap):
+                    assert_nothing_leaks(tap)
+                    assert b"tcp://" not in tap.octets
+                nursery.cancel_scope.cancel()
+
+
+async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_path: Path) -> None:
+    keys = Keys(tmp_path, *ROLES, "late")
+    async with open_busy_cluster(keys) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
+        discovery = f"static:{tap.endpoint} {keys.pairs['producer'].public}"
+        config = keys.config("late", cluster.config).override("node", discovery=discovery)
+        config = config.override("consumer", offset_reset="latest")
+        async with cluster.consumer([TOPIC], config) as consumer:
+            with trio.fail_after(DEADLINE_S):
+                record = await consumer.next_record()
+            assert record.content.startswith(CONTENT)
+            assert len(tap.received) > len(CONTENT)
+            assert_nothing_leaks(tap)
+
+
+async def test_in_a_plain_cluster_the_line_is_readable() -> None:
+    async with open_busy_cluster(None) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
+        config = cluster.config.override("node", discovery=f"static:{tap.endpoint}")
+        async with cluster.consumer([TOPIC], config.override("consumer", offset_reset="latest")) as consumer:
+            with trio.fail_after(DEADLINE_S):
+                await consumer.next_record()
+            assert CONTENT in tap.received
+            assert TOPIC.encode() in tap.received
+
+
+async def test_nobody_is_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
+    """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
+
+    Nor does it help to sit at the endpoint of an authorised node's beacon: without its key nothing is to be had there,
+    and nothing said there is heard.
+    """
+    keys = Keys(tmp_path, *ROLES, "absent")
+    async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
+        with (
+            make_rogue(context, "plain", zmq.SocketType.XPUB) as rogue,
+            context.socket(zmq.SocketType.XPUB) as publisher,
+        ):
+            async with open_tap(endpoint_of(rogue)) as tap:
+                publisher.curve_serverkey = keys.pairs["tower"].public.encode()
+                publisher.curve_publickey = keys.pairs["absent"].public.encode()
+                publisher.curve_secretkey = keys.pairs["absent"].secret.encode()
+                publisher.connect(cluster.tower.sub_endpoint)
+                await wait_until(lambda: has_message(publisher))
+                assert publisher.recv() == b"\x01" + BEACON
+                port = int(tap.endpoint.rpartition(":")[2])
+                publisher.send_multipart(NodeBeacon(new_address(), "127.0.0.1", port).encode())
+                await wait_until(lambda: tap.ended >= len(ROLES))
+                assert not has_message(rogue)
+                assert_nothing_leaks(tap)

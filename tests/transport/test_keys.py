@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import zmq.auth
+
+from dafka.errors import ConfigError
+from dafka.transport import KeyPair, is_key
+from dafka.transport.authorised import AuthorisedKeys
+from dafka.transport.keys import parse_public_key, read_key_file, read_public_keys, write_key_file
+
+
+@pytest.fixture
+def pair() -> KeyPair:
+    return KeyPair.generate("orders")
+
+
+def message(path: Path) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_key_file(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_pair_is_written_for_its_owner_alone_and_read(tmp_path: Path, pair: KeyPair) -> None:
+    before = os.umask(0)
+    try:
+        write_key_file(tmp_path / "key", pair)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+    assert read_key_file(tmp_path / "key") == pair
+    public, secret = zmq.auth.load_certificate(tmp_path / "key")
+    assert (public.decode(), (secret or b"").decode()) == (pair.public, pair.secret)
+
+
+def test_a_key_file_of_pyzmqs_is_read(tmp_path: Path) -> None:
+    public, secret = zmq.auth.create_certificates(tmp_path, "node")
+    Path(secret).chmod(0o600)
+    pair = read_key_file(Path(secret))
+    assert read_public_keys(Path(public)) == {pair.public: ""}
+
+
+def test_a_secret_is_not_shown(pair: KeyPair) -> None:
+    assert pair.secret not in repr(pair) + str(pair)
+
+
+def test_generated_keys_look_like_no_option(pair: KeyPair) -> None:
+    assert all(KeyPair.generate().public[0] not in "-#" for _ in range(100))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
+def test_a_key_that_others_can_read_is_refused(tmp_path: Path, pair: KeyPair, mode: int) -> None:
+    path = tmp_path / "key"
+    write_key_file(path, pair)
+    path.chmod(mode)
+    assert message(path) == f"key file {path} is open to others (mode {mode:04o}): chmod 600 {path}"
+
+
+def test_a_key_is_not_written_over(tmp_path: Path, pair: KeyPair) -> None:
+    path = tmp_path / "key"
+    write_key_file(path, pair)
+    with pytest.raises(ConfigError, match="is there already"):
+        write_key_file(path, KeyPair.generate())
+    assert read_key_file(path) == pair
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "holds no key"),
+        ('public-key = "x"', "holds a public key alone"),
+        ('secret-key = "short"', "is damaged: its keys are no pair"),
+        ("\xff".encode("latin-1"), "is not text"),
+        (b"x" * 2**21, "is too large to be one"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str | bytes, error: str) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(0o600)
+    assert error in message(path)
+
+
+def test_keys_that_do_not_belong_together_are_refused(tmp_path: Path, pair: KeyPair) -> None:
+    path = tmp_path / "key"
+    write_key_file(path, KeyPair(KeyPair.generate().public, pair.secret))
+    assert "its keys are no pair" in message(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    assert message(tmp_path / "none") == f"cannot read the key file {tmp_path / 'none'}: No such file or directory"
+
+
+@pytest.mark.parametrize("text", ["", "x", "x" * 39, "x" * 41, "~" * 40, "#" * 40, "é" * 40])
+def test_what_is_no_key(text: str) -> None:
+    assert not is_key(text)
+
+
+def test_a_list_has_a_key_a_line(tmp_path: Path) -> None:
+    one, two, three = (KeyPair.generate().public for _ in range(3))
+    path = tmp_path / "list"
+    path.write_text(f"# those of the first floor\n{one} one of them\r\n\n  {two}\t two\n{three}")
+    assert read_public_keys(path) == {one: "one of them", two: "two", three: ""}
+
+
+def test_a_slip_in_a_list_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "list"
+    path.write_text(f"{KeyPair.generate().public}\noops\n")
+    with pytest.raises(ConfigError, match="list, line 2: expected a public key"):
+        read_public_keys(path)
+
+
+def test_a_public_key_is_given_or_in_a_file(tmp_path: Path, pair: KeyPair) -> None:
+    path = tmp_path / "public"
+    path.write_text(f"{pair.public} orders\n")
+    assert parse_public_key(pair.public) == parse_public_key(str(path)) == pair.public
+    path.write_text("")
+    with pytest.raises(ConfigError, match="holds 0 public keys: expected one"):
+        parse_public_key(str(path))
+    with pytest.raises(ConfigError, match="expected a public key"):
+        parse_public_key(str(tmp_path / "none"))
+
+
+def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    one, two, own = (KeyPair.generate().public for _ in range(3))
+    path = tmp_path / "list"
+    path.write_text(f"{one} one\n")
+    keys = AuthorisedKeys(path, own)
+    assert one in keys
+    assert own in keys
+    assert two not in keys
+    assert keys.refresh() is None
+    path.write_text(f"{one} one\n{two}\n")
+    assert keys.refresh() == set()
+    assert two in keys
+    path.write_text(f"{two} two\n")
+    assert keys.refresh() == {one}
+    assert one not in keys
+
+
+def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    one, two = (KeyPair.generate() for _ in range(2))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_key_file(folder / "one.key", one)
+    (folder / ".hidden").write_text("rubbish")
+    (folder / "below").mkdir()
+    keys = AuthorisedKeys(folder, "")
+    assert keys.names() == {one.public: "one"}
+    (folder / "two.pub").write_text(f"{two.public}\n")
+    assert keys.refresh() == set()
+    assert keys.names() == {one.public: "one", two.public: "two"}
+    (folder / "one.key").unlink()
+    assert keys.refresh() == {one.public}
+
+
+def test_what_cannot_be_read_leaves_the_former_keys_and_is_told_once(tmp_path: Path) -> None:
+    one, two = (KeyPair.generate().public for _ in range(2))
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n")
+    keys = AuthorisedKeys(path, "")
+    path.write_text(f"{one}\nhalf a li")
+    with pytest.raises(ConfigError, match="line 2"):
+        keys.refresh()
+    assert keys.refresh() is None
+    assert one in keys
+    path.unlink()
+    with pytest.raises(ConfigError, match="No such file"):
+        keys.refresh()
+    assert keys.refresh() is None
+    assert one in keys
+    path.write_text(f"{two}\n")
+    assert keys.refresh() == {one}
+    assert two in keys
+
+
+@pytest.mark.parametrize("name", ["none", "none/"])
+def test_a_list_must_be_there_at_the_start(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the authorised keys .*: No such file or directory"):
+        AuthorisedKeys(tmp_path / name, "")
