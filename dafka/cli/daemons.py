@@ -9,11 +9,12 @@ from typing import Any
 import click
 import trio
 
+from dafka.cli.keeping import keep_store
 from dafka.cli.options import decorate, node_options, security_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
-from dafka.roles import Store, Tower, serve_store, serve_tower
+from dafka.roles import Store, Tower, serve_tower
 from dafka.transport import open_security
 
 _sub_option = click.option(
@@ -145,10 +146,13 @@ def _tower_keys(config: Config, further: int) -> tuple[str, ...]:
 
 
 async def _serve_store(nursery: trio.Nursery, config: Config) -> None:
-    store: Store = await nursery.start(serve_store, config)
-    click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+    store: Store = await nursery.start(keep_store, config, _announce_store)
     async with tower_required(store.events, config):
         await trio.sleep_forever()
+
+
+def _announce_store(store: Store, config: Config) -> None:
+    click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
 
 
 def _announce_tower(tower: Tower) -> None:

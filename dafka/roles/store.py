@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import StorageError
+from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, Commits, RecordsDropped, Skip, StorageFailed, StorageRepaired, StoreMachine
+from dafka.protocol import (
+    Answers,
+    Chunk,
+    Commits,
+    RecordsDropped,
+    Skip,
+    StorageFailed,
+    StorageLost,
+    StorageRepaired,
+    StoreMachine,
+)
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
-from dafka.storage import Retention, Storage, open_storage
+from dafka.storage import Placed, Retention, Storage, open_storage
 
 FLUSH_S = 10.0
 """When a store is stopped, how long it may take to write what it has received."""
+
+PLACE_INTERVAL_S = 1.0
+"""How often a store sees whether its storage is still in its place, whether anything is written or not."""
 
 
 @attrs.frozen
@@ -60,6 +75,7 @@ class Store:
         self._commits = Commits(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
+        self._is_lost = False
         node.on_batch(self._take)
         node.on_skip(self._skip)
         node.on_change(self._replier.wake)
@@ -93,19 +109,42 @@ class Store:
         )
 
     async def run(self, task_status: trio.TaskStatus[Store]) -> None:
-        """Runs until cancelled, then writes what has been received."""
+        """Runs until cancelled, then writes what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._until_lost, self._write)
                 nursery.start_soon(self._replier.run)
                 if self._config.has_retention:
-                    nursery.start_soon(self._retain)
+                    nursery.start_soon(self._until_lost, self._retain)
+                if isinstance(self._storage, Placed):
+                    nursery.start_soon(self._until_lost, self._watch_place, self._storage)
                 await nursery.start(self._node.run)
                 task_status.started(self)
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
-                while self._commits:
+                while self._commits and not self._is_lost:
                     await self._flush()
+
+    async def _until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """A storage that is gone takes nothing any more, and what it held nobody has to count on."""
+        try:
+            await task(*arguments)
+        except StorageLostError as error:
+            if self._is_lost:  # another task was the first to notice
+                return
+            self._is_lost = True
+            self.events.put(StorageLost(str(error)))
+            raise
+
+    async def _watch_place(self, storage: Placed) -> None:
+        while True:
+            await trio.sleep(PLACE_INTERVAL_S)
+            try:
+                await storage.check_place()
+            except StorageLostError:
+                raise
+            except StorageError:
+                pass  # whoever writes will say so
 
     def _take(self, batch: RecordBatch) -> None:
         self._commits.take(batch)
@@ -134,6 +173,8 @@ class Store:
                 await self._arrived.park()
             try:
                 await self._flush()
+            except StorageLostError:
+                raise
             except StorageError as error:
                 self._node.act(self._commits.failed(str(error)))
                 await trio.sleep(self._retry_s)
@@ -158,6 +199,8 @@ class Store:
         while True:
             try:
                 moved = await self._storage.retain(retention)
+            except StorageLostError:
+                raise
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
             else:
@@ -174,6 +217,8 @@ async def serve_store(
     """Runs a store until cancelled; `started` gives the `Store` once it listens.
 
     Raises `StorageError` (`StorageBusyError`, `StorageFormatError`) where its storage cannot be opened,
+    `StorageLostError` where its files are removed or replaced meanwhile: started again, it has a new storage or that
+    which stands there now, and fetches what it lacks,
     `AddressInUseError` where it cannot listen, `DiscoveryError` where its discovery cannot be set up.
     """
     config = config or Config()

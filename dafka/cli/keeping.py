@@ -1,0 +1,51 @@
+"""Keeps a store running when its storage is removed beneath it.
+
+The store that lost it ends, and another begins at the same place: with a new storage, or with what somebody has put
+there. A new storage has a new address, so that no producer counts what the old one acknowledged as held by it; and it
+fetches from producers and other stores what they hold. No operator is needed, only told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from dafka.config import Config
+from dafka.errors import StorageError, StorageLostError, TransportError
+from dafka.groups import single_exception
+from dafka.roles import Store, serve_store
+
+_logger = logging.getLogger("dafka.store")
+
+
+async def keep_store(
+    config: Config, announce: Callable[[Store, Config], None], *, task_status: trio.TaskStatus[Store]
+) -> None:
+    """Serves a store until cancelled; `started` gives the first, `announce` is called with each.
+
+    Raises what `serve_store` does while the first one starts. When a storage has been lost, one that cannot be opened
+    is tried again, each `retry_ms`.
+    """
+    is_started = False
+    reported = ""
+    while True:
+        try:
+            with single_exception():
+                async with trio.open_nursery() as nursery:
+                    store: Store = await nursery.start(serve_store, config)
+                    announce(store, config)
+                    reported = ""
+                    if not is_started:
+                        is_started = True
+                        task_status.started(store)
+        except StorageLostError:
+            _logger.warning("opening %s again, and fetching what other nodes hold", config.store.storage)
+        except (StorageError, TransportError) as error:
+            if not is_started:
+                raise
+            if str(error) != reported:
+                reported = str(error)
+                _logger.warning("%s cannot be opened again, trying on: %s", config.store.storage, error)
+            await trio.sleep(config.store.retry_ms / 1000)
