@@ -21,7 +21,7 @@ from pathlib import Path
 import trio
 from chaos_cluster import Size
 from chaos_run import Run
-from chaos_schedule import FAULTS, LOSSES, Fault, Pace, plan
+from chaos_schedule import FAULTS, LOSSES, Lanes, Pace, plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return found
 
 
-def make_lanes(found: argparse.Namespace, seed: int) -> tuple[list[Fault], list[Fault]]:
+def make_lanes(found: argparse.Namespace, seed: int) -> Lanes:
     only = [name for name in found.only.split(",") if name] or list(FAULTS)
     if found.stores < 2:
         only = [name for name in only if name not in LOSSES]

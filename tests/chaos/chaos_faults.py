@@ -65,19 +65,21 @@ class Faults:
         return nodes[fault.choice % len(nodes)]
 
     async def _kill(self, node: Node, fault: Fault) -> None:
-        self._timeline.fault(f"{node.name} is killed, and started again after {fault.duration_s:.1f} s")
-        await node.kill()
-        await trio.sleep(fault.duration_s)
-        node.start()
+        async with node.lock:
+            self._timeline.fault(f"{node.name} is killed, and started again after {fault.duration_s:.1f} s")
+            await node.kill()
+            await trio.sleep(fault.duration_s)
+            node.start()
         self._timeline.healed(f"{node.name} is started again")
 
     async def _stop(self, node: Node, fault: Fault) -> None:
-        self._timeline.fault(f"{node.name} is stopped for {fault.duration_s:.1f} s")
-        node.signal(signal.SIGSTOP)
-        try:
-            await trio.sleep(fault.duration_s)
-        finally:
-            node.signal(signal.SIGCONT)
+        async with node.lock:
+            self._timeline.fault(f"{node.name} is stopped for {fault.duration_s:.1f} s")
+            node.signal(signal.SIGSTOP)
+            try:
+                await trio.sleep(fault.duration_s)
+            finally:
+                node.signal(signal.SIGCONT)
         self._timeline.healed(f"{node.name} goes on")
 
     async def _disturb(self, fault: Fault) -> None:
@@ -99,17 +101,16 @@ class Faults:
     async def _fill_disk(self, store: StoreNode, fault: Fault) -> None:
         """No file of the process may grow, or be written to beyond its first octet, until the limit is lifted."""
         node = store.node
-        if not node.is_running:
-            return
-        process = node.process_id
-        self._timeline.fault(f"the disk of {node.name} is full for {fault.duration_s:.1f} s")
-        _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
-        resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
-        try:
-            await trio.sleep(fault.duration_s)
-        finally:
-            with suppress(ProcessLookupError):
-                resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
+        async with node.lock:
+            process = node.process_id
+            self._timeline.fault(f"the disk of {node.name} is full for {fault.duration_s:.1f} s")
+            _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+            resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
+            try:
+                await trio.sleep(fault.duration_s)
+            finally:
+                with suppress(ProcessLookupError):
+                    resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
         self._timeline.healed(f"the disk of {node.name} has room again")
 
     async def _delete(self, store: StoreNode, fault: Fault) -> None:
@@ -117,8 +118,9 @@ class Faults:
         if not await self._wait_caught_up(f"before the storage of {store.node.name} is deleted"):
             return
         with_log = bool(fault.choice & 2**20)
-        self._timeline.fault(f"the storage of {store.node.name} is deleted beneath it")
-        await trio.to_thread.run_sync(_delete_storage, store.path, with_log)
+        async with store.node.lock:
+            self._timeline.fault(f"the storage of {store.node.name} is deleted beneath it")
+            await trio.to_thread.run_sync(_delete_storage, store.path, with_log)
         await self._wait_caught_up(f"after the storage of {store.node.name} was deleted")
 
     async def _restore(self, store: StoreNode, fault: Fault) -> None:
@@ -127,16 +129,18 @@ class Faults:
         age_s = fault.duration_s * COPY_AGE_S
         if not await self._wait_caught_up(f"before {node.name} is given an older copy of its storage"):
             return
-        self._timeline.fault(f"{node.name} is killed, and given a copy of its storage {age_s:.1f} s later")
         copy = store.path.with_name(f"{store.path.name}.copy")
-        await node.kill()
-        await trio.to_thread.run_sync(_copy_storage, store.path, copy)
-        node.start()
+        async with node.lock:
+            self._timeline.fault(f"{node.name} is killed, and given a copy of its storage {age_s:.1f} s later")
+            await node.kill()
+            await trio.to_thread.run_sync(_copy_storage, store.path, copy)
+            node.start()
         await trio.sleep(age_s)
-        await node.kill()
-        await trio.to_thread.run_sync(_put_back, copy, store.path)
-        node.start()
-        self._timeline.note(f"{node.name} is started with its older copy")
+        async with node.lock:
+            await node.kill()
+            await trio.to_thread.run_sync(_put_back, copy, store.path)
+            node.start()
+            self._timeline.note(f"{node.name} is started with its older copy")
         await self._wait_caught_up(f"after {node.name} was given an older copy of its storage")
 
     async def _wait_caught_up(self, when: str) -> bool:
@@ -149,7 +153,7 @@ class Faults:
         }
         begun = self._timeline.now
         with trio.move_on_after(CAUGHT_UP_S):
-            while not await self._has_all(wanted):
+            while not await self._has_all(wanted):  # noqa: ASYNC110 (other processes' files)
                 await trio.sleep(POLL_S)
             self._timeline.healed(f"every store has all records ({when}; {self._timeline.now - begun:.1f} s)")
             return True

@@ -37,6 +37,7 @@ class Node:
         memory: see there.
         cpu_s: of its lives that have ended, and of this one when it was looked at last.
         status: how its last life ended.
+        lock: who does something to it that nobody else is to interfere with.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Node:
         self.starts = 0
         self.memory = Memory()
         self.status: int | None = None
+        self.lock = trio.Lock()
         self._command = list(command)
         self._environment = {**_clean_environment(), **environment}
         self._folder = folder

@@ -46,39 +46,49 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """How often faults come and how long they last, in seconds from and to."""
+    """How often faults come and how long they last, in seconds from and to.
+
+    A storage is deleted only up to `delete_until_s`: what a store has lost it fetches again, all of it.
+    """
 
     calm_s: float = 8.0
     gap_s: tuple[float, float] = (6.0, 25.0)
     duration_s: tuple[float, float] = (0.5, 8.0)
     losses_every_s: float = 240.0
+    delete_until_s: float = 600.0
 
 
-def plan(seed: int, length_s: float, pace: Pace, only: Sequence[str] = FAULTS) -> tuple[list[Fault], list[Fault]]:
-    """The faults of processes and disks, and those of the network, over a run of this length."""
+Lanes = tuple[list[Fault], list[Fault], list[Fault]]
+"""The faults of processes and disks, those that take records away, and those of the network. Each lane has one fault at
+a time, whatever the others have."""
+
+
+def plan(seed: int, length_s: float, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
+    """The faults of a run of this length."""
     random = Random(seed)
-    losses = [kind for kind in LOSSES if kind in only]
     processes = _lane(random, [kind for kind in PROCESS_FAULTS if kind in only], length_s, pace)
-    if losses:
-        first_s = min(pace.losses_every_s / 2, length_s / 3)
-        last_s = length_s - min(pace.losses_every_s / 2, length_s / 3)
-        at_s = first_s
-        while at_s <= last_s:
-            processes.append(_fault(random, _from_bag(random, losses, processes), at_s, pace))
-            at_s += pace.losses_every_s
+    losses: list[Fault] = []
+    step_s = min(pace.losses_every_s, length_s / 3)
+    at_s = step_s / 2
+    while at_s <= length_s - step_s / 2:
+        kinds = [kind for kind in LOSSES if kind in only and (kind != "delete-storage" or at_s <= pace.delete_until_s)]
+        if kinds:
+            losses.append(_fault(random, _from_bag(random, kinds, losses), at_s, pace))
+        at_s += step_s
     network = _lane(random, [kind for kind in NETWORK_FAULTS if kind in only], length_s, pace)
-    return sorted(processes, key=lambda fault: fault.at_s), network
+    return processes, losses, network
 
 
-def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> tuple[list[Fault], list[Fault]]:
-    """Every fault once, one right after the other."""
+def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
+    """Every fault once, each right after the one before in its lane."""
     random = Random(seed)
-    lanes = []
-    for kinds in ((*PROCESS_FAULTS, *LOSSES), NETWORK_FAULTS):
+
+    def lane(kinds: Sequence[str]) -> list[Fault]:
         chosen = [kind for kind in kinds if kind in only]
         random.shuffle(chosen)
-        lanes.append([_fault(random, kind, pace.calm_s, pace) for kind in chosen])
-    return lanes[0], lanes[1]
+        return [_fault(random, kind, pace.calm_s, pace) for kind in chosen]
+
+    return lane(PROCESS_FAULTS), lane(LOSSES), lane(NETWORK_FAULTS)
 
 
 def _lane(random: Random, kinds: list[str], length_s: float, pace: Pace) -> list[Fault]:
