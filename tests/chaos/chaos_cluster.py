@@ -91,8 +91,9 @@ class Cluster:
     @property
     def nodes(self) -> list[Node]:
         """All of them, in the order in which they are started."""
-        others = [*self.stores, *self.producers, *self.consumers]
-        return [self.tower, *(each.node for each in others)]
+        stores = [store.node for store in self.stores]
+        producers = [producer.node for producer in self.producers]
+        return [self.tower, *stores, *producers, *(consumer.node for consumer in self.consumers)]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Links and processes, until cancelled."""
@@ -106,8 +107,10 @@ class Cluster:
 
     def poll(self) -> None:
         """Reads on in the ledgers."""
-        for each in (*self.producers, *self.consumers):
-            each.ledger.poll()
+        for producer in self.producers:
+            producer.ledger.poll()
+        for consumer in self.consumers:
+            consumer.ledger.poll()
 
 
 def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Cluster:

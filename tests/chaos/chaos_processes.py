@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGCONT, SIGKILL, SIGTERM, Signals
 
 import attrs
 import trio
@@ -101,19 +101,19 @@ class Node:
 
     async def kill(self) -> None:
         """SIGKILL, and no other start until `start`."""
-        await self._end(signal.SIGKILL)
+        await self._end(SIGKILL)
 
     async def terminate(self, deadline_s: float) -> None:
         """SIGTERM; a problem where it is still there after the deadline, or ends with another status than 0."""
         with trio.move_on_after(deadline_s) as scope:
-            await self._end(signal.SIGTERM)
+            await self._end(SIGTERM)
         if scope.cancelled_caught:
             self._timeline.problem(f"{self.name} was asked to end, and did not within {deadline_s:.0f} s")
             await self.kill()
         elif self.status:
             self._timeline.problem(f"{self.name} was asked to end, and did with status {self.status}")
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Sends a signal, if there is a process."""
         if self._process is not None:
             self._process.send_signal(number)
@@ -129,7 +129,7 @@ class Node:
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             self._cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    async def _end(self, number: signal.Signals) -> None:
+    async def _end(self, number: Signals) -> None:
         self._is_wanted = False
         self.signal(number)
         while self._is_alive:

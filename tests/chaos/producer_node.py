@@ -19,7 +19,7 @@ from chaos_ledger import LedgerWriter
 
 import dafka
 
-TICK_S = 0.025
+TICK_S = 0.05
 """So often records are published, and the ledger is written."""
 
 CATCH_UP = 2

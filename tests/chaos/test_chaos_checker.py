@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -25,7 +26,7 @@ def held(end: int, earliest: int = 0) -> dict[str, PartitionInfo]:
     return {PARTITION.address: PartitionInfo(earliest, end)}
 
 
-def published(**values: object) -> dict[str, Published]:
+def published(**values: Any) -> dict[str, Published]:
     return {PARTITION.address: attrs.evolve(Published(acknowledged=10, sent=12), **values)}
 
 
@@ -68,7 +69,7 @@ class TestStores:
         ],
     )
     def test_lost_and_invented_records_are_found(
-        self, holdings: dict[str, PartitionInfo], ought: dict[str, object]
+        self, holdings: dict[str, PartitionInfo], ought: dict[str, Any]
     ) -> None:
         assert len(find_lost("a", holdings, published(**ought))) >= 1
 
