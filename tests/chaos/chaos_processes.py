@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from signal import SIGCONT, SIGKILL, SIGTERM, Signals
+from signal import SIGKILL, SIGTERM, Signals
 
 import attrs
 import trio
