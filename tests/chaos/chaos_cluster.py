@@ -123,6 +123,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         "DAFKA_BEACON_TIMEOUT": str(4 * size.beacon_ms),
         "DAFKA_PRODUCER_MIN_STORES": str(size.min_stores),
         "DAFKA_PRODUCER_CLOSE_TIMEOUT_MS": "120000",
+        "DAFKA_NODE_TOWER_TIMEOUT_MS": "120000",  # nodes are started while the tower is away, too
         "DAFKA_STORE_RETRY_MS": "300",
     }
 

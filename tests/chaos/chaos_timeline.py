@@ -9,6 +9,9 @@ from typing import TextIO
 SAID_MAX = 20_000
 """Lines of one node that are written down; further ones are only counted."""
 
+TRACEBACK = ("Traceback", "Fatal Python error", "Assertion failed")
+"""No node says this, whatever is done to it."""
+
 
 class Timeline:
     """Attributes:
@@ -50,6 +53,8 @@ class Timeline:
         self._said[node] = self._said.get(node, 0) + 1
         if self._said[node] <= SAID_MAX:
             self._write("said", f"{node}: {line}", is_shown=False)
+        if line.startswith(TRACEBACK):
+            self.problem(f"{node} said {line!r}")
 
     def close(self) -> None:
         """Nothing more happens."""
