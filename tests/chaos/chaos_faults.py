@@ -6,7 +6,7 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import trio
@@ -47,30 +47,40 @@ class Faults:
         elif action == "kill":
             await self._kill(self._choose(role, fault), fault)
         elif action == "stop":
-            await self._stop(self._choose(role, fault), fault)
+            await self._stop(self._choose(role, fault)[0], fault)
         else:
             stores = self._cluster.stores
             done = {"disk-full": self._fill_disk, "delete-storage": self._delete, "older-copy": self._restore}
             await done[fault.kind](stores[fault.choice % len(stores)], fault)
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
 
-    def _choose(self, role: str, fault: Fault) -> Node:
+    def _choose(self, role: str, fault: Fault) -> list[Node]:
+        """One node, or all stores."""
         cluster = self._cluster
+        if role == "stores":
+            return [store.node for store in cluster.stores]
         nodes = {
             "tower": [cluster.tower],
             "store": [store.node for store in cluster.stores],
             "producer": [producer.node for producer in cluster.producers],
             "consumer": [consumer.node for consumer in cluster.consumers],
         }[role]
-        return nodes[fault.choice % len(nodes)]
+        return [nodes[fault.choice % len(nodes)]]
 
-    async def _kill(self, node: Node, fault: Fault) -> None:
-        async with node.lock:
-            self._timeline.fault(f"{node.name} is killed, and started again after {fault.duration_s:.1f} s")
-            await node.kill()
+    async def _kill(self, nodes: Sequence[Node], fault: Fault) -> None:
+        """All of them at the same moment."""
+        names = ", ".join(node.name for node in nodes)
+        async with AsyncExitStack() as stack:
+            for node in nodes:
+                await stack.enter_async_context(node.lock)
+            self._timeline.fault(f"killed, and started again after {fault.duration_s:.1f} s: {names}")
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    nursery.start_soon(node.kill)
             await trio.sleep(fault.duration_s)
-            node.start()
-        self._timeline.healed(f"{node.name} is started again")
+            for node in nodes:
+                node.start()
+        self._timeline.healed(f"started again: {names}")
 
     async def _stop(self, node: Node, fault: Fault) -> None:
         async with node.lock:

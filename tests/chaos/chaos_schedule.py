@@ -9,6 +9,7 @@ import attrs
 
 PROCESS_FAULTS = (
     "kill-store",
+    "kill-stores",
     "kill-producer",
     "kill-consumer",
     "kill-tower",

@@ -18,8 +18,11 @@ from chaos_ledger import LedgerWriter
 
 import dafka
 
-SAVE_S = 0.5
-"""So often what was given is written to the ledger, and positions are saved."""
+TICK_S = 0.1
+"""So often what was given is written to the ledger."""
+
+SAVE_TICKS = 10
+"""So rarely positions are saved: what was given since then is given again after a kill."""
 
 
 class Receiver:
@@ -36,20 +39,26 @@ class Receiver:
             if problem:
                 self._ledger.write(kind="problem", text=problem)
 
-    async def save(self) -> None:
-        """The ledger comes first: what is saved was given."""
+    def write(self) -> None:
+        """What was given since it was written before."""
         for address, end in self._sequel.ends.items():
             first = self._written[address]
             if end > first:
                 self._ledger.write(kind="run", address=address, first=first, end=end)
                 self._written[address] = end
+
+    async def save(self) -> None:
+        """The ledger comes first: what is saved was given."""
+        self.write()
         saved = {partition.address: position for partition, position in self._consumer.positions().items()}
         await self._consumer.save_positions()
-        self._ledger.write(kind="saved", positions={a: min(p, self._written.get(a, p)) for a, p in saved.items()})
+        self._ledger.write(kind="saved", positions=saved)
 
     async def save_often(self) -> None:
         while True:
-            await trio.sleep(SAVE_S)
+            for _ in range(SAVE_TICKS):
+                await trio.sleep(TICK_S)
+                self.write()
             with trio.CancelScope(shield=True):
                 await self.save()
 

@@ -42,7 +42,7 @@ class FilelogStorage:
         self._writer = source if isinstance(source, LogWriter) else None
         self._reader = source.reader
         self._place = Place(f"{folder}/{MARKER_FILE}")
-        self._is_lost = False
+        self._lost: StorageLostError | None = None
         self._positions = PositionFiles(folder)
         self._read_limiter = trio.CapacityLimiter(READ_THREADS)
         self._write_limiter = trio.CapacityLimiter(1)
@@ -188,7 +188,7 @@ class FilelogStorage:
         """Makes everything durable and closes all files. Raises `StorageError` where that fails; closed they are."""
         writer = self._writer
         try:
-            if writer is not None and self._is_lost:
+            if writer is not None and self._lost is not None:
                 writer.catalog.close(is_clean=False)
             elif writer is not None:
                 with storage_errors(self._folder):
@@ -213,12 +213,14 @@ class FilelogStorage:
         writer = self._writable()
 
         def run() -> _T:
+            if self._lost is not None:
+                raise self._lost
             try:
                 self._place.check()  # or folders would be made anew
                 result = change(writer)
                 self._place.check()
-            except StorageLostError:
-                self._is_lost = True
+            except StorageLostError as error:
+                self._lost = error
                 raise
             return result
 

@@ -240,6 +240,7 @@ class SqliteStorage:
         writer = self._require_writer()
 
         def run() -> _T:
+            self._check_place()
             with storage_errors(self._path):
                 with self._log.relaxed() if relaxed else nullcontext(), transaction(writer):
                     result = change(writer)
