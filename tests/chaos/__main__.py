@@ -77,7 +77,7 @@ def main() -> int:
     size = Size(stores=found.stores, producers=found.producers, consumers=found.consumers, rate=found.rate)
     lanes = make_lanes(found, seed)
     print(f"seed {seed}, {sum(map(len, lanes))} faults, in {folder}", flush=True)
-    run = Run(size, lanes, folder, seed, sys.stdout)
+    run = Run(size, lanes, folder, seed, echo=sys.stdout)
     problems = trio.run(until_signal, run, found.minutes * 60)
     summary = json.dumps({"seed": seed, "arguments": sys.argv[1:], **run.result}, indent=2)
     (folder / "summary.json").write_text(summary + "\n")

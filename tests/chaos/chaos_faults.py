@@ -16,9 +16,6 @@ from chaos_proxy import GOOD, Conditions
 from chaos_schedule import Fault
 from chaos_timeline import Timeline
 
-CAUGHT_UP_S = 900.0
-"""A store that has lost its records has them again after this; what is refetched may be an hour's."""
-
 POLL_S = 0.5
 
 COPY_AGE_S = 3
@@ -26,10 +23,16 @@ COPY_AGE_S = 3
 
 
 class Faults:
-    """Does faults to a cluster."""
+    """Does faults to a cluster.
 
-    def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
+    Attributes:
+        counts: how many there were of each kind.
+    """
+
+    def __init__(self, cluster: Cluster, timeline: Timeline, caught_up_s: float) -> None:
+        """A store that has lost records is to have them again after `caught_up_s`."""
         self.counts: dict[str, int] = {}
+        self._caught_up_s = caught_up_s
         self._cluster = cluster
         self._timeline = timeline
         self._is_losing = False
@@ -175,12 +178,12 @@ class Faults:
         """Until every store has all that was acknowledged when this was called. A problem where that takes too long."""
         wanted = self._acknowledged()
         begun = self._timeline.now
-        with trio.move_on_after(CAUGHT_UP_S):
+        with trio.move_on_after(self._caught_up_s):
             while not await self._has_all(wanted):  # noqa: ASYNC110 (other processes' files)
                 await trio.sleep(POLL_S)
             self._timeline.healed(f"every store has all records ({when}; {self._timeline.now - begun:.1f} s)")
             return True
-        self._timeline.problem(f"a store lacks acknowledged records for {CAUGHT_UP_S:.0f} s, {when}")
+        self._timeline.problem(f"a store lacks acknowledged records for {self._caught_up_s:.0f} s, {when}")
         return False
 
     def _acknowledged(self) -> dict[str, int]:

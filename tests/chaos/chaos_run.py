@@ -26,6 +26,9 @@ STARTED_S = 60.0
 CONVERGED_S = 180.0
 """After the last fault, and when nothing is published any more: until all stores and consumers have everything."""
 
+CAUGHT_UP_S = 900.0
+"""A store that has lost its records has them again after this; they may be an hour's."""
+
 END_S = 150.0
 """A process that is asked to end has so long."""
 
@@ -61,13 +64,22 @@ class Run:
         result: figures, for the summary.
     """
 
-    def __init__(self, size: Size, lanes: Sequence[Sequence[Fault]], folder: Path, seed: int, echo: TextIO | None):
+    def __init__(
+        self,
+        size: Size,
+        lanes: Sequence[Sequence[Fault]],
+        folder: Path,
+        seed: int,
+        *,
+        echo: TextIO | None = None,
+        caught_up_s: float = CAUGHT_UP_S,
+    ) -> None:
         self.timeline = Timeline(folder / "timeline.txt", echo)
         self.result: dict[str, object] = {}
         self._size = size
         self._lanes = lanes
         self._cluster = make_cluster(size, folder, self.timeline, seed)
-        self._faults = Faults(self._cluster, self.timeline)
+        self._faults = Faults(self._cluster, self.timeline, caught_up_s)
         self._rates = Rates()
         self._checked: dict[str, int] = {}
 

@@ -16,9 +16,9 @@ PACE = Pace(calm_s=0.0, duration_s=(0.3, 1.2))
 SIZE = Size(stores=3, producers=2, consumers=1, rate=1000, beacon_ms=250)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_every_fault_once_and_no_promise_broken(tmp_path: Path) -> None:
-    run = Run(SIZE, plan_each(SEED, PACE), tmp_path, SEED, None)
+    run = Run(SIZE, plan_each(SEED, PACE), tmp_path, SEED, caught_up_s=60.0)
     problems = await run.run(0.0)
     assert problems == [], (tmp_path / "timeline.txt").read_text()
     assert run.result["faults"] == dict.fromkeys(sorted(FAULTS), 1)
