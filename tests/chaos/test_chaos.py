@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ PACE = Pace(calm_s=0.0, duration_s=(0.3, 1.2))
 SIZE = Size(stores=3, producers=2, consumers=1, rate=1000, beacon_ms=250)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, and all of 127.0.0.0/8")
 @pytest.mark.timeout(600)
 async def test_every_fault_once_and_no_promise_broken(tmp_path: Path) -> None:
     run = Run(SIZE, plan_each(SEED, PACE), tmp_path, SEED, caught_up_s=60.0)
