@@ -26,6 +26,9 @@ KNOWN_HOST = "127.0.0.2"
 
 TOPICS = ("orders", "payments")
 
+READY = "ready"
+"""What our own scripts say when they listen to signals."""
+
 
 @attrs.frozen(kw_only=True)
 class Size:
@@ -136,21 +139,21 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         )
         return port
 
-    def node(name: str, *command: str, **environment: str) -> Node:
+    def node(name: str, *command: str, ready_line: str = READY, **environment: str) -> Node:
         bind = {"DAFKA_NODE_BIND": f"tcp://{REAL_HOST}:{link(name)}"} if name not in links else {}
-        return Node(name, [sys.executable, *command], {**common, **bind, **environment}, folder, timeline)
+        return Node(name, [sys.executable, *command], {**common, **bind, **environment}, folder, timeline, ready_line)
 
     sub, pub = link("tower"), link("tower")
     common["DAFKA_BEACON_SUB_ADDRESS"] = f"tcp://{KNOWN_HOST}:{sub}"
     common["DAFKA_BEACON_PUB_ADDRESS"] = f"tcp://{KNOWN_HOST}:{pub}"
     bound = ["--sub", f"tcp://{REAL_HOST}:{sub}", "--pub", f"tcp://{REAL_HOST}:{pub}"]
-    tower = node("tower", "-m", "dafka", "tower", "-v", *bound)
+    tower = node("tower", "-m", "dafka", "tower", "-v", *bound, ready_line=" takes beacons ")
 
     stores = []
     for number in range(size.stores):
         url = f"sqlite:{folder}/store-{number}.db" if number % 2 == 0 else f"filelog:{folder}/store-{number}.log"
         name = f"store-{number}"
-        stores.append(StoreNode(node(name, "-m", "dafka", "store", "-v", "--storage", url), url))
+        stores.append(StoreNode(node(name, "-m", "dafka", "store", "-v", "--storage", url, ready_line=" keeps "), url))
 
     producers = []
     for number in range(size.producers):

@@ -18,6 +18,12 @@ from chaos_timeline import Timeline
 
 POLL_S = 0.5
 
+NOTICED_S = 60.0
+"""A store that is ready has noticed after this what was done to its storage."""
+
+FAILED = "the storage failed, and is tried again"
+LOST = "the storage is lost, nothing more is acknowledged"
+
 COPY_AGE_S = 3
 """An older copy is older by so many times the fault's duration."""
 
@@ -128,15 +134,18 @@ class Faults:
         self._timeline.healed(f"connections to {name} are good again")
 
     async def _fill_disk(self, store: StoreNode, fault: Fault) -> None:
-        """No file of the process may grow, or be written to beyond its first octet, until the limit is lifted."""
+        """No file of the process may be written to, until the store has noticed and the limit is lifted."""
         node = store.node
         async with node.lock:
+            await self._wait_ready(node)
             process = node.process_id
             self._timeline.fault(f"the disk of {node.name} is full for {fault.duration_s:.1f} s")
             _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
+            node.listen_for(FAILED)
             resource.prlimit(process, resource.RLIMIT_FSIZE, (1, hard))
             try:
                 await trio.sleep(fault.duration_s)
+                await self._wait_noticed(node, FAILED)
             finally:
                 with suppress(ProcessLookupError):
                     resource.prlimit(process, resource.RLIMIT_FSIZE, (hard, hard))
@@ -148,9 +157,12 @@ class Faults:
             return
         with_log = bool(fault.choice & 2**20)
         async with store.node.lock:
+            await self._wait_ready(store.node)
             self._timeline.fault(f"the storage of {store.node.name} is deleted beneath it")
             self._is_losing = True
+            store.node.listen_for(LOST)
             await trio.to_thread.run_sync(_delete_storage, store.path, with_log)
+            await self._wait_noticed(store.node, LOST)
         self._is_losing = not await self._wait_caught_up(f"after the storage of {store.node.name} was deleted")
 
     async def _restore(self, store: StoreNode, fault: Fault) -> None:
@@ -185,6 +197,18 @@ class Faults:
             return True
         self._timeline.problem(f"a store lacks acknowledged records for {self._caught_up_s:.0f} s, {when}")
         return False
+
+    async def _wait_ready(self, node: Node) -> None:
+        with trio.move_on_after(NOTICED_S) as scope:
+            await node.wait_ready()
+        if scope.cancelled_caught:
+            self._timeline.problem(f"{node.name} is not ready within {NOTICED_S:.0f} s")
+
+    async def _wait_noticed(self, node: Node, text: str) -> None:
+        with trio.move_on_after(NOTICED_S) as scope:
+            await node.wait_said(text)
+        if scope.cancelled_caught:
+            self._timeline.problem(f"{node.name} has not said {text!r} within {NOTICED_S:.0f} s")
 
     def _acknowledged(self) -> dict[str, int]:
         """By address, how many records are acknowledged by now."""

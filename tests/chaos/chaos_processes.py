@@ -41,13 +41,23 @@ class Node:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path, timeline: Timeline
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        timeline: Timeline,
+        ready_line: str,
     ) -> None:
+        """`ready_line` is a part of what it says when it is ready."""
         self.name = name
         self.starts = 0
         self.memory = Memory()
         self.status: int | None = None
         self.lock = trio.Lock()
+        self._ready_line = ready_line
+        self._is_ready = False
+        self._awaited: dict[str, int] = {}
         self._command = list(command)
         self._environment = {**_clean_environment(), **environment}
         self._folder = folder
@@ -99,13 +109,28 @@ class Node:
         self._is_wanted = True
         self._changed.unpark_all()
 
+    async def wait_ready(self) -> None:
+        """Until the process that is running has said that it is ready."""
+        while not self._is_ready:
+            await self._changed.park()
+
+    def listen_for(self, text: str) -> None:
+        """From now on; see `wait_said`."""
+        self._awaited[text] = 0
+
+    async def wait_said(self, text: str) -> None:
+        """Until it has said this since `listen_for`."""
+        while not self._awaited[text]:
+            await self._changed.park()
+
     async def kill(self) -> None:
         """SIGKILL, and no other start until `start`."""
         await self._end(SIGKILL)
 
     async def terminate(self, deadline_s: float) -> None:
-        """SIGTERM; a problem where it is still there after the deadline, or ends with another status than 0."""
+        """SIGTERM, once it is ready; a problem where it is there after the deadline, or ends with another status than 0."""
         with trio.move_on_after(deadline_s) as scope:
+            await self.wait_ready()
             await self._end(SIGTERM)
         if scope.cancelled_caught:
             self._timeline.problem(f"{self.name} was asked to end, and did not within {deadline_s:.0f} s")
@@ -138,6 +163,7 @@ class Node:
     async def _live(self) -> None:
         """One life, from its start to its end."""
         self.starts += 1
+        self._is_ready = False
         process = await trio.lowlevel.open_process(
             self._command,
             stdin=subprocess.DEVNULL,
@@ -153,6 +179,7 @@ class Node:
             nursery.start_soon(self._listen, process)
             self.status = await process.wait()
         self._process = None
+        self._is_ready = False
         self._ended_cpu_s, self._cpu_s = self.cpu_s, 0.0
 
     async def _listen(self, process: trio.Process) -> None:
@@ -161,9 +188,16 @@ class Node:
         async for octets in process.stdout:
             *lines, rest = (rest + octets).split(b"\n")
             for line in lines:
-                self._timeline.said(self.name, line.decode(errors="backslashreplace"))
+                self._hear(line.decode(errors="backslashreplace"))
         if rest:
-            self._timeline.said(self.name, rest.decode(errors="backslashreplace"))
+            self._hear(rest.decode(errors="backslashreplace"))
+
+    def _hear(self, line: str) -> None:
+        self._timeline.said(self.name, line)
+        self._is_ready = self._is_ready or self._ready_line in line
+        for text in self._awaited:
+            self._awaited[text] += text in line
+        self._changed.unpark_all()
 
 
 def _clean_environment() -> dict[str, str]:

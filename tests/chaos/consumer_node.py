@@ -66,6 +66,7 @@ class Receiver:
 async def main(topics: list[str], ledger: LedgerWriter) -> None:
     ledger.write(kind="open")
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        print("ready", flush=True)
         async with dafka.open_consumer(topics, dafka.Config.load()) as consumer:
             receiver = Receiver(consumer, ledger)
             async with trio.open_nursery() as nursery:

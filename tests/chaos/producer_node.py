@@ -71,6 +71,7 @@ class Publisher:
 async def main(topic: str, rate: float, ledger: LedgerWriter) -> None:
     config = dafka.Config.load()
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        print("ready", flush=True)
         async with dafka.open_producer(topic, config) as producer, trio.open_nursery() as nursery:
             publisher = Publisher(producer, ledger, is_spooled=bool(config.producer.spool))
             publisher.write("open")
