@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 
@@ -13,9 +12,8 @@ from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_b
 from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.config import Config
+from dafka.protocol import Following
 from dafka.roles import Consumer, open_consumer
-
-_logger = logging.getLogger("dafka.consumer")
 
 
 @click.command()
@@ -59,7 +57,7 @@ def consume(
             nursery.start_soon(end_with_reader)
             async with open_consumer(topics, config) as consumer, tower_required(consumer.events, config, consumer):
                 await consumer.wait_settled()
-                _logger.info("following %s", " ".join(topics))
+                consumer.events.log.write(Following(topics))
                 await _print(consumer, fd, count, idle_exit, output)
             nursery.cancel_scope.cancel()
         return 0

@@ -68,9 +68,20 @@ _SECURITY_OPTIONS = (
     click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
 )
 
+_LOG_OPTIONS = (
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="Leave out what is less important.  [default: warning]",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), help="A sentence or an object a line.  [default: text]"
+    ),
+)
+
 _COMMON_OPTIONS = (
     click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings."),
-    click.option("-v", "--verbose", count=True, help="Log what happens; twice for more."),
+    click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); twice for more."),
 )
 
 
@@ -103,7 +114,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--key`, `--authorized`, `--config` and `-v`; the command gets `config` instead of them."""
+    """Adds `--key`, `--authorized` and what `log_options` adds; the command gets `config` instead of them."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, key: str | None, authorized: str | None, config: Config, **options: Any) -> Any:
@@ -111,7 +122,19 @@ def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config = config.override("security", key_file=key, authorized_keys=authorized)
         return command(*args, config=config, **options)
 
-    return decorate(config_options(wrapper), _SECURITY_OPTIONS)
+    return decorate(log_options(wrapper), _SECURITY_OPTIONS)
+
+
+def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--log-level`, `--log-format`, `--config` and `-v`; the command gets `config` instead of them."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, log_level: str | None, log_format: str | None, config: Config, **options: Any) -> Any:
+        config = config.override("log", level=log_level, format=log_format)
+        start_logging(config.log)
+        return command(*args, config=config, **options)
+
+    return decorate(config_options(wrapper), _LOG_OPTIONS)
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,9 +154,10 @@ def usage_mistakes() -> Iterator[None]:
 def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
-        start_logging(verbose)
         with usage_mistakes():
             config = Config.load(config_path)
+        config = config.override("log", level=(None, "info", "debug")[min(verbose, 2)])
+        start_logging(config.log)
         return command(*args, config=config, **options)
 
     return wrapper

@@ -17,9 +17,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from dafka.cli.lines import read_lines
 from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
-from dafka.cli.terminal import UsageMistake, console
+from dafka.cli.terminal import UsageMistake, console, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
+from dafka.protocol import Interrupted
 from dafka.roles import Producer, open_producer
 
 
@@ -117,9 +118,7 @@ def _outstanding(producer: Producer, config: Config) -> UnacknowledgedError:
 
 def _report_interruption(producer: Producer) -> None:
     counts = producer.statistics()
-    click.echo(
-        f"interrupted: {counts.records:,} published, {counts.unacknowledged:,} of them not acknowledged", err=True
-    )
+    report(Interrupted(counts.records, counts.unacknowledged))
 
 
 @asynccontextmanager

@@ -14,11 +14,11 @@ from typing import NoReturn, Protocol
 
 import trio
 
-from dafka.cli.terminal import report_error
+from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import HandshakeRefused, TowersHeard, TowersSilent
+from dafka.protocol import HandshakeRefused, Stopping, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 
 IMPATIENCE_S = 1.0
@@ -80,6 +80,7 @@ async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Call
             nursery.start_soon(run_program)
             async for number in signals:
                 if not scope.cancel_called:
+                    COMMAND_LOG.write(Stopping(signal.Signals(number).name))
                     scope.cancel()
                     ending_since = trio.current_time()
                 elif trio.current_time() - ending_since >= IMPATIENCE_S:

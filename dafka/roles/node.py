@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import trio
 
@@ -16,8 +16,19 @@ from dafka import wire
 from dafka.config import Config
 from dafka.discovery import Advertisement, Report, open_discovery
 from dafka.errors import TransportError
-from dafka.protocol import Action, Driver, Event, ForeignDialect, Machine, Skip
+from dafka.protocol import (
+    Action,
+    ClusterFound,
+    Driver,
+    Event,
+    ForeignDialect,
+    Machine,
+    Skip,
+    Started,
+    Stopped,
+)
 from dafka.records import RecordBatch
+from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
 from dafka.roles.membership import Membership
@@ -122,8 +133,9 @@ class Node:
     def changed(self) -> None:
         """See `Surroundings.changed`."""
         self._timer.deadline = self._driver.deadline()
-        if self._driver.links.is_settled:
+        if self._driver.links.is_settled and not self.settled.is_set():
             self.settled.set()
+            self.events.log.write(ClusterFound(self.peers))
         self._on_change()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -138,7 +150,9 @@ class Node:
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._watch_connections)
+            nursery.start_soon(watch_discards, self.discarded, self.events.log)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
+            self.events.log.write(Started((self.endpoint,)))
             task_status.started()
 
     def _advertisement(self) -> Advertisement:
@@ -191,9 +205,11 @@ async def open_node(
     Raises `AddressInUseError` where the configured endpoint cannot be bound, `ConfigError` where its keys are not what
     they should be.
     """
-    events = EventFeed(logging.getLogger(f"dafka.{role}"))
+    events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
     security = open_security(config)
-    async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
-        for warning in node_warnings(config, mesh.endpoint):
-            events.put(warning)
-        yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))
+    with ExitStack() as closed:
+        async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+            closed.callback(events.log.write, Stopped())
+            for warning in node_warnings(config, mesh.endpoint):
+                events.put(warning)
+            yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))

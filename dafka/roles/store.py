@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import trio
 
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, Commits, RecordsDropped, Skip, StorageFailed, StorageRepaired, StoreMachine
+from dafka.protocol import (
+    Answers,
+    Chunk,
+    Commits,
+    CommitSlow,
+    RecordsDropped,
+    Skip,
+    StorageFailed,
+    StorageOpened,
+    StorageRepaired,
+    StoreMachine,
+)
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
+from dafka.roles.timings import Histogram, Timings
 from dafka.storage import Retention, Storage, open_storage
 
-FLUSH_S = 10.0
-"""When a store is stopped, how long it may take to write what it has received."""
+SLOW_TOLD_S = 60.0
+"""A storage that is slow is told of at most so often."""
 
 
 @attrs.frozen
@@ -24,7 +38,8 @@ class StoreStatistics:
     """A store's counters since it was opened.
 
     `lag` is, by partition, how many records are known to exist and not yet durable here; partitions without any are
-    left out. `pending_bytes` have been received and not yet written; `records_dropped` went by retention.
+    left out. `pending_bytes` have been received and not yet written; `records_dropped` went by retention;
+    `commit_seconds` says how long each transaction took.
     """
 
     partitions: int
@@ -32,6 +47,7 @@ class StoreStatistics:
     bytes_stored: int
     records_dropped: int
     commits: int
+    commit_seconds: Histogram
     pending_bytes: int
     fetches_sent: int
     fetches_received: int
@@ -55,6 +71,9 @@ class Store:
         self._storage = storage
         self._config = config.store
         self._retry_s = config.store.retry_ms / 1000
+        self._grace_s = config.node.grace_ms / 1000
+        self._timings = Timings()
+        self._slow_told_at = -SLOW_TOLD_S
         self._answers = Answers(machine)
         self._replier = Replier(node, self._answers, self._read)
         self._commits = Commits(machine)
@@ -83,6 +102,7 @@ class Store:
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
+            commit_seconds=self._timings.histogram(),
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.assembly.fetches_sent,
             fetches_received=machine.fetches_received,
@@ -103,7 +123,7 @@ class Store:
                 await nursery.start(self._node.run)
                 task_status.started(self)
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
                 while self._commits:
                     await self._flush()
 
@@ -141,11 +161,22 @@ class Store:
     async def _flush(self) -> None:
         """Carries out what the storage is to do next, then acknowledges it."""
         work = self._commits.begin()
+        begun = trio.current_time()
         if isinstance(work, Skip):
             await self._storage.skip(work.partition, work.next_sequence)
         else:
             await self._storage.append(work)
+            self._note_time(work, begun)
         self._node.act(self._commits.done(trio.current_time()))
+
+    def _note_time(self, batches: list[RecordBatch], begun: float) -> None:
+        now = trio.current_time()
+        self._timings.add(now - begun)
+        is_slow = now - begun > self._config.slow_commit_ms / 1000
+        if is_slow and now - self._slow_told_at >= SLOW_TOLD_S:
+            self._slow_told_at = now
+            records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
+            self.events.log.write(CommitSlow(now - begun, records, octets), logging.WARNING)
 
     async def _retain(self) -> None:
         """Drops what the limits do not keep, at once and then from time to time."""
@@ -185,6 +216,8 @@ async def serve_store(
             machine = StoreMachine(storage.identity, config, ends, earliest)
             async with open_node(storage.identity, machine, config, "store", config.store.high_watermark) as node:
                 store = Store(node, machine, storage, config)
+                records = sum(info.count for info in held.values())
+                store.events.log.write(StorageOpened(config.store.storage, len(held), records))
                 for damage in storage.repairs:
                     store.events.put(StorageRepaired(str(damage)))
                 await store.run(task_status)

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from dafka.cli import main
 
-COMMON = {"--config", "--verbose", "--help"}
+COMMON = {"--log-level", "--log-format", "--config", "--verbose", "--help"}
 SECURITY = {"--key", "--authorized"}
 NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--tower-key"} | SECURITY | COMMON
 STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
