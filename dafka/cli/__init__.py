@@ -9,6 +9,7 @@ from dafka.cli.bench import bench
 from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
+from dafka.cli.health import health
 from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.spark import spark
@@ -56,5 +57,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, keys, spark, demo, bench):
+for command in (up, tower, store, produce, consume, topics, storage, keys, health, spark, demo, bench):
     main.add_command(command)

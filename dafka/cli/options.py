@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dafka.cli.terminal import UsageMistake, start_logging
+from dafka.cli.units import DURATION
 from dafka.config import Config
 from dafka.errors import ConfigError
 
@@ -54,6 +55,12 @@ _NODE_OPTIONS = (
         type=click.Choice(["rfc46", "libdafka"]),
         help="The dialect to send; both are understood.  [default: rfc46]",
     ),
+    click.option(
+        "--grace",
+        type=DURATION,
+        metavar="DURATION",
+        help="When stopped by a signal, finish what was begun for at most this long.  [default: 10s]",
+    ),
 )
 
 _TOWER_KEY_OPTION = click.option(
@@ -68,7 +75,12 @@ _SECURITY_OPTIONS = (
     click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
 )
 
-_LOG_OPTIONS = (
+_OPERATION_OPTIONS = (
+    click.option(
+        "--metrics",
+        metavar="[ADDRESS:]PORT",
+        help="Answer /metrics, /livez and /readyz here; without an address, at 127.0.0.1.  [default: nowhere]",
+    ),
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
@@ -96,6 +108,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
         bind: str | None,
         advertise: str | None,
         wire: str | None,
+        grace: int | None,
         tower_key: tuple[str, ...],
         config: Config,
         **options: Any,
@@ -105,7 +118,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 config.override(
                     "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
                 )
-                .override("node", wire=wire, bind=bind)
+                .override("node", wire=wire, bind=bind, grace_ms=grace)
                 .override("security", tower_keys=tower_key or None)
             )
         return command(*args, config=config, **options)
@@ -114,7 +127,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--key`, `--authorized` and what `log_options` adds; the command gets `config` instead of them."""
+    """Adds `--key`, `--authorized` and what `operation_options` adds; the command gets `config` instead of them."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, key: str | None, authorized: str | None, config: Config, **options: Any) -> Any:
@@ -122,19 +135,22 @@ def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config = config.override("security", key_file=key, authorized_keys=authorized)
         return command(*args, config=config, **options)
 
-    return decorate(log_options(wrapper), _SECURITY_OPTIONS)
+    return decorate(operation_options(wrapper), _SECURITY_OPTIONS)
 
 
-def log_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--log-level`, `--log-format`, `--config` and `-v`; the command gets `config` instead of them."""
+def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--metrics`, `--log-level`, `--log-format`, `--config` and `-v`; the command gets `config` instead."""
 
     @functools.wraps(command)
-    def wrapper(*args: Any, log_level: str | None, log_format: str | None, config: Config, **options: Any) -> Any:
-        config = config.override("log", level=log_level, format=log_format)
+    def wrapper(
+        *args: Any, metrics: str | None, log_level: str | None, log_format: str | None, config: Config, **options: Any
+    ) -> Any:
+        with usage_mistakes():
+            config = config.override("log", level=log_level, format=log_format).override("metrics", listen=metrics)
         start_logging(config.log)
         return command(*args, config=config, **options)
 
-    return decorate(config_options(wrapper), _LOG_OPTIONS)
+    return decorate(config_options(wrapper), _OPERATION_OPTIONS)
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:

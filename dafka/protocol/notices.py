@@ -92,6 +92,25 @@ class Stopping:
 
 
 @attrs.frozen
+class RecordsUnwritten:
+    """A store ends, and has not written what it had received last. None of that was acknowledged.
+
+    Attributes:
+        pending_bytes: what it takes in memory.
+        reason: what the storage said; empty where it was too slow for the time that the store is given.
+    """
+
+    pending_bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"what was received last is not written ({self.pending_bytes} bytes), and not acknowledged: "
+            f"{self.reason or 'the storage was too slow'}"
+        )
+
+
+@attrs.frozen
 class Stopped:
     """A node's sockets are closed."""
 
@@ -107,16 +126,6 @@ class MetricsServed:
 
     def __str__(self) -> str:
         return f"metrics at {self.url}"
-
-
-@attrs.frozen
-class RequestsFailed:
-    """The HTTP server of the metrics could not take connections for a moment."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"metrics cannot be served for a moment: {self.reason}"
 
 
 @attrs.frozen
@@ -148,9 +157,9 @@ Notice: TypeAlias = (
     | CommitSlow
     | MessagesDiscarded
     | Stopping
+    | RecordsUnwritten
     | Stopped
     | MetricsServed
-    | RequestsFailed
     | Interrupted
     | Failed
 )

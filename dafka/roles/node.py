@@ -26,11 +26,14 @@ from dafka.protocol import (
     Skip,
     Started,
     Stopped,
+    TowersHeard,
+    TowersSilent,
 )
 from dafka.records import RecordBatch
 from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.membership import Membership
 from dafka.transport import Mesh, open_mesh, open_security
 
@@ -58,6 +61,7 @@ class Node:
         self._encoder = wire.BatchEncoder(self._dialect)
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
+        self._is_tower_silent = False
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
@@ -89,6 +93,12 @@ class Node:
         return dict(
             self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded
         )
+
+    def health(self) -> Health:
+        """Whether the node stands in its cluster."""
+        if self._is_tower_silent:
+            return Health(unready="no tower is heard")
+        return Health(unready="" if self.settled.is_set() else "the cluster is not found yet")
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -128,6 +138,8 @@ class Node:
 
     def notify(self, event: Event) -> None:
         """See `Surroundings.notify`."""
+        if isinstance(event, (TowersHeard, TowersSilent)):
+            self._is_tower_silent = isinstance(event, TowersSilent)
         self.events.put(event)
 
     def changed(self) -> None:

@@ -16,6 +16,7 @@ from dafka.protocol import (
     Commits,
     CommitSlow,
     RecordsDropped,
+    RecordsUnwritten,
     Skip,
     StorageFailed,
     StorageOpened,
@@ -24,10 +25,14 @@ from dafka.protocol import (
 )
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
 from dafka.roles.timings import Histogram, Timings
 from dafka.storage import Retention, Storage, open_storage
+
+STUCK_S = 60.0
+"""A storage that has been at one transaction for this long hangs, and a new start is what may help."""
 
 SLOW_TOLD_S = 60.0
 """A storage that is slow is told of at most so often."""
@@ -52,6 +57,7 @@ class StoreStatistics:
     fetches_sent: int
     fetches_received: int
     records_sent: int
+    bytes_sent: int
     lag: dict[Partition, int]
     discarded: dict[str, int]
     peers: int
@@ -74,6 +80,8 @@ class Store:
         self._grace_s = config.node.grace_ms / 1000
         self._timings = Timings()
         self._slow_told_at = -SLOW_TOLD_S
+        self._writing_since: float | None = None
+        self._refusal = ""
         self._answers = Answers(machine)
         self._replier = Replier(node, self._answers, self._read)
         self._commits = Commits(machine)
@@ -107,10 +115,23 @@ class Store:
             fetches_sent=machine.assembly.fetches_sent,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
+            bytes_sent=self._answers.bytes_sent,
             lag=lag,
             discarded=self._node.discarded(),
             peers=self._node.peers,
         )
+
+    def health(self) -> Health:
+        """How it does, as a supervisor asks: whether the storage takes records, and the node stands in its cluster."""
+        since = self._writing_since
+        waited = 0.0 if since is None else trio.current_time() - since
+        trouble = f"the storage has been at one transaction for {waited:.0f} s" if waited >= STUCK_S else ""
+        refusal = f"the storage refuses records: {self._refusal}" if self._refusal else ""
+        return Health(trouble, trouble or refusal or self._node.health().unready)
+
+    def discarded(self) -> dict[str, int]:
+        """Messages thrown away so far, by reason."""
+        return self._node.discarded()
 
     async def run(self, task_status: trio.TaskStatus[Store]) -> None:
         """Runs until cancelled, then writes what has been received."""
@@ -123,9 +144,18 @@ class Store:
                 await nursery.start(self._node.run)
                 task_status.started(self)
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
+            await self._finish()
+
+    async def _finish(self) -> None:
+        """Writes and acknowledges what has been received, as far as the storage does it in time."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
+            try:
                 while self._commits:
                     await self._flush()
+            except StorageError as error:
+                self._refuse(error)
+        if self._commits:
+            self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
 
     def _take(self, batch: RecordBatch) -> None:
         self._commits.take(batch)
@@ -155,18 +185,26 @@ class Store:
             try:
                 await self._flush()
             except StorageError as error:
-                self._node.act(self._commits.failed(str(error)))
+                self._refuse(error)
                 await trio.sleep(self._retry_s)
+
+    def _refuse(self, error: StorageError) -> None:
+        self._refusal = str(error)
+        self._node.act(self._commits.failed(self._refusal))
 
     async def _flush(self) -> None:
         """Carries out what the storage is to do next, then acknowledges it."""
         work = self._commits.begin()
-        begun = trio.current_time()
-        if isinstance(work, Skip):
-            await self._storage.skip(work.partition, work.next_sequence)
-        else:
-            await self._storage.append(work)
-            self._note_time(work, begun)
+        self._writing_since = begun = trio.current_time()
+        try:
+            if isinstance(work, Skip):
+                await self._storage.skip(work.partition, work.next_sequence)
+            else:
+                await self._storage.append(work)
+                self._note_time(work, begun)
+        finally:
+            self._writing_since = None
+        self._refusal = ""
         self._node.act(self._commits.done(trio.current_time()))
 
     def _note_time(self, batches: list[RecordBatch], begun: float) -> None:

@@ -19,6 +19,7 @@ from dafka.groups import single_exception
 from dafka.protocol import Claims, Event, Started, Stopped
 from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import exposed
+from dafka.roles.health import Health
 from dafka.roles.log import NodeLog
 from dafka.transport import Socket, open_context, open_guard, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
@@ -53,6 +54,10 @@ class Tower:
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
         return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
+
+    def health(self) -> Health:
+        """How it does, as a supervisor asks: it listens, and needs nobody."""
+        return Health()
 
     def discarded(self) -> dict[str, int]:
         """Beacons thrown away so far, by reason."""
