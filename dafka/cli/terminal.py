@@ -28,6 +28,7 @@ COMMAND_LOG = NodeLog(logging.getLogger("dafka.command"))
 """What the command itself logs, and no node of it."""
 
 _formats: list[str] = []
+_handlers: list[logging.Handler] = []
 
 
 def report_error(sentence: object) -> None:
@@ -64,8 +65,12 @@ def start_logging(config: LogConfig) -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(SentenceFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(_Selection(level))
+    root = logging.getLogger()
+    for former in _handlers:
+        root.removeHandler(former)
+    _handlers[:] = [handler]
     # What the filter must see to choose, a tower that is heard, is less important than the level may be.
-    logging.basicConfig(level=min(level, logging.INFO), handlers=[handler], force=True)
+    logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 
 
 class _Selection(logging.Filter):

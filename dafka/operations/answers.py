@@ -29,9 +29,9 @@ def handlers(monitor: Monitor) -> dict[str, Handler]:
     def metrics(headers: Mapping[str, str]) -> Answer:
         try:
             encode, content_type = choose_encoder(headers.get("accept", ""))
-        except ValueError:  # a version that is none
-            encode, content_type = generate_latest, CONTENT_TYPE_LATEST
-        return Answer(200, encode(registry), content_type)
+            return Answer(200, encode(registry), content_type)
+        except (TypeError, ValueError):  # a version or an escaping that is none
+            return Answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
 
     def live(_: Mapping[str, str]) -> Answer:
         return _say(monitor.health().trouble, "live")

@@ -57,6 +57,6 @@ class Monitor:
             return "stopping"
         here = {role_of(node) for node in self.nodes}
         missing = [role for role in self._expected if role not in here]
-        if missing or not here:
-            return f"{' and '.join(missing) or 'nothing'} {'has' if len(missing) < 2 else 'have'} not started yet"
-        return ""
+        if missing:
+            return f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} not started yet"
+        return "" if here else "no node has started yet"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, get_args
 
 import attrs
@@ -34,6 +36,7 @@ from dafka.roles.log import NodeLog
 from dafka.storage import memory
 from dafka.testing import open_cluster
 
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 PARTITION = Partition("orders", "A" * 32)
 FORGED = Partition('o"r\nd\x1b[31mers\u2028\x00', "B" * 32)
 
@@ -165,12 +168,20 @@ def test_every_name_and_field_is_plain() -> None:
     names = {notice_name(kind) for kind in kinds}
     assert len(names) == len(kinds)
     assert all(name.replace("_", "").isalpha() and name.islower() for name in names)
-    assert notice_fields(FetchUnanswered(PARTITION, 1, 2)).keys() == {
-        "topic",
-        "partition",
-        "first_sequence",
-        "attempts",
+
+
+def test_every_event_stands_on_the_page_with_its_fields() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| (?:info|warning|error) \| ([^|]*)\|", PAGE.read_text("utf-8"), re.MULTILINE)
+    documented = {
+        name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
     }
+    assert documented == {notice_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(Notice))}
+
+
+def fields_of(kind: type[Any]) -> set[str]:
+    """The names of its fields, from one that is made of stand-ins."""
+    values = {attribute.name: PARTITION if attribute.type == "Partition" else "" for attribute in attrs.fields(kind)}
+    return set(notice_fields(kind(**values)))
 
 
 def test_discards_are_told_at_once_and_then_from_time_to_time() -> None:
