@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -78,17 +78,18 @@ _LARGEST = {"dafka_largest_lag_records"}
 class NodeCollector(Collector):
     """Gives a Prometheus registry the metrics of the nodes that a monitor knows."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
         self._monitor = monitor
+        self._clock = clock
         self._metrics: list[Metric] = []
         self._is_good_until = 0.0
 
     def collect(self) -> Iterator[Metric]:
         """See `prometheus_client.registry.Collector`."""
-        begun = time.monotonic()
+        begun = self._clock()
         if begun >= self._is_good_until:
             self._metrics = _read(self._monitor)
-            self._is_good_until = begun + IDLE_FACTOR * (time.monotonic() - begun)
+            self._is_good_until = begun + IDLE_FACTOR * (self._clock() - begun)
         return iter(self._metrics)
 
     def describe(self) -> list[Metric]:

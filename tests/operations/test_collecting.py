@@ -124,7 +124,7 @@ async def test_what_is_discarded_is_counted_by_reason() -> None:
             monitor.add(cluster.tower)
             beacon.connect(cluster.tower.sub_endpoint)
             publisher.bind("tcp://127.0.0.1:*")
-            port = publisher.get(zmq.LAST_ENDPOINT).rpartition(b":")[2].rstrip(b"\0")
+            port = publisher.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2].encode()
             counted: tuple[str, ...] = ("dafka_discarded_messages_total", "signature", "store")
             with trio.fail_after(30):
                 while not read(monitor).get(counted):
@@ -204,10 +204,9 @@ def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPat
         return consumer._statistics
 
     monkeypatch.setattr(consumer, "statistics", statistics)
-    monkeypatch.setattr(collecting.time, "monotonic", lambda: now)
     monitor = Monitor()
     monitor.add(consumer)
-    collector = NodeCollector(monitor)
+    collector = NodeCollector(monitor, lambda: now)
     first = list(collector.collect())
     now = 100.0 + 2.0 * collecting.IDLE_FACTOR - 0.1
     assert (list(collector.collect()), consumer.reads) == (first, 1)
