@@ -75,12 +75,13 @@ _SECURITY_OPTIONS = (
     click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
 )
 
-_OPERATION_OPTIONS = (
-    click.option(
-        "--metrics",
-        metavar="[ADDRESS:]PORT",
-        help="Answer /metrics, /livez and /readyz here; without an address, at 127.0.0.1.  [default: nowhere]",
-    ),
+_METRICS_OPTION = click.option(
+    "--metrics",
+    metavar="[ADDRESS:]PORT",
+    help="Answer /metrics, /livez and /readyz here; without an address, at 127.0.0.1.  [default: nowhere]",
+)
+
+LOG_OPTIONS = (
     click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
@@ -150,7 +151,7 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
         start_logging(config.log)
         return command(*args, config=config, **options)
 
-    return decorate(config_options(wrapper), _OPERATION_OPTIONS)
+    return decorate(config_options(wrapper), (_METRICS_OPTION, *LOG_OPTIONS))
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ OPTIONS = {
     "keys": {"--help"},
     "health": {"--live", "--timeout", "--help"},
     "spark": {"--master", "--conf", "--views", "--help"},
-    "demo": {"--file", "--wire", "--help"},
+    "demo": {"--file", "--wire", "--log-level", "--log-format", "--help"},
     "bench": {
         "--system",
         "--storage",
