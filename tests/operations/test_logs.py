@@ -32,6 +32,7 @@ from dafka.protocol import (
     notice_name,
 )
 from dafka.roles.discards import TOLD_S, Discards, watch_discards
+from dafka.roles.feed import _WARNINGS as WARNINGS
 from dafka.roles.log import NodeLog
 from dafka.storage import memory
 from dafka.testing import open_cluster
@@ -176,6 +177,14 @@ def test_every_event_stands_on_the_page_with_its_fields() -> None:
         name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
     }
     assert documented == {notice_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(Notice))}
+
+
+def test_levels_on_the_page_are_those_of_the_feed() -> None:
+    levels = dict(re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    warnings = {notice_name(kind) for kind in WARNINGS}
+    assert {notice_name(kind): levels[notice_name(kind)] for kind in get_args(Event)} == {
+        notice_name(kind): "warning" if notice_name(kind) in warnings else "info" for kind in get_args(Event)
+    }
 
 
 def fields_of(kind: type[Any]) -> set[str]:
