@@ -12,6 +12,7 @@ from dafka.cli.demo import demo
 from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.spark import spark
+from dafka.cli.status import status
 from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
 from dafka.cli.topics import topics
@@ -56,5 +57,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, keys, spark, demo, bench):
+for command in (up, tower, store, produce, consume, status, topics, storage, keys, spark, demo, bench):
     main.add_command(command)

@@ -13,6 +13,7 @@ from dafka.protocol.actions import (
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.census import CensusMachine
 from dafka.protocol.claims import Claims
 from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
@@ -46,6 +47,16 @@ from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.survey import (
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    Sighting,
+    Survey,
+    TopicView,
+    TowerView,
+)
 from dafka.protocol.trust import (
     AuthorisedKept,
     ClaimRefused,
@@ -63,6 +74,7 @@ __all__ = [
     "Append",
     "AuthorisedKept",
     "Beacons",
+    "CensusMachine",
     "Change",
     "Chunk",
     "ClaimRefused",
@@ -77,14 +89,18 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "HandshakeRefused",
+    "HolderView",
     "Lacking",
     "Links",
     "Machine",
     "NodeBarred",
+    "NodeState",
+    "NodeView",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
     "PartitionSilent",
+    "PartitionView",
     "PeerJoined",
     "PeerLeft",
     "Peers",
@@ -99,6 +115,7 @@ __all__ = [
     "RunBuffer",
     "SendBeacon",
     "Settled",
+    "Sighting",
     "Skip",
     "SpoolTrim",
     "StorageFailed",
@@ -110,6 +127,9 @@ __all__ = [
     "StrangerRefused",
     "Subscribe",
     "Surroundings",
+    "Survey",
+    "TopicView",
+    "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",

@@ -2,6 +2,7 @@
 
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.feed import EventFeed
+from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
 from dafka.roles.store import Store, StoreStatistics, serve_store
@@ -11,6 +12,7 @@ __all__ = [
     "Consumer",
     "ConsumerStatistics",
     "EventFeed",
+    "Observer",
     "Producer",
     "ProducerStatistics",
     "Range",
@@ -20,6 +22,7 @@ __all__ = [
     "Tower",
     "TowerStatistics",
     "open_consumer",
+    "open_observer",
     "open_producer",
     "open_reader",
     "serve_store",
