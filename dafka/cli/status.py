@@ -61,17 +61,12 @@ def status(
 
     async def program() -> int:
         nonlocal last_status
-        is_first = True
         async with open_observer(config, topics) as observer, tower_required(observer.events, config, observer):
             await observer.wait_settled()
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)
                 faults = None if max_lag is None else list(survey.faults(max_lag))
                 last_status = 1 if faults else 0
-                if not as_json and not is_first:
-                    click.clear()
-                    click.echo()
-                is_first = False
                 if as_json:
                     click.echo(json.dumps(_to_json(survey, faults)))
                 else:
@@ -79,6 +74,9 @@ def status(
                 if watch is None:
                     return last_status
                 await trio.sleep(watch)
+                if not as_json:
+                    click.echo()
+                    click.clear()
 
     run(program, interrupted=lambda: last_status)
 

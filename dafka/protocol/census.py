@@ -242,7 +242,7 @@ class CensusMachine:
         counts = Counter(partition.topic for partition in self._partitions)
         return Survey(
             now,
-            self.roster.tower_views(),
+            self.roster.tower_views(now),
             tuple(self._view_node(node) for node in nodes),
             tuple(TopicView(name, counts[name], bool(wanted)) for name, wanted in sorted(self._topics.items())),
             tuple(
@@ -318,10 +318,12 @@ class CensusMachine:
         if len(self._partitions) >= PARTITIONS_MAX:
             self._limits[f"only {PARTITIONS_MAX} partitions are shown: there are more"] = None
             return None
+        is_asked_for = partition.topic in self._topics
         if not self._note_topic(partition.topic, now):
             return None
         self._news_at = now
-        return self._partitions.setdefault(partition, _Known(self._question))
+        question = self._question if is_asked_for else self._question + 1
+        return self._partitions.setdefault(partition, _Known(question))
 
     def _note_topic(self, topic: str, now: float) -> bool:
         if topic in self._topics or self._named:

@@ -86,7 +86,7 @@ class Entry:
 
 @attrs.define
 class _Tower:
-    is_heard: bool = False
+    heard_at: float = float("-inf")
     refusal: str = ""
 
 
@@ -104,9 +104,9 @@ class Roster:
         self._is_full = False
         self._early: dict[str, set[Command]] = {}
 
-    def tower_heard(self, tower: str) -> None:
-        """This tower has sent something."""
-        self._towers[tower] = _Tower(is_heard=True)
+    def tower_heard(self, tower: str, now: float) -> None:
+        """This tower has sent something: at the least, each interval, this node's own beacon."""
+        self._towers[tower] = _Tower(now)
 
     def tower_refused(self, tower: str, reason: str) -> None:
         """This tower does not let this node in."""
@@ -167,11 +167,12 @@ class Roster:
         """The nodes, in the order of their addresses."""
         return tuple(self._view(address, entry, now) for address, entry in sorted(self.entries.items()))
 
-    def tower_views(self) -> tuple[TowerView, ...]:
+    def tower_views(self, now: float) -> tuple[TowerView, ...]:
         """The towers, in the order of the configuration."""
         counts = Counter(tower for entry in self.entries.values() for tower in entry.sightings)
         return tuple(
-            TowerView(name, tower.is_heard, counts[name], tower.refusal) for name, tower in self._towers.items()
+            TowerView(name, now < tower.heard_at + self._timeout, counts[name], tower.refusal)
+            for name, tower in self._towers.items()
         )
 
     def limits(self) -> tuple[str, ...]:

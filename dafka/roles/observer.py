@@ -63,8 +63,8 @@ class Observer:
         """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
 
         The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
-        nothing, or is libdafka's. A cluster in which nodes keep coming and going is given up after `seconds`. The result
-        is what is known then; its times are seconds since 1970.
+        nothing, or is libdafka's. A cluster in which nodes keep coming and going is given up after `seconds`. What is
+        known then is the result; its times are seconds since 1970.
         """
         machine = self._machine
         self._node.act(machine.begin(trio.current_time()))
@@ -91,7 +91,7 @@ class Observer:
 
     def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
         roster = self._machine.roster
-        roster.tower_heard(endpoint)
+        roster.tower_heard(endpoint, trio.current_time())
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
