@@ -19,6 +19,8 @@ from dafka.roles import open_observer
 UNKNOWN = "?"
 """Instead of a number that nobody has told."""
 
+ROLES = ("store", "store writer", "producer", "consumer", "observer")
+
 NONE = "-"
 """Instead of the head of what has no records."""
 
@@ -50,9 +52,9 @@ def status(
     timeout: float | None,
     max_lag: int | None,
 ) -> None:
-    """Show towers, nodes, topics and partitions of a running cluster, and each store's lag.
+    """Show a running cluster: nodes, topics, each store's lag.
 
-    Topics of which only stores know have to be named: nobody can be asked for a list. Where topics are named, these
+    Topics that only stores know of have to be named: nobody can be asked for a list. Where TOPICs are named, these
     alone are shown.
     """
     with usage_mistakes():
@@ -145,7 +147,7 @@ def _print(survey: Survey, faults: list[str] | None) -> None:
         print_table(
             ("node", "role", "state", "endpoint"),
             ("towers", "first seen", "last seen"),
-            [_node_row(node, survey.time) for node in survey.nodes],
+            [_node_row(node, survey.time) for node in sorted(survey.nodes, key=_rank)],
         )
     if survey.partitions:
         click.echo()
@@ -161,6 +163,12 @@ def _print(survey: Survey, faults: list[str] | None) -> None:
     click.echo(f"\n{_summary(survey)}")
     for sentence in survey.limits if faults is None else faults:
         click.echo(f"{'note' if faults is None else 'fault'}: {printable(sentence)}")
+
+
+def _rank(node: NodeView) -> tuple[int, str]:
+    """Stores first."""
+    role = node.roles[0] if node.roles else ""
+    return (ROLES.index(role) if role in ROLES else len(ROLES), node.address)
 
 
 def _node_row(node: NodeView, now: float) -> tuple[str, ...]:
