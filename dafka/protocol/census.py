@@ -28,21 +28,10 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.roster import OWN_COMMANDS, Entry, Roster
+from dafka.protocol.rounds import Rounds
 from dafka.protocol.survey import HolderView, NodeState, NodeView, PartitionView, Survey, TopicView
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
-
-PATIENCE_S = 1.5
-"""What says nothing is waited for so long after the last news of nodes: longer than between two HEADs of a producer."""
-
-QUIET_S = 0.3
-"""Where everybody has told everything, nothing new may have been heard for so long."""
-
-ASK_S = 0.05
-"""Topics heard of one soon after the other are asked for together."""
-
-ASK_AGAIN_S = 0.25
-"""Until a question is repeated for stores that have not answered: then after twice as long, and so on."""
 
 STORES_MAX = 50
 """Stores asked; each takes a connection of its own."""
@@ -99,21 +88,15 @@ class CensusMachine:
         self._partitions: dict[Partition, _Known] = {}
         self._answered: dict[str, int] = {}
         self._limits: dict[str, None] = {}
-        self._interval = min(config.beacon.interval_ms / 1000, PATIENCE_S)
-        self._settled_at = float("inf")
-        self._is_asking = False
-        self._round = 0
-        self._question = 0
-        self._ask_due = float("inf")
-        self._ask_again_due = float("inf")
-        self._ask_wait = ASK_AGAIN_S
-        self._found_at = 0.0
-        self._news_at = 0.0
-        self._looked_at = float("-inf")
+        self._rounds = Rounds(config.beacon.interval_ms / 1000)
+
+    @property
+    def is_complete(self) -> bool:
+        """Has everybody told what was asked in this round, or had the time to?"""
+        return self._rounds.is_over
 
     def start(self, now: float) -> list[Action]:
         """All HEADs: a producer sends one at once to whoever subscribes. By the other, observers know each other."""
-        self._found_at = self._news_at = now
         heads = wire.subscription_prefix(Command.HEAD)
         return [Subscribe(heads), Subscribe(wire.subscription_prefix(Command.DIRECT_EARLIEST, self.address))]
 
@@ -126,33 +109,15 @@ class CensusMachine:
         """A new round: every store is asked for the heads of every known topic."""
         self.roster.forget(now)
         self._limits.clear()
-        self._round += 1
-        self._is_asking = True
-        self._found_at = self._news_at = now
-        self._ask_wait = ASK_AGAIN_S
-        return self._ask(now) if now >= self._settled_at else []
-
-    def is_complete(self, now: float) -> bool:
-        """Has everybody told what was asked, or had the time to?"""
-        # By then a node that was too busy to answer this one's beacon has sent its next.
-        if now < self._settled_at + self._interval or not self._question:
-            return False
-        if now >= self._found_at + PATIENCE_S:
-            return True
-        joined = [entry for entry in self.roster.entries.values() if entry.is_joined]
-        return (
-            now >= self._news_at + QUIET_S
-            and bool(joined)
-            and all(map(self._has_shown, joined))
-            and all(self._has_answered(store) is True for store in self.stores)
-        )
+        self._rounds.begin(now)
+        return self.tick(now)
 
     def found(self, report: PeerJoined | PeerLeft, now: float) -> None:
         """Discovery has found a node, or lost it."""
         entry = self.roster.found(report, now)
         if entry is None:
             return
-        self._found_at = self._news_at = now
+        self._rounds.found(now)
         if not entry.is_joined:
             self._drop_store(report.address)
         elif entry.is_store:
@@ -160,7 +125,7 @@ class CensusMachine:
 
     def connected(self, now: float) -> None:
         """The connection to a store by itself is made: only now its answers arrive."""
-        self._ask_soon(now, 0.0)
+        self._rounds.ask_soon(now, 0.0)
 
     def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
         """HEADs; answers come by `told`."""
@@ -169,6 +134,7 @@ class CensusMachine:
                 self._note_head(message, now)
             elif not isinstance(message, wire.DirectEarliest):
                 self.discarded["unexpected command"] += 1
+        self._rounds.look(now)
         return []
 
     def told(self, store: str, messages: Iterable[wire.Inbound], now: float) -> None:
@@ -185,6 +151,7 @@ class CensusMachine:
             elif message.address == store and message.partition == self.address and message.subject.isdecimal():
                 # A store may claim a question that was never asked, which then counts as answered when it is.
                 self._answered[store] = max(self._answered.get(store, 0), int(message.subject))
+        self._rounds.look(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Peers have connected, and so tell what they are, and which topics they want or publish to."""
@@ -200,6 +167,7 @@ class CensusMachine:
             self._note_topic(topic, now)
             if command in _WANTING and topic in self._topics:
                 (set.add if subscription.active else set.discard)(self._topics[topic], command)
+        self._rounds.look(now)
         return []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
@@ -212,28 +180,19 @@ class CensusMachine:
 
     def settled(self, now: float) -> list[Action]:
         """The nodes that were there before have been found, and are connected to."""
-        self._settled_at = self._found_at = self._news_at = now
-        return self._ask(now) if self._is_asking else []
+        self._rounds.settled(now)
+        return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Asks, or asks again."""
-        self._looked_at = now
-        if self._is_asking and self.is_complete(now):
-            self._is_asking = False
-            self._ask_due = self._ask_again_due = float("inf")
-        is_repeated = now >= self._ask_again_due and any(self._has_answered(store) is False for store in self.stores)
-        if now >= self._ask_again_due:
-            self._ask_again_due = float("inf")
-        return self._ask(now) if is_repeated or now >= self._ask_due else []
+        """Asks, or asks again, or sees that the round is over."""
+        joined = [entry for entry in self.roster.entries.values() if entry.is_joined]
+        has_shown = bool(joined) and all(map(_has_shown, joined))
+        answers = [self._has_answered(store, self._rounds.question) for store in self.stores]
+        return self._ask() if self._rounds.tick(now, answers, has_shown=has_shown) else []
 
     def deadline(self) -> float:
-        """When `tick` next has something to do, or `is_complete` may tell otherwise."""
-        if not self._is_asking or self._settled_at == float("inf"):
-            return float("inf")
-        looks = (self._settled_at + self._interval, self._news_at + QUIET_S, self._found_at + PATIENCE_S)
-        return min(
-            self._ask_due, self._ask_again_due, *(look for look in looks if look > self._looked_at), float("inf")
-        )
+        """When `tick` next has something to do."""
+        return self._rounds.deadline()
 
     def survey(self, now: float) -> Survey:
         """What is known by now."""
@@ -252,29 +211,18 @@ class CensusMachine:
             (*self.roster.limits(), *self._limits),
         )
 
-    def _ask(self, now: float) -> list[Action]:
-        self._question += 1
-        self._ask_due = float("inf")
-        self._ask_again_due = now + self._ask_wait
-        self._ask_wait *= 2
+    def _ask(self) -> list[Action]:
         asks_for_all = self._is_libdafka and not self._named
         topics = [ALL_TOPICS, *self._topics] if asks_for_all else list(self._topics)
         actions: list[Action] = [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
-        return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._question), 0, 1))]
+        return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._rounds.question), 0, 1))]
 
-    def _ask_soon(self, now: float, seconds: float) -> None:
-        if self._is_asking and now >= self._settled_at:
-            self._ask_due = min(self._ask_due, now + seconds)
-
-    def _has_answered(self, store: str) -> bool | None:
+    def _has_answered(self, store: str, question: int) -> bool | None:
+        """Has it answered this question, or a later one? None where it never says so."""
         entry = self.roster.entries.get(store)
         if entry is None or not entry.answers:
             return None
-        return self._answered.get(store, 0) >= self._question
-
-    def _has_shown(self, entry: Entry) -> bool:
-        """Has it shown what it is, and what it publishes?"""
-        return bool(entry.commands) and (entry.publishes or not entry.is_producer)
+        return self._answered.get(store, 0) >= question
 
     def _add_store(self, address: str, entry: Entry, now: float) -> None:
         if self.stores.get(address) == entry.place:
@@ -284,8 +232,8 @@ class CensusMachine:
             return
         self.stores[address] = entry.place
         self._answered.pop(address, None)
-        self._found_at = self._news_at = now
-        self._ask_soon(now, ASK_S)
+        self._rounds.found(now)
+        self._rounds.ask_soon(now)
 
     def _drop_store(self, address: str) -> None:
         if self.stores.pop(address, None) is not None:
@@ -299,17 +247,20 @@ class CensusMachine:
         known = self._learn(Partition(head.subject, head.address), now)
         if known is None:
             return
+        if head.sequence < known.head_end:
+            return
         if not known.head_end:
             # What stores tell from now on can be held against it.
-            self._news_at = now
-            known.question = self._question + 1
-            self._ask_soon(now, ASK_S)
-        known.head_end = max(known.head_end, head.sequence + 1)
+            self._rounds.news(now)
+            self._rounds.ask_soon(now)
+            known.question = self._rounds.question + 1
+        self._rounds.moved()
+        known.head_end = head.sequence + 1
 
     def _note_held(self, store: str, head: wire.DirectHead, now: float) -> None:
         known = self._learn(Partition(head.subject, head.address), now)
         if known is not None:
-            known.held[store] = _Held(head.sequence + 1, known.head_end, self._round)
+            known.held[store] = _Held(head.sequence + 1, known.head_end, self._rounds.number)
 
     def _learn(self, partition: Partition, now: float) -> _Known | None:
         known = self._partitions.get(partition)
@@ -321,8 +272,8 @@ class CensusMachine:
         is_asked_for = partition.topic in self._topics
         if not self._note_topic(partition.topic, now):
             return None
-        self._news_at = now
-        question = self._question if is_asked_for else self._question + 1
+        self._rounds.news(now)
+        question = self._rounds.question + (0 if is_asked_for else 1)
         return self._partitions.setdefault(partition, _Known(question))
 
     def _note_topic(self, topic: str, now: float) -> bool:
@@ -332,14 +283,14 @@ class CensusMachine:
             self._limits[f"only {TOPICS_MAX} topics are shown: there are more"] = None
             return False
         self._topics[topic] = set()
-        self._news_at = now
-        self._ask_soon(now, ASK_S)
+        self._rounds.news(now)
+        self._rounds.ask_soon(now)
         return True
 
     def _view_node(self, node: NodeView) -> NodeView:
-        return (
-            attrs.evolve(node, has_answered=self._has_answered(node.address)) if node.address in self.stores else node
-        )
+        if node.address not in self.stores:
+            return node
+        return attrs.evolve(node, has_answered=self._has_answered(node.address, self._rounds.first_question))
 
     def _view_partition(self, partition: Partition, known: _Known, has_producer: bool) -> PartitionView:
         end = max(known.head_end, *(held.end for held in known.held.values()), 0)
@@ -349,12 +300,19 @@ class CensusMachine:
 
     def _view_holder(self, store: str, known: _Known, announced: int, end: int) -> HolderView:
         held = known.held.get(store)
-        has_answered = self._has_answered(store)
         if held is None:
-            is_certain = self._question >= known.question and has_answered is not False
+            is_asked = self._rounds.question >= known.question
+            is_certain = is_asked and self._has_answered(store, known.question) is not False
             return HolderView(store, 0, end) if is_certain else HolderView(store, None, None)
-        is_outdated = held.round < self._round and has_answered is False
+        is_outdated = (
+            held.round < self._rounds.number and self._has_answered(store, self._rounds.first_question) is False
+        )
         if is_outdated or (announced and not held.known_end):
             return HolderView(store, held.end, None)
         # Where records stream in, what is announced or stored after the store's word must not count as its lag.
         return HolderView(store, held.end, max((held.known_end if announced else end) - held.end, 0))
+
+
+def _has_shown(entry: Entry) -> bool:
+    """Has it shown what it is, and what it publishes?"""
+    return bool(entry.commands) and (entry.publishes or not entry.is_producer)

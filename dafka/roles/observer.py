@@ -69,7 +69,7 @@ class Observer:
         machine = self._machine
         self._node.act(machine.begin(trio.current_time()))
         with trio.move_on_after(seconds):
-            while not machine.is_complete(trio.current_time()):
+            while not machine.is_complete:
                 await self._changed.park()
         return machine.survey(trio.current_time()).at(time.time())
 
