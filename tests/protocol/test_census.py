@@ -235,6 +235,17 @@ def test_a_store_that_holds_nothing_lags_by_everything() -> None:
     assert play.holder() == HolderView(STORE, 0, 100)
 
 
+def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.tell(STORE, play.begin(), {})
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, None, None)
+    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 100})
+    assert play.holder() == HolderView(STORE, 100, 0)
+
+
 def test_of_a_producer_that_is_gone_stores_are_held_against_each_other() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
@@ -513,6 +524,16 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     assert set(limits) <= set(survey.faults(0))
     play.machine.begin(play.now)
     assert play.machine.survey(play.now).limits == ()
+
+
+def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
+    play = Census(Config().override("node", peers_max=3))
+    for number in range(4):
+        for command in COMMANDS["store"]:
+            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+    play.join("EARLY2")
+    play.join("EARLY3")
+    assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
 
 
 def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> None:

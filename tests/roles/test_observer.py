@@ -53,10 +53,14 @@ class Played:
 
 @asynccontextmanager
 async def play_node(
-    config: Config, prefixes: list[bytes], ends: dict[Partition, int] | None = None, dialect: str = "rfc46"
+    config: Config,
+    prefixes: list[bytes],
+    ends: dict[Partition, int] | None = None,
+    dialect: str = "rfc46",
+    address: str = "",
 ) -> AsyncIterator[Played]:
     """A node that subscribes to these, its address in the place of `*`, and answers as a store with these records."""
-    played = Played(new_address(), ends or {}, wire.Dialect(dialect))
+    played = Played(address or new_address(), ends or {}, wire.Dialect(dialect))
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
@@ -243,6 +247,16 @@ async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None
             while node(await survey(observer), "LOST").state is not NodeState.SILENT:
                 pass
         assert next((await survey(observer)).faults(0)).startswith("node LOST at tcp://127.0.0.1:9 went silent")
+
+
+async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
+    absent = Partition("orders", "ABSENT")
+    async with open_cluster(FAST, storage=None) as cluster, open_observer(cluster.config, ["orders"]) as observer:
+        for end in (7, 9):
+            async with play_node(cluster.config, OUR_STORE, {absent: end}, address="STORE"):
+                with trio.fail_after(DEADLINE_S):
+                    while [each.end_sequence for each in (await survey(observer)).partitions] != [end]:
+                        pass
 
 
 async def test_each_tower_is_heard_by_itself() -> None:
