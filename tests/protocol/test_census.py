@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from machine_helpers import head, published, subscription
@@ -23,7 +25,9 @@ from dafka.protocol import (
 )
 from dafka.protocol.holders import HOLDS_NOTHING
 from dafka.records import Partition
-from dafka.wire import Command, TowerBeacon
+from dafka.wire import Command, TowerBeacon, decode_subscription
+
+VECTORS = Path(__file__).parents[1] / "vectors"
 
 ME = "OBSERVER"
 STORE = "STORE"
@@ -545,3 +549,43 @@ def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> No
         play.machine.subscribed(subscription(command, STORE), play.now)
     play.join(STORE)
     assert play.machine.stores == {STORE: "tcp://10.0.0.1:7000"}
+
+
+@pytest.mark.parametrize(
+    ("recording", "roles", "topic", "count"),
+    [
+        (
+            "libdafka-session",
+            {"710623": "store", "BF929C": "store writer", "FC8332": "producer", "87BB96": "consumer"},
+            "hello",
+            5,
+        ),
+        (
+            "libdafka-late-store",
+            {"D6C435": "store", "2BCD94": "store writer", "FABBAB": "producer", "522476": "consumer"},
+            "events",
+            3,
+        ),
+    ],
+)
+def test_a_recorded_cluster_of_libdafka_is_understood(
+    recording: str, roles: dict[str, str], topic: str, count: int
+) -> None:
+    events = json.loads((VECTORS / f"{recording}.json").read_text())
+    recorder = next(bytes.fromhex(each["frames"][1]).decode() for each in events if len(each["frames"]) == 3)
+    machine = CensusMachine(recorder, Config())
+    decoder = wire.BatchDecoder()
+    for event in events:
+        frames = [bytes.fromhex(frame) for frame in event["frames"]]
+        if event["kind"] == "beacon" and len(frames) == 3:
+            machine.roster.seen(TOWER, TowerBeacon.decode(frames), event["t"])
+        elif event["kind"] == "subscription":
+            found = decode_subscription(frames[0])
+            assert found is not None
+            machine.subscribed([found], event["t"])
+        elif event["kind"] == "message" and frames[0][:1] == b"H":
+            machine.receive(decoder.decode([frames]), event["t"])
+    survey = machine.survey(events[-1]["t"])
+    assert {node.address[:6]: " ".join(node.roles) for node in survey.nodes} == roles
+    (partition,) = survey.partitions
+    assert (partition.partition.topic, partition.end_sequence) == (topic, count)
