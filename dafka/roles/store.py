@@ -226,19 +226,19 @@ class Store:
     async def _flush(self) -> None:
         """Carries out what the storage is to do next, then acknowledges it."""
         work = self._commits.begin()
-        self._writing_since = begun = trio.current_time()
-        try:
-            if isinstance(work, Skip):
-                await self._storage.skip(work.partition, work.next_sequence)
-            else:
-                await self._storage.append(work)
-                self._note_time(work, begun)
-        finally:
-            self._writing_since = None
+        if isinstance(work, Skip):
+            await self._storage.skip(work.partition, work.next_sequence)
+        else:
+            await self._append(work)
         self._refusal = ""
         self._node.act(self._commits.done(trio.current_time()))
 
-    def _note_time(self, batches: list[RecordBatch], begun: float) -> None:
+    async def _append(self, batches: list[RecordBatch]) -> None:
+        self._writing_since = begun = trio.current_time()
+        try:
+            await self._storage.append(batches)
+        finally:
+            self._writing_since = None
         now = trio.current_time()
         self._timings.add(now - begun)
         is_slow = now - begun > self._config.slow_commit_ms / 1000

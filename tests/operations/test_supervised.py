@@ -28,6 +28,31 @@ NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9
 LINES = [b"%d" % number for number in range(100_000)]
 
 
+class Manager:
+    """Where the service manager listens. Its socket is an abstract one: none is left behind."""
+
+    def __init__(self, name: str) -> None:
+        self.environment = {"NOTIFY_SOCKET": f"@dafka-{name}-{os.getpid()}"}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0dafka-{name}-{os.getpid()}")
+        self._socket.settimeout(0.01)
+        self._told: list[str] = []
+
+    def wait_for(self, assignment: str) -> list[str]:
+        """Everything that was told until this was."""
+
+        def look() -> bool | None:
+            with suppress(TimeoutError):
+                self._told += self._socket.recv(4096).decode().split("\n")
+            return assignment in self._told or None
+
+        wait_until(look, lambda: repr(self._told))
+        return self._told
+
+    def close(self) -> None:
+        self._socket.close()
+
+
 def objects(errors: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in errors.splitlines()]
 
@@ -63,33 +88,23 @@ def held(url: str) -> dict[Partition, list[bytes]]:
 
 
 def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) -> None:
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(f"\0dafka-supervised-{os.getpid()}")
-    manager.settimeout(0.01)
-    told: list[str] = []
-
-    def hear(assignment: str) -> bool | None:
-        with suppress(TimeoutError):
-            told.extend(manager.recv(4096).decode().split("\n"))
-        return assignment in told or None
-
-    with manager:
-        running = dafka.start(
-            *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics", "0"),
-            *("--log-level", "info", "--log-format", "json"),
-            environment={"NOTIFY_SOCKET": f"@dafka-supervised-{os.getpid()}", "WATCHDOG_USEC": "10000000"},
-        )
-        wait_until(lambda: hear("READY=1"), lambda: running.errors)
-        assert "WATCHDOG=1" in told
-        port = wait_port(running)
-        probed = CliRunner().invoke(main, ["health", str(port)])
-        assert (probed.exit_code, probed.output) == (0, "ready\n")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-            text = answer.read().decode()
-        assert 'dafka_ready{role="store"} 1.0' in text
-        assert 'dafka_known_nodes{role="tower"} 1.0' in text
-        ended = running.end(signal.SIGTERM)
-        wait_until(lambda: hear("STOPPING=1"), lambda: repr(told))
+    manager = Manager("life")
+    running = dafka.start(
+        *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics", "0"),
+        *("--log-level", "info", "--log-format", "json"),
+        environment={**manager.environment, "WATCHDOG_USEC": "10000000"},
+    )
+    assert "WATCHDOG=1" in manager.wait_for("READY=1")
+    port = wait_port(running)
+    probed = CliRunner().invoke(main, ["health", str(port)])
+    assert (probed.exit_code, probed.output) == (0, "ready\n")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert 'dafka_ready{role="store"} 1.0' in text
+    assert 'dafka_known_nodes{role="tower"} 1.0' in text
+    ended = running.end(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    manager.close()
     assert ended.status == 0
     lines = objects(ended.errors)
     events = [(line["logger"], line["event"]) for line in lines]
@@ -181,6 +196,7 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
 ) -> None:
     """From a file, whose rest is then missing, and from a pipe; the store answers only after the signal."""
     dafka.options = tower
+    manager = Manager("producing")
     (tmp_path / "input").write_bytes(b"\n".join(LINES))
     storage = f"sqlite:{tmp_path / 'store.db'}"
     store = start_store(dafka, storage)
@@ -188,13 +204,18 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     impatient = {"DAFKA_PRODUCER_SILENCE_MS": "100", "DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "1"}
     grace = ("--grace", "60s")
     from_file = dafka.start_node("produce", "file", "--file", str(tmp_path / "input"), *grace, environment=impatient)
-    from_pipe = dafka.start_node("produce", "pipe", *grace, environment=impatient, stdin=subprocess.PIPE)
+    from_pipe = dafka.start_node(
+        "produce", "pipe", *grace, environment={**impatient, **manager.environment}, stdin=subprocess.PIPE
+    )
     assert from_pipe.process.stdin is not None
     from_pipe.process.stdin.write(b"0\n1\n2\n")
     from_pipe.process.stdin.flush()
     for producer in (from_file, from_pipe):
         producer.wait_errors("records wait")
         producer.process.send_signal(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    manager.close()
+    assert (from_file.process.poll(), from_pipe.process.poll()) == (None, None)
     store.process.send_signal(signal.SIGCONT)
     file_ended, pipe_ended = from_file.wait(), from_pipe.wait()
     published = {partition.topic: contents for partition, contents in held(storage).items()}
