@@ -79,9 +79,11 @@ class ConsumerNode:
 @attrs.frozen
 class Cluster:
     """Attributes:
+    min_stores: so many acknowledge a record before it counts.
     links: by the name of the node to which they lead; a tower has two.
     """
 
+    min_stores: int
     tower: Node
     stores: list[StoreNode]
     producers: list[ProducerNode]
@@ -170,7 +172,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         }
         process = node(name, str(HERE / "consumer_node.py"), ",".join(TOPICS), str(ledger), **positions)
         consumers.append(ConsumerNode(process, ConsumerLedger(LedgerReader(ledger))))
-    return Cluster(tower, stores, producers, consumers, links)
+    return Cluster(size.min_stores, tower, stores, producers, consumers, links)
 
 
 def _free_ports(count: int) -> list[int]:

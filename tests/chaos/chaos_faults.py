@@ -32,6 +32,7 @@ class Faults:
         self.counts: dict[str, int] = {}
         self._cluster = cluster
         self._timeline = timeline
+        self._is_losing = False
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """One after the other, each not before its time."""
@@ -78,9 +79,24 @@ class Faults:
                 for node in nodes:
                     nursery.start_soon(node.kill)
             await trio.sleep(fault.duration_s)
+            if len(nodes) == len(self._cluster.stores) and nodes[0] is self._cluster.stores[0].node:
+                await self._check_durable()
             for node in nodes:
                 node.start()
         self._timeline.healed(f"started again: {names}")
+
+    async def _check_durable(self) -> None:
+        """All stores are dead: as many disks as were to acknowledge a record hold each that was acknowledged.
+
+        One less, while a store lacks what it lost.
+        """
+        wanted = self._acknowledged()
+        held = [await store.partitions() or {} for store in self._cluster.stores]
+        stores_min = self._cluster.min_stores - self._is_losing
+        for address, end in wanted.items():
+            ends = [partitions[address].end_sequence if address in partitions else 0 for partitions in held]
+            if sum(each >= end for each in ends) < stores_min:
+                self._timeline.problem(f"{end} records of {address} were acknowledged, and on disks are {ends}")
 
     async def _stop(self, node: Node, fault: Fault) -> None:
         async with node.lock:
@@ -130,8 +146,9 @@ class Faults:
         with_log = bool(fault.choice & 2**20)
         async with store.node.lock:
             self._timeline.fault(f"the storage of {store.node.name} is deleted beneath it")
+            self._is_losing = True
             await trio.to_thread.run_sync(_delete_storage, store.path, with_log)
-        await self._wait_caught_up(f"after the storage of {store.node.name} was deleted")
+        self._is_losing = not await self._wait_caught_up(f"after the storage of {store.node.name} was deleted")
 
     async def _restore(self, store: StoreNode, fault: Fault) -> None:
         """Killed, copied, and later killed again and given the copy."""
@@ -148,19 +165,15 @@ class Faults:
         await trio.sleep(age_s)
         async with node.lock:
             await node.kill()
+            self._is_losing = True
             await trio.to_thread.run_sync(_put_back, copy, store.path)
             node.start()
             self._timeline.note(f"{node.name} is started with its older copy")
-        await self._wait_caught_up(f"after {node.name} was given an older copy of its storage")
+        self._is_losing = not await self._wait_caught_up(f"after {node.name} was given an older copy of its storage")
 
     async def _wait_caught_up(self, when: str) -> bool:
         """Until every store has all that was acknowledged when this was called. A problem where that takes too long."""
-        self._cluster.poll()
-        wanted = {
-            address: published.acknowledged
-            for producer in self._cluster.producers
-            for address, published in producer.ledger.partitions.items()
-        }
+        wanted = self._acknowledged()
         begun = self._timeline.now
         with trio.move_on_after(CAUGHT_UP_S):
             while not await self._has_all(wanted):  # noqa: ASYNC110 (other processes' files)
@@ -169,6 +182,15 @@ class Faults:
             return True
         self._timeline.problem(f"a store lacks acknowledged records for {CAUGHT_UP_S:.0f} s, {when}")
         return False
+
+    def _acknowledged(self) -> dict[str, int]:
+        """By address, how many records are acknowledged by now."""
+        self._cluster.poll()
+        return {
+            address: published.acknowledged
+            for producer in self._cluster.producers
+            for address, published in producer.ledger.partitions.items()
+        }
 
     async def _has_all(self, wanted: dict[str, int]) -> bool:
         for store in self._cluster.stores:
