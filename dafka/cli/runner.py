@@ -110,6 +110,7 @@ async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Call
                     ending.begin()
                     scope.deadline = now + ending.grace_s
                 elif now - ending_since >= IMPATIENCE_S and not scope.cancel_called:
+                    ending_since = now
                     scope.cancel()
                 elif now - ending_since >= IMPATIENCE_S:
                     signal.signal(number, signal.SIG_DFL)
