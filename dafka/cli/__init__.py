@@ -13,6 +13,7 @@ from dafka.cli.health import health
 from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.spark import spark
+from dafka.cli.status import status
 from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
 from dafka.cli.topics import topics
@@ -57,5 +58,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, keys, health, spark, demo, bench):
+for command in (up, tower, store, produce, consume, status, topics, storage, keys, health, spark, demo, bench):
     main.add_command(command)

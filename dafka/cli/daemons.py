@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 import trio
 
+from dafka.cli.keeping import keep_store
 from dafka.cli.options import decorate, node_options, security_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.cli.supervision import Supervision
 from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
-from dafka.roles import Store, Tower, serve_store, serve_tower
+from dafka.roles import Store, Tower, serve_tower
 from dafka.transport import open_security
 
 _sub_option = click.option(
@@ -159,9 +161,13 @@ async def _start_tower(nursery: trio.Nursery, config: Config, supervision: Super
 
 
 async def _serve_store(nursery: trio.Nursery, config: Config, supervision: Supervision, url: str | None) -> None:
-    store: Store = await nursery.start(serve_store, config)
-    supervision.monitor.add(store)
-    click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+    @contextmanager
+    def running(store: Store) -> Iterator[None]:
+        with supervision.monitor.watching(store):
+            click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+            yield
+
+    store: Store = await nursery.start(keep_store, config, running)
     _announce_metrics(url)
     async with tower_required(store.events, config):
         await trio.sleep_forever()

@@ -13,6 +13,7 @@ from dafka.protocol.actions import (
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.census import CensusMachine
 from dafka.protocol.claims import Claims
 from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
@@ -30,6 +31,7 @@ from dafka.protocol.events import (
     RecordsDropped,
     RecordsGone,
     StorageFailed,
+    StorageLost,
     StorageRecovered,
     StorageRepaired,
     StoresHeard,
@@ -55,6 +57,7 @@ from dafka.protocol.notices import (
     Stopped,
     Stopping,
     StorageOpened,
+    StorageReopening,
     notice_fields,
     notice_name,
 )
@@ -64,6 +67,16 @@ from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.survey import (
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    Sighting,
+    Survey,
+    TopicView,
+    TowerView,
+)
 from dafka.protocol.trust import (
     AuthorisedKept,
     ClaimRefused,
@@ -81,6 +94,7 @@ __all__ = [
     "Append",
     "AuthorisedKept",
     "Beacons",
+    "CensusMachine",
     "Change",
     "Chunk",
     "ClaimRefused",
@@ -100,6 +114,7 @@ __all__ = [
     "Following",
     "ForeignDialect",
     "HandshakeRefused",
+    "HolderView",
     "Interrupted",
     "Lacking",
     "Links",
@@ -107,11 +122,14 @@ __all__ = [
     "MessagesDiscarded",
     "MetricsServed",
     "NodeBarred",
+    "NodeState",
+    "NodeView",
     "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
     "PartitionSilent",
+    "PartitionView",
     "PeerJoined",
     "PeerLeft",
     "Peers",
@@ -127,14 +145,17 @@ __all__ = [
     "RunBuffer",
     "SendBeacon",
     "Settled",
+    "Sighting",
     "Skip",
     "SpoolTrim",
     "Started",
     "Stopped",
     "Stopping",
     "StorageFailed",
+    "StorageLost",
     "StorageOpened",
     "StorageRecovered",
+    "StorageReopening",
     "StorageRepaired",
     "StoreMachine",
     "StoresHeard",
@@ -142,6 +163,9 @@ __all__ = [
     "StrangerRefused",
     "Subscribe",
     "Surroundings",
+    "Survey",
+    "TopicView",
+    "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",

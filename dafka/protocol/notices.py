@@ -47,6 +47,19 @@ class StorageOpened:
 
 
 @attrs.frozen
+class StorageReopening:
+    """A storage that was lost is opened again, anew where nothing is left; `reason` is why that fails for now."""
+
+    storage: str
+    reason: str
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.storage} cannot be opened again, trying on: {self.reason}"
+        return f"opening {self.storage} again, and fetching what other nodes hold"
+
+
+@attrs.frozen
 class Following:
     """A consumer has found its cluster, and follows these topics."""
 
@@ -153,6 +166,7 @@ Notice: TypeAlias = (
     Started
     | ClusterFound
     | StorageOpened
+    | StorageReopening
     | Following
     | CommitSlow
     | MessagesDiscarded

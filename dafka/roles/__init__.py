@@ -3,6 +3,7 @@
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.feed import EventFeed
 from dafka.roles.health import Health
+from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
 from dafka.roles.store import Store, StoreStatistics, serve_store
@@ -15,6 +16,7 @@ __all__ = [
     "EventFeed",
     "Health",
     "Histogram",
+    "Observer",
     "Producer",
     "ProducerStatistics",
     "Range",
@@ -24,6 +26,7 @@ __all__ = [
     "Tower",
     "TowerStatistics",
     "open_consumer",
+    "open_observer",
     "open_producer",
     "open_reader",
     "serve_store",

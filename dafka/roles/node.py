@@ -65,6 +65,7 @@ class Node:
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
+        self._on_report: Callable[[Report], None] = lambda _: None
 
     @property
     def endpoint(self) -> str:
@@ -82,6 +83,10 @@ class Node:
     def on_change(self, handler: Callable[[], None]) -> None:
         """Who wants to look at the machine after each time something happened to it."""
         self._on_change = handler
+
+    def on_report(self, handler: Callable[[Report], None]) -> None:
+        """Who wants to know whom discovery finds, where, and whom it loses."""
+        self._on_report = handler
 
     @property
     def peers(self) -> int:
@@ -204,6 +209,7 @@ class Node:
 
     def _discovered(self, report: Report) -> None:
         if self._membership.admit(report):
+            self._on_report(report)
             self._driver.discovered(report, trio.current_time())
             self._timer.deadline = self._driver.deadline()
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import StorageError
+from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
     Answers,
@@ -19,6 +20,7 @@ from dafka.protocol import (
     RecordsUnwritten,
     Skip,
     StorageFailed,
+    StorageLost,
     StorageOpened,
     StorageRepaired,
     StoreMachine,
@@ -29,13 +31,16 @@ from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
 from dafka.roles.timings import Histogram, Timings
-from dafka.storage import Retention, Storage, open_storage
+from dafka.storage import Placed, Retention, Storage, open_storage
 
 STUCK_S = 60.0
 """A storage that has been at one transaction for this long hangs, and a new start is what may help."""
 
 SLOW_TOLD_S = 60.0
 """A storage that is slow is told of at most so often."""
+
+PLACE_INTERVAL_S = 1.0
+"""How often a store sees whether its storage is still in its place, whether anything is written or not."""
 
 
 @attrs.frozen
@@ -87,6 +92,7 @@ class Store:
         self._commits = Commits(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
+        self._is_lost = False
         node.on_batch(self._take)
         node.on_skip(self._skip)
         node.on_change(self._replier.wake)
@@ -134,13 +140,15 @@ class Store:
         return self._node.discarded()
 
     async def run(self, task_status: trio.TaskStatus[Store]) -> None:
-        """Runs until cancelled, then writes what has been received."""
+        """Runs until cancelled, then writes what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._until_lost, self._write)
                 nursery.start_soon(self._replier.run)
                 if self._config.has_retention:
-                    nursery.start_soon(self._retain)
+                    nursery.start_soon(self._until_lost, self._retain)
+                if isinstance(self._storage, Placed):
+                    nursery.start_soon(self._until_lost, self._watch_place, self._storage)
                 await nursery.start(self._node.run)
                 task_status.started(self)
         finally:
@@ -150,12 +158,33 @@ class Store:
         """Writes and acknowledges what has been received, as far as the storage does it in time."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
             try:
-                while self._commits:
+                while self._commits and not self._is_lost:
                     await self._flush()
             except StorageError as error:
                 self._refuse(error)
         if self._commits:
             self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
+
+    async def _until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """A storage that is gone takes nothing any more, and what it held nobody has to count on."""
+        try:
+            await task(*arguments)
+        except StorageLostError as error:
+            if self._is_lost:  # another task was the first to notice
+                return
+            self._is_lost = True
+            self.events.put(StorageLost(str(error)))
+            raise
+
+    async def _watch_place(self, storage: Placed) -> None:
+        while True:
+            await trio.sleep(PLACE_INTERVAL_S)
+            try:
+                await storage.check_place()
+            except StorageLostError:
+                raise
+            except StorageError:
+                pass  # whoever writes will say so
 
     def _take(self, batch: RecordBatch) -> None:
         self._commits.take(batch)
@@ -184,6 +213,8 @@ class Store:
                 await self._arrived.park()
             try:
                 await self._flush()
+            except StorageLostError:
+                raise
             except StorageError as error:
                 self._refuse(error)
                 await trio.sleep(self._retry_s)
@@ -227,6 +258,8 @@ class Store:
         while True:
             try:
                 moved = await self._storage.retain(retention)
+            except StorageLostError:
+                raise
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
             else:
@@ -243,6 +276,8 @@ async def serve_store(
     """Runs a store until cancelled; `started` gives the `Store` once it listens.
 
     Raises `StorageError` (`StorageBusyError`, `StorageFormatError`) where its storage cannot be opened,
+    `StorageLostError` where its files are removed or replaced meanwhile: started again, it has a new storage or that
+    which stands there now, and fetches what it lacks,
     `AddressInUseError` where it cannot listen, `DiscoveryError` where its discovery cannot be set up.
     """
     config = config or Config()

@@ -16,6 +16,7 @@ OPTIONS = {
     "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--timeout"} | NODE,
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
+    "status": {"--json", "--watch", "--timeout", "--max-lag"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "keys": {"--help"},
