@@ -9,43 +9,51 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import trio
 
 from dafka.config import Config
 from dafka.errors import StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
+from dafka.protocol import StorageReopening
 from dafka.roles import Store, serve_store
+from dafka.roles.log import NodeLog
 
-_logger = logging.getLogger("dafka.store")
+_LOG = NodeLog(logging.getLogger("dafka.store"))
 
 
 async def keep_store(
-    config: Config, announce: Callable[[Store, Config], None], *, task_status: trio.TaskStatus[Store]
+    config: Config,
+    running: Callable[[Store], AbstractContextManager[None]],
+    *,
+    task_status: trio.TaskStatus[Store],
 ) -> None:
-    """Serves a store until cancelled; `started` gives the first, `announce` is called with each.
+    """Serves a store until cancelled; `started` gives the first. While one runs, the block of `running(store)` is open.
 
     Raises what `serve_store` does while the first one starts. When a storage has been lost, one that cannot be opened
     is tried again, each `retry_ms`.
     """
     is_started = False
-    reported = ""
+    told = None
     while True:
         try:
             with single_exception():
                 async with trio.open_nursery() as nursery:
                     store: Store = await nursery.start(serve_store, config)
-                    announce(store, config)
-                    reported = ""
-                    if not is_started:
-                        is_started = True
-                        task_status.started(store)
+                    with running(store):
+                        told = None
+                        if not is_started:
+                            is_started = True
+                            task_status.started(store)
+                        await trio.sleep_forever()
         except StorageLostError:
-            _logger.warning("opening %s again, and fetching what other nodes hold", config.store.storage)
+            _LOG.write(StorageReopening(config.store.storage, ""), logging.WARNING)
         except (StorageError, TransportError) as error:
             if not is_started:
                 raise
-            if str(error) != reported:
-                reported = str(error)
-                _logger.warning("%s cannot be opened again, trying on: %s", config.store.storage, error)
+            notice = StorageReopening(config.store.storage, str(error))
+            if notice != told:
+                _LOG.write(notice, logging.WARNING)
+                told = notice
             await trio.sleep(config.store.retry_ms / 1000)

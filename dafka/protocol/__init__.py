@@ -13,6 +13,7 @@ from dafka.protocol.actions import (
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.census import CensusMachine
 from dafka.protocol.claims import Claims
 from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
@@ -41,12 +42,41 @@ from dafka.protocol.events import (
 from dafka.protocol.inquiry import Lacking
 from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
+from dafka.protocol.notices import (
+    ClusterFound,
+    CommitSlow,
+    Failed,
+    Field,
+    Following,
+    Interrupted,
+    MessagesDiscarded,
+    MetricsServed,
+    Notice,
+    RecordsUnwritten,
+    Started,
+    Stopped,
+    Stopping,
+    StorageOpened,
+    StorageReopening,
+    notice_fields,
+    notice_name,
+)
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.survey import (
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    Sighting,
+    Survey,
+    TopicView,
+    TowerView,
+)
 from dafka.protocol.trust import (
     AuthorisedKept,
     ClaimRefused,
@@ -64,10 +94,13 @@ __all__ = [
     "Append",
     "AuthorisedKept",
     "Beacons",
+    "CensusMachine",
     "Change",
     "Chunk",
     "ClaimRefused",
     "Claims",
+    "ClusterFound",
+    "CommitSlow",
     "Commits",
     "ConsumerMachine",
     "Deliver",
@@ -75,17 +108,28 @@ __all__ = [
     "Driver",
     "Event",
     "Exposed",
+    "Failed",
     "FetchUnanswered",
+    "Field",
+    "Following",
     "ForeignDialect",
     "HandshakeRefused",
+    "HolderView",
+    "Interrupted",
     "Lacking",
     "Links",
     "Machine",
+    "MessagesDiscarded",
+    "MetricsServed",
     "NodeBarred",
+    "NodeState",
+    "NodeView",
+    "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
     "PartitionSilent",
+    "PartitionView",
     "PeerJoined",
     "PeerLeft",
     "Peers",
@@ -94,17 +138,24 @@ __all__ = [
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
+    "RecordsUnwritten",
     "Reply",
     "ReplyQueue",
     "Report",
     "RunBuffer",
     "SendBeacon",
     "Settled",
+    "Sighting",
     "Skip",
     "SpoolTrim",
+    "Started",
+    "Stopped",
+    "Stopping",
     "StorageFailed",
     "StorageLost",
+    "StorageOpened",
     "StorageRecovered",
+    "StorageReopening",
     "StorageRepaired",
     "StoreMachine",
     "StoresHeard",
@@ -112,10 +163,15 @@ __all__ = [
     "StrangerRefused",
     "Subscribe",
     "Surroundings",
+    "Survey",
+    "TopicView",
+    "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",
     "Unreachable",
     "Unsubscribe",
     "Work",
+    "notice_fields",
+    "notice_name",
 ]

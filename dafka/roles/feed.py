@@ -28,6 +28,7 @@ from dafka.protocol import (
     TowersSilent,
     Unreachable,
 )
+from dafka.roles.log import NodeLog
 
 EVENTS_MAX = 1000
 """Events kept for readers; one that is further behind misses the oldest."""
@@ -54,10 +55,14 @@ _WARNINGS = (
 
 
 class EventFeed:
-    """What happened to one node, from its start on. Every iteration begins with the oldest event kept."""
+    """What happened to one node, from its start on. Every iteration begins with the oldest event kept.
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    Attributes:
+        log: where the events are logged, and what is for the operator alone.
+    """
+
+    def __init__(self, logger: logging.Logger, node: str = "") -> None:
+        self.log = NodeLog(logger, node)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
@@ -67,7 +72,7 @@ class EventFeed:
         self._events.append(event)
         self._count += 1
         self._readers.unpark_all()
-        self._logger.log(logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO, "%s", event)
+        self.log.write(event, logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _Reader(self)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import attrs
 import trio
@@ -15,12 +16,13 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.protocol import Claims, Event
+from dafka.protocol import Claims, Event, Started, Stopped
+from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import exposed
+from dafka.roles.health import Health
+from dafka.roles.log import NodeLog
 from dafka.transport import Socket, open_context, open_guard, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
-
-_LOGGER = logging.getLogger("dafka.tower")
 
 NODES_MAX = 100_000
 """Nodes counted; further ones are introduced all the same."""
@@ -46,12 +48,20 @@ class Tower:
         self.pub_endpoint = pub_endpoint
         self._claims = claims
         self._beacons = 0
-        self._discarded = 0
+        self._discarded: Counter[str] = Counter()
         self._nodes: dict[str, str] = {}
 
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
-        return TowerStatistics(self._beacons, self._discarded, len(self._nodes))
+        return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
+
+    def health(self) -> Health:
+        """How it does, as a supervisor asks: it listens, and needs nobody."""
+        return Health()
+
+    def discarded(self) -> dict[str, int]:
+        """Beacons thrown away so far, by reason."""
+        return dict(self._discarded)
 
     def admit(self, frames: list[bytes], key: str) -> bool:
         """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
@@ -62,7 +72,7 @@ class Tower:
         except WireError:
             return True  # which `forward` finds, and counts
         if not self._claims.claim(address, key):
-            self._discarded += 1
+            self._discarded["another key's address"] += 1
             return False
         return True
 
@@ -72,8 +82,8 @@ class Tower:
             beacon = NodeBeacon.decode(frames)
             host = beacon.host or _reachable(peer, own_address)
             forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
-        except WireError:
-            self._discarded += 1
+        except WireError as error:
+            self._discarded[error.field] += 1
             return None
         self._beacons += 1
         if len(self._nodes) < NODES_MAX:
@@ -91,7 +101,12 @@ async def serve_tower(
     """
     config = config or Config()
     security = open_security(config)
-    with single_exception():
+    log = NodeLog(logging.getLogger("dafka.tower"))
+
+    def warn(event: Event) -> None:
+        log.write(event, logging.WARNING)
+
+    with single_exception(), ExitStack() as closed:
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)
@@ -103,20 +118,19 @@ async def serve_tower(
             bind: Callable[[Socket, str], str] = Socket.bind
             claims = None
             if security is not None:
-                bind = (await stack.enter_async_context(open_guard(context, security, _log))).bind
+                bind = (await stack.enter_async_context(open_guard(context, security, warn))).bind
                 claims = Claims(security.authorised.__contains__)
             pub_endpoint = bind(publisher, config.tower.pub_address)
             tower = Tower(bind(subscriber, config.tower.sub_address), pub_endpoint, claims)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
-                _log(warning)
+                warn(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
                 nursery.start_soon(_drain_subscriptions, publisher)
+                nursery.start_soon(watch_discards, tower.discarded, log)
+                log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
+                closed.callback(log.write, Stopped())
                 task_status.started(tower)
-
-
-def _log(event: Event) -> None:
-    _LOGGER.warning("%s", event)
 
 
 async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) -> None:

@@ -4,6 +4,7 @@ from dafka.transport.caller import Caller
 from dafka.transport.closed import split_place
 from dafka.transport.guard import Guard, open_guard
 from dafka.transport.keys import KeyPair, is_key
+from dafka.transport.listening import listen
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
 from dafka.transport.security import Security, open_security
@@ -19,6 +20,7 @@ __all__ = [
     "Socket",
     "choose_loops",
     "is_key",
+    "listen",
     "open_context",
     "open_guard",
     "open_mesh",

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[Non
         async with open_store(cluster.config, url) as store:
             await use(store)
             await trio.sleep_forever()
+
+
+def noting(kept: list[Store]) -> Callable[[Store], AbstractContextManager[None]]:
+    """Adds each store that runs to the list."""
+
+    @contextmanager
+    def running(store: Store) -> Iterator[None]:
+        kept.append(store)
+        yield
+
+    return running
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
@@ -69,7 +81,7 @@ async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: s
     url = f"{scheme}:{tmp_path}/store"
     async with open_cluster() as cluster, trio.open_nursery() as nursery:
         config = cluster.config.override("store", storage=url)
-        first = await nursery.start(keep_store, config, lambda store, _: kept.append(store))
+        first = await nursery.start(keep_store, config, noting(kept))
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 5000))
             await producer.wait_stored()
@@ -92,7 +104,7 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
     folder.mkdir()
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.override("store", storage=f"sqlite:{folder}/store", retry_ms=20)
-        await nursery.start(keep_store, config, lambda store, _: kept.append(store))
+        await nursery.start(keep_store, config, noting(kept))
         shutil.rmtree(folder)
         await wait_until(lambda: "there is no folder" in caplog.text)
         await trio.sleep(0.1)
@@ -110,4 +122,4 @@ async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
         )
         with pytest.raises(StorageBusyError), single_exception():
             async with trio.open_nursery() as nursery:
-                await nursery.start(keep_store, config, lambda *_: None)
+                await nursery.start(keep_store, config, noting([]))

@@ -43,19 +43,15 @@ def put_another_in_place(path: Path) -> None:
     path.mkdir() if path.with_name("moved").is_dir() else path.touch()
 
 
-def remove_database(path: Path) -> None:
-    path.unlink()
+LOSSES: dict[str, list[Callable[[Path], object]]] = {
+    "sqlite": [Path.unlink, remove_all, move, put_another_in_place],
+    "filelog": [shutil.rmtree, remove_segment, remove_partition, move, put_another_in_place],
+}
 
 
-@pytest.mark.parametrize(
-    ("scheme", "lose"),
-    [
-        *(("sqlite", lose) for lose in (remove_database, remove_all, move, put_another_in_place)),
-        *(("filelog", lose) for lose in (remove_all, remove_segment, remove_partition, move, put_another_in_place)),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "lose"), [(scheme, lose) for scheme, several in LOSSES.items() for lose in several])
 async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
-    scheme: str, lose: Callable[[Path], None], tmp_path: Path
+    scheme: str, lose: Callable[[Path], object], tmp_path: Path
 ) -> None:
     url, path = f"{scheme}:{tmp_path}/store", tmp_path / "store"
     async with open_storage(url) as storage:
@@ -72,8 +68,8 @@ async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
     async with open_storage(url) as storage:
         end = (await storage.partitions()).get(PARTITION)
         assert end is None or end.end_sequence == 0
-        assert isinstance(storage, Placed)
         await storage.append([batch(0, 30)])
+        assert isinstance(storage, Placed)
         await storage.check_place()
         is_new = lose not in (remove_segment, remove_partition)
         assert (storage.identity != identity) == is_new
