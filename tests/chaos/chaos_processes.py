@@ -128,7 +128,7 @@ class Node:
         await self._end(SIGKILL)
 
     async def terminate(self, deadline_s: float) -> None:
-        """SIGTERM, once it is ready; a problem where it is there after the deadline, or ends with another status than 0."""
+        """SIGTERM, once it is ready; a problem where it is there after the deadline, or ends with another status."""
         with trio.move_on_after(deadline_s) as scope:
             await self.wait_ready()
             await self._end(SIGTERM)
