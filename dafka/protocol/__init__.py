@@ -10,6 +10,7 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
+from dafka.protocol.admission import HOSTILE
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
@@ -38,6 +39,7 @@ from dafka.protocol.events import (
     TowersSilent,
 )
 from dafka.protocol.inquiry import Lacking
+from dafka.protocol.introductions import Introductions
 from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
 from dafka.protocol.peers import Change, Peers
@@ -58,6 +60,7 @@ from dafka.protocol.trust import (
 )
 
 __all__ = [
+    "HOSTILE",
     "Action",
     "Answers",
     "Append",
@@ -77,6 +80,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "HandshakeRefused",
+    "Introductions",
     "Lacking",
     "Links",
     "Machine",

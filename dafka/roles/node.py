@@ -7,6 +7,7 @@ done at once, before anything else runs (`dafka.protocol.Driver`).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -14,14 +15,16 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Advertisement, Report, open_discovery
+from dafka.discovery import Advertisement, Discovery, Report, open_discovery
 from dafka.errors import TransportError
-from dafka.protocol import Action, Driver, Event, ForeignDialect, Machine, Skip
+from dafka.protocol import HOSTILE, Action, Driver, Event, ForeignDialect, Machine, Skip
 from dafka.records import RecordBatch
 from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
 from dafka.roles.membership import Membership
 from dafka.transport import Mesh, open_mesh, open_security
+
+NO_SUBSCRIPTION = "no subscription"
 
 
 class Node:
@@ -45,6 +48,7 @@ class Node:
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
         self._encoder = wire.BatchEncoder(self._dialect)
+        self._discovery: Discovery | None = None
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
@@ -75,9 +79,12 @@ class Node:
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(
-            self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded
-        )
+        found: Counter[str] = Counter()
+        for each in (self._decoder, self._encoder, self._machine, self._membership, self._mesh.publisher):
+            found.update(each.discarded)
+        found.update(self._mesh.subscriber.discarded)
+        found.update(getattr(self._discovery, "discarded", ()))  # a plugin's may not count
+        return dict(+found)
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -132,12 +139,15 @@ class Node:
         Raises `DiscoveryError` or `TransportError` where discovery cannot be set up.
         """
         discovery = open_discovery(self._config)
+        self._discovery = discovery
         self.act(self._machine.start(trio.current_time()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive_messages)
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._mesh.publisher.watch)
+            nursery.start_soon(self._mesh.subscriber.watch)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
             task_status.started()
 
@@ -149,20 +159,29 @@ class Node:
         return Advertisement(self.address, host, self._mesh.port)
 
     async def _receive_messages(self) -> None:
+        subscriber, hostile = self._mesh.subscriber, 0
         while True:
-            items, key = await self._mesh.subscriber.receive()
-            messages = self._membership.check(self._decoder.decode(items), key)
+            items, source = await subscriber.receive()
+            messages = self._membership.check(self._decoder.decode(items), source)
             self.act(self._machine.receive(messages, trio.current_time()))
+            hostile, before = self._hostile(), hostile
+            subscriber.judge(source, hostile - before)
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
                 (other,) = self._decoder.heard - {self._dialect}
                 self.events.put(ForeignDialect(self._dialect.value, other.value))
+
+    def _hostile(self) -> int:
+        """Messages so far that no honest node sends."""
+        machine = self._machine.discarded
+        return self._decoder.discarded.total() + sum(machine[reason] for reason in HOSTILE)
 
     async def _receive_subscriptions(self) -> None:
         while True:
             frames = await self._mesh.publisher.receive_many()
             found = [wire.decode_subscription(message[0]) for message in frames]
             subscriptions = [subscription for subscription in found if subscription is not None]
+            self._machine.discarded[NO_SUBSCRIPTION] += len(found) - len(subscriptions)
             self.act(self._machine.subscribed(subscriptions, trio.current_time()))
 
     async def _keep_time(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
@@ -16,23 +17,37 @@ from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
 from dafka.protocol import Claims, Event
+from dafka.records import decode_text
 from dafka.roles.exposure import exposed
-from dafka.transport import Socket, open_context, open_guard, open_security
+from dafka.roles.reception import Reception
+from dafka.transport import Origin, PublisherSocket, Socket, open_context, open_guard, open_security
+from dafka.transport.mesh import HANDSHAKE_MS
+from dafka.transport.socket import BaseSocket
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 
 _LOGGER = logging.getLogger("dafka.tower")
 
-NODES_MAX = 100_000
-"""Nodes counted; further ones are introduced all the same."""
+NODES_MAX = 10_000
+"""Nodes counted where there is no reception."""
+
+BEACON_BYTES_MAX = 1024
+"""The largest frame that a tower takes."""
+
+DRAIN_MAX = 200
+"""Beacons taken at a time: a few milliseconds' work."""
+
+QUEUE_MAX = 10_000
+"""Beacons queued for one slow node before further ones to it are dropped."""
 
 
 @attrs.frozen
 class TowerStatistics:
-    """Beacons passed on, beacons thrown away as malformed, and distinct nodes heard."""
+    """Beacons passed on, beacons thrown away, and the nodes that are there; why they were, subscriptions too."""
 
     beacons: int
     discarded: int
     nodes: int
+    reasons: dict[str, int] = attrs.field(factory=dict, eq=False)
 
 
 class Tower:
@@ -41,17 +56,30 @@ class Tower:
     pub_endpoint: where nodes hear of each other.
     """
 
-    def __init__(self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None) -> None:
+    def __init__(
+        self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None, reception: Reception | None = None
+    ) -> None:
         self.sub_endpoint = sub_endpoint
         self.pub_endpoint = pub_endpoint
         self._claims = claims
+        self._reception = reception
         self._beacons = 0
-        self._discarded = 0
+        self._malformed: Counter[str] = Counter()
         self._nodes: dict[str, str] = {}
 
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
-        return TowerStatistics(self._beacons, self._discarded, len(self._nodes))
+        if self._reception is None:
+            return TowerStatistics(self._beacons, self._malformed.total(), len(self._nodes), dict(self._malformed))
+        beacons = self._malformed + self._reception.discarded
+        reasons = beacons + self._reception.subscriptions_discarded
+        return TowerStatistics(self._beacons, beacons.total(), len(self._reception), dict(reasons))
+
+    def receives(self, frames: list[bytes], origin: Origin) -> bool:
+        """May this node be introduced by this connection? What is malformed `forward` finds."""
+        if self._reception is None or len(frames) < 2:
+            return True
+        return self._reception.admit(decode_text(frames[1]), origin, trio.current_time())
 
     def admit(self, frames: list[bytes], key: str) -> bool:
         """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
@@ -62,7 +90,7 @@ class Tower:
         except WireError:
             return True  # which `forward` finds, and counts
         if not self._claims.claim(address, key):
-            self._discarded += 1
+            self._malformed["the address of another key"] += 1
             return False
         return True
 
@@ -72,8 +100,8 @@ class Tower:
             beacon = NodeBeacon.decode(frames)
             host = beacon.host or _reachable(peer, own_address)
             forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
-        except WireError:
-            self._discarded += 1
+        except WireError as error:
+            self._malformed[error.field] += 1
             return None
         self._beacons += 1
         if len(self._nodes) < NODES_MAX:
@@ -95,23 +123,28 @@ async def serve_tower(
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)
-            publisher = Socket(context.socket(zmq.SocketType.XPUB))
+            publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config.node)
             stack.callback(publisher.close, 0)
-            publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
-            subscriber.set_options(maxmsgsize=1024)
+            limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS}
+            publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
+            subscriber.set_options(**limits)
             subscriber.subscribe(BEACON)
-            bind: Callable[[Socket, str], str] = Socket.bind
+            bind: Callable[[BaseSocket, str], str] = _bind
             claims = None
             if security is not None:
                 bind = (await stack.enter_async_context(open_guard(context, security, _log))).bind
                 claims = Claims(security.authorised.__contains__)
             pub_endpoint = bind(publisher, config.tower.pub_address)
-            tower = Tower(bind(subscriber, config.tower.sub_address), pub_endpoint, claims)
+            sub_endpoint = bind(subscriber, config.tower.sub_address)
+            reception = Reception(sub_endpoint, publisher, config)
+            tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
                 _log(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
                 nursery.start_soon(_drain_subscriptions, publisher)
+                nursery.start_soon(publisher.watch)
+                nursery.start_soon(reception.watch)
                 task_status.started(tower)
 
 
@@ -119,17 +152,25 @@ def _log(event: Event) -> None:
     _LOGGER.warning("%s", event)
 
 
-async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) -> None:
+def _bind(socket: BaseSocket, endpoint: str) -> str:
+    return socket.bind(endpoint)
+
+
+async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: PublisherSocket) -> None:
     own_address = _own_address(tower.sub_endpoint)
     while True:
-        frames, peer, key = await subscriber.receive_with_key()
-        forwarded = tower.forward(frames, peer, own_address) if tower.admit(frames, key) else None
-        if forwarded is not None:
-            # In a closed cluster whoever hears of a node must know whom to expect there.
-            publisher.send_many([[*forwarded, key.encode("ascii")] if key else forwarded])
+        outbound: list[list[bytes]] = []
+        for frames, origin in await subscriber.receive_origins(DRAIN_MAX):
+            if not tower.receives(frames, origin) or not tower.admit(frames, origin.key):
+                continue
+            forwarded = tower.forward(frames, origin.peer, own_address)
+            if forwarded is not None:
+                # In a closed cluster whoever hears of a node must know whom to expect there.
+                outbound.append([*forwarded, origin.key.encode("ascii")] if origin.key else forwarded)
+        publisher.send_many(outbound)
 
 
-async def _drain_subscriptions(publisher: Socket) -> None:
+async def _drain_subscriptions(publisher: PublisherSocket) -> None:
     while True:
         await publisher.receive_many()
 
