@@ -40,7 +40,7 @@ class Node:
         self.address = address
         self.events = events
         self.settled = trio.Event()
-        self._driver = Driver(machine, self)
+        self._driver = Driver(machine, self, config.node.connecting_max)
         self._machine = machine
         self._mesh = mesh
         self._membership = membership

@@ -17,7 +17,6 @@ from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
 from dafka.protocol import Claims, Event
-from dafka.records import decode_text
 from dafka.roles.exposure import exposed
 from dafka.roles.reception import Reception
 from dafka.transport import Origin, PublisherSocket, Socket, open_context, open_guard, open_security
@@ -77,9 +76,13 @@ class Tower:
 
     def receives(self, frames: list[bytes], origin: Origin) -> bool:
         """May this node be introduced by this connection? What is malformed `forward` finds."""
-        if self._reception is None or len(frames) < 2:
+        if self._reception is None:
             return True
-        return self._reception.admit(decode_text(frames[1]), origin, trio.current_time())
+        try:
+            address = NodeBeacon.decode(frames).address
+        except WireError:
+            return True
+        return self._reception.admit(address, origin, trio.current_time())
 
     def admit(self, frames: list[bytes], key: str) -> bool:
         """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
