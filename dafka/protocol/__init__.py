@@ -46,6 +46,7 @@ from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.senders import Senders
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
 from dafka.protocol.trust import (
@@ -102,6 +103,7 @@ __all__ = [
     "Report",
     "RunBuffer",
     "SendBeacon",
+    "Senders",
     "Settled",
     "Skip",
     "SpoolTrim",

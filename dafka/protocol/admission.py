@@ -34,8 +34,15 @@ MANY_UNPROVEN = "too many partitions without records"
 TOO_OFTEN = "asked too often"
 ABSURD_SEQUENCE = "sequence too large"
 MANY_QUESTIONS = "too many questions"
+MANY_FETCHES = "too many fetches"
 
-HOSTILE = (MANY_OF_ONE_NODE, UNKNOWN_NODE, ABSURD_SEQUENCE)
+FETCH_SHARE = 0.02
+"""What a FETCH of a known node counts for: one that catches up with many partitions sends a few hundred a second."""
+
+STRANGERS_FETCH_SHARE = 0.2
+"""What one of any other counts for."""
+
+HOSTILE = (MANY_OF_ONE_NODE, UNKNOWN_NODE, ABSURD_SEQUENCE, TOO_OFTEN, MANY_FETCHES, MANY_QUESTIONS)
 """Of what machines discard: what no honest node sends."""
 
 
@@ -94,12 +101,19 @@ class Admission:
         else:
             del self._begun[partition.address]
 
-    def may_ask(self, address: str, now: float) -> bool:
-        """May one more thing be done at the word of this node?"""
+    def may_fetch(self, address: str, now: float) -> bool:
+        """May one more FETCH of this node be taken?"""
+        return self.may_ask(address, now, FETCH_SHARE if self._is_known(address) else STRANGERS_FETCH_SHARE)
+
+    def _is_known(self, address: str) -> bool:
+        return self._has_nameless or address in self._nodes
+
+    def may_ask(self, address: str, now: float, share: float = 1.0) -> bool:
+        """May one more thing be done at the word of this node? Some count for less than others."""
         is_known = address in self._nodes
         burst, per_s = (NODE_BURST, NODE_PER_S) if is_known else (STRANGERS_BURST, STRANGERS_PER_S)
         name = address if is_known else ""
         left, at = self._allowances.get(name, (burst, now))
         left = min(left + per_s * (now - at), burst)
-        self._allowances[name] = max(left - 1, 0), now
-        return left >= 1
+        self._allowances[name] = (left - share if left >= share else left), now
+        return left >= share

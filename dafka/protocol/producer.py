@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dafka import wire
-from dafka.config import ProducerConfig
+from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
-from dafka.protocol.admission import ABSURD_SEQUENCE
+from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, Admission
 from dafka.protocol.askers import Askers
 from dafka.protocol.audience import Audience
 from dafka.protocol.events import StoresHeard, StoresSilent
@@ -77,6 +77,7 @@ class ProducerMachine:
         self._published_end = next_sequence
         self._stores: dict[str, int] = {}
         self._askers = Askers(ASKERS_MAX)
+        self._admission = Admission(NodeConfig())
         self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
@@ -162,9 +163,11 @@ class ProducerMachine:
             if isinstance(message, wire.Ack):
                 actions += self._receive_ack(message, now)
             elif isinstance(message, wire.Fetch):
-                actions += self._receive_fetch(message)
+                actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.GetHeads):
-                if message.subject == self.partition.topic and self._published_end:
+                if not self._admission.may_ask(message.address, now):
+                    self.discarded[TOO_OFTEN] += 1
+                elif message.subject == self.partition.topic and self._published_end:
                     asked[message.address] = None
             else:
                 self.discarded["unexpected command"] += 1
@@ -180,11 +183,13 @@ class ProducerMachine:
         return self._head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: whoever needs the head subscribes to it."""
+        """Whoever needs the head subscribes to it."""
+        self._admission.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: its ACKs still count, records do not come back from a disk."""
+        """Its ACKs still count: records do not come back from a disk."""
+        self._admission.left(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -245,14 +250,17 @@ class ProducerMachine:
         partition = self.partition
         return wire.DirectHead(requestor, partition.address, partition.topic, self._published_end - 1)
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
+    def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         if Partition(fetch.subject, fetch.partition) != self.partition:
             self.discarded["another partition"] += 1
+            return []
+        if not self._admission.may_fetch(fetch.address, now):
+            self.discarded[MANY_FETCHES] += 1
             return []
         if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
         elif not self.replies.offer(fetch, is_listening=fetch.address in self._listeners):
-            self.discarded["too many fetches"] += 1
+            self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         earliest = self.earliest_sequence

@@ -40,6 +40,9 @@ RANGES_MAX = 256
 SHARE_MAX = 1024
 """Partitions that one requestor may be sent at the same time; ours ask for a few dozen."""
 
+STRANGERS_MAX = 256
+"""Partitions and requestors that are answered though it is not known whether anybody listens."""
+
 _Line: TypeAlias = OrderedDict[tuple[str, Partition], list[Reply]]
 
 
@@ -101,6 +104,8 @@ class ReplyQueue:
     def _has_room(self, line: _Line, ranges: list[Reply], requestor: str) -> bool:
         """May one more range be kept? Makes room for who listens, at the cost of a stranger."""
         if not ranges and self._shares[requestor] >= SHARE_MAX:
+            return False
+        if line is self._strangers and len(line) >= STRANGERS_MAX:
             return False
         if self._count < self._replies_max:
             return True

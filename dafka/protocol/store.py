@@ -20,6 +20,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
 from dafka.protocol.admission import (
     ABSURD_SEQUENCE,
+    MANY_FETCHES,
     MANY_QUESTIONS,
     MANY_UNPROVEN,
     TOO_OFTEN,
@@ -115,14 +116,14 @@ class StoreMachine:
             elif message.address == self.address:
                 self.discarded["own message"] += 1
             elif isinstance(message, wire.Fetch):
-                actions += self._receive_fetch(message)
+                actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.DirectEarliest):
                 reason = self.assembly.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
-                self._answer_heads((message.subject,), message.address)
+                self._answer_heads((message.subject,), message.address, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
-                self._answer_heads(message.subjects, message.address)
+                self._answer_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
         return actions + self._give_up(only_news=True) + self._tell_heads(now) + self._fetches(now)
@@ -153,7 +154,7 @@ class StoreMachine:
         elif command is Command.STORE_HELLO and topic:
             return [Publish(wire.StoreHello(topic, self.address))]
         elif command is Command.CONSUMER_HELLO and topic:
-            self._answer_heads(self.durable, topic)
+            self._answer_heads(self.durable, topic, now)
             self._told_again.begin(topic, now)
         elif command is Command.GET_HEADS and not topic:
             return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
@@ -212,7 +213,7 @@ class StoreMachine:
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take(now)]
         for store in self._told_again.take(now):
-            self._answer_heads(self.durable, store)
+            self._answer_heads(self.durable, store, now)
         if self._topics_short and self.assembly.has_room():
             short, self._topics_short = self._topics_short, {}
             for topic in short:
@@ -275,8 +276,11 @@ class StoreMachine:
         is_producers = isinstance(head, wire.Head)
         return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
+    def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         partition = Partition(fetch.subject, fetch.partition)
+        if not self._admission.may_fetch(fetch.address, now):
+            self.discarded[MANY_FETCHES] += 1
+            return []
         earliest = self.earliest.get(partition, 0)
         if fetch.sequence < earliest:
             self.discarded["before the earliest"] += 1
@@ -287,7 +291,7 @@ class StoreMachine:
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
         elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
-            self.discarded["too many fetches"] += 1
+            self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         return []
@@ -315,9 +319,11 @@ class StoreMachine:
         is_empty = self.assembly.cursors[partition].next_sequence == self.earliest.get(partition, 0)
         return not is_empty and not self._config.store.has_retention
 
-    def _answer_heads(self, topics: Iterable[str], requestor: str) -> None:
+    def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
         is_listening = requestor in self._head_listeners
-        if not self._heads.ask(requestor, topics, is_listening=is_listening):
+        if not self._admission.may_ask(requestor, now):
+            self.discarded[TOO_OFTEN] += 1
+        elif not self._heads.ask(requestor, topics, is_listening=is_listening):
             self.discarded[MANY_QUESTIONS] += 1
 
     def _tell_heads(self, now: float) -> list[Action]:

@@ -162,7 +162,9 @@ class Node:
         subscriber, hostile = self._mesh.subscriber, 0
         while True:
             items, source = await subscriber.receive()
-            messages = self._membership.check(self._decoder.decode(items), source)
+            messages = self._membership.check(
+                self._decoder.decode(items), source, subscriber.endpoint_of(source) if source else ""
+            )
             self.act(self._machine.receive(messages, trio.current_time()))
             hostile, before = self._hostile(), hostile
             subscriber.judge(source, hostile - before)
@@ -174,7 +176,8 @@ class Node:
     def _hostile(self) -> int:
         """Messages so far that no honest node sends."""
         machine = self._machine.discarded
-        return self._decoder.discarded.total() + sum(machine[reason] for reason in HOSTILE)
+        others = self._decoder.discarded.total() + self._membership.discarded.total()
+        return others + sum(machine[reason] for reason in HOSTILE)
 
     async def _receive_subscriptions(self) -> None:
         while True:

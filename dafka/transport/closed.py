@@ -100,6 +100,10 @@ class ClosedSubscriber:
     def judge(self, source: str, discarded: int) -> None:
         """See `Subscriber.judge`. Who is let in here is trusted not to flood; and has a queue of its own."""
 
+    def endpoint_of(self, source: str) -> str:
+        """See `Subscriber.endpoint_of`. Here claims are held against keys."""
+        return ""
+
     async def watch(self) -> None:
         """See `Subscriber.watch`."""
 

@@ -65,6 +65,9 @@ class Subscriber(Protocol):
     def judge(self, source: str, discarded: int) -> None:
         """Of what `receive` gave last, so many messages had to be thrown away."""
 
+    def endpoint_of(self, source: str) -> str:
+        """Where the connection of this name was made to; empty where that is not known."""
+
     async def watch(self) -> None:
         """Looks after the connections until cancelled."""
 

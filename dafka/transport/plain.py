@@ -25,6 +25,12 @@ SUSPICIOUS_PER_S = 500
 SUSPICIOUS_S = 5.0
 """For how long it is."""
 
+LOOK_S = 1.0
+"""For how long it is looked at whose messages they are where there are many that take long."""
+
+LOOK_AGAIN_S = 20.0
+"""How long until that is done again, where it has led to nothing."""
+
 TOLERATED_PER_S = 1000
 """So many of one connection's messages may be thrown away in a second, for ever."""
 
@@ -68,6 +74,7 @@ class PlainSubscriber(RunSocket):
         self._seen = 0
         self._seen_at = 0.0
         self._suspicious_until = float("-inf")
+        self._look_again_at = float("-inf")
 
     def connect(self, endpoint: str) -> None:
         """See `BaseSocket.connect`. An endpoint whose connection was ended a moment ago comes later."""
@@ -87,7 +94,12 @@ class PlainSubscriber(RunSocket):
         if self._waiting_groups:
             await trio.lowlevel.checkpoint()
             return self._waiting_groups.popleft()
-        if trio.current_time() >= self._suspicious_until:
+        now = trio.current_time()
+        if self.is_laboured and now >= self._look_again_at:
+            self._look_again_at = now + LOOK_AGAIN_S
+            self._suspicious_until = max(self._suspicious_until, now + LOOK_S)
+        self.is_laboured = False
+        if now >= self._suspicious_until:
             return await self.receive_many(), ""
         groups = await self._receive(self._receive_groups)
         self._waiting_groups.extend(groups)
@@ -112,6 +124,10 @@ class PlainSubscriber(RunSocket):
         if suspect.count >= TOLERATED_BURST:
             del self._suspects[source]
             self._end(source, now)
+
+    def endpoint_of(self, source: str) -> str:
+        """Where the connection of this name was made to; empty where that is not known."""
+        return self._by_source.get(source, "")
 
     async def watch(self) -> None:
         """Connects again, in time, to those whose connection was ended. Runs until cancelled."""

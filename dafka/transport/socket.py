@@ -34,8 +34,11 @@ STREAM_COUNT_MIN = 50
 GATHER_S = 0.001
 """While messages stream in, how long more are left to gather: waking up for a few at a time costs more than they do."""
 
-SLICE_S = 0.003
+SLICE_S = 0.002
 """So long at a time may be spent on what one call drained."""
+
+LABOUR_ITEMS = 100
+"""Items of one drain that are no stream: of honest nodes' records, most come in runs."""
 
 COUNT_MIN = 50
 """Messages drained in one call, however long working on them takes."""
@@ -272,14 +275,20 @@ class RunSocket(BaseSocket):
     """A `Socket` for records: consecutive ones of a partition may be drained as one `FrameRun`.
 
     A run stands where the first of its messages stood.
+
+    Attributes:
+        count_max: how many messages are drained in one call; fewer where working on them takes long.
+        is_laboured: whether, of late, many single messages have taken long.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         super().__init__(socket)
         self.count_max = self._loops.receive_count_max
+        self.is_laboured = False
         self._is_streaming = False
         self._given_at = 0.0
         self._given_count = 0
+        self._given_items = 0
 
     async def receive_many(self) -> list[list[bytes] | FrameRun]:
         """Waits for messages and drains up to `count_max` of them. A checkpoint.
@@ -292,7 +301,7 @@ class RunSocket(BaseSocket):
         items = await self._receive(self.receive_nowait)
         count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
         self._is_streaming = STREAM_COUNT_MIN <= count < self.count_max
-        self._given_at, self._given_count = time.perf_counter(), count
+        self._given_at, self._given_count, self._given_items = time.perf_counter(), count, len(items)
         return items
 
     def receive_nowait(self) -> list[list[bytes] | FrameRun]:
@@ -307,6 +316,7 @@ class RunSocket(BaseSocket):
             return
         spent = time.perf_counter() - self._given_at
         if spent > SLICE_S:
+            self.is_laboured = self._given_items > LABOUR_ITEMS
             self.count_max = max(int(self._given_count * SLICE_S / spent), COUNT_MIN)
         elif self._given_count >= self.count_max:
             self.count_max = min(2 * self.count_max, self._loops.receive_count_max)
