@@ -118,9 +118,9 @@ class NodeConfig:
     ended, or the one that has most."""
     partitions_max: int = _setting(100_000, _at_least(1))
     """Partitions followed at once; records of further ones are discarded and counted."""
-    partitions_unproven_max: int = _setting(20_000, _at_least(1))
+    partitions_unproven_max: int = _setting(50_000, _at_least(1))
     """Partitions followed that are known by name alone, without a record of theirs that followed the one before."""
-    partitions_per_node_max: int = _setting(64, _at_least(1))
+    partitions_per_node_max: int = _setting(1000, _at_least(1))
     """Partitions that one node may begin to publish; its RECORDs and HEADs of further ones are discarded."""
     tower_timeout_ms: int = _setting(10_000, _at_least(1))
     """Silence of every tower for this long is an event, and ends a command that has never heard one."""

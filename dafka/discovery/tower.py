@@ -18,8 +18,8 @@ from dafka.protocol import Beacons, Report, SendBeacon
 from dafka.transport import Caller, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
-TOWER_BYTES_MAX = 1024
-"""The largest frame that a tower sends."""
+TOWER_BYTES_MAX = 2**20
+"""The largest frame taken from a tower; a beacon is far smaller."""
 
 
 class TowerDiscovery:

@@ -42,6 +42,12 @@ FETCH_SHARE = 0.02
 STRANGERS_FETCH_SHARE = 0.2
 """What one of any other counts for."""
 
+HEADS_SHARE = 0.01
+"""What a question for heads of a known node counts for."""
+
+STRANGERS_HEADS_SHARE = 0.05
+"""What one of any other counts for."""
+
 HOSTILE = (MANY_OF_ONE_NODE, UNKNOWN_NODE, ABSURD_SEQUENCE, TOO_OFTEN, MANY_FETCHES, MANY_QUESTIONS)
 """Of what machines discard: what no honest node sends."""
 
@@ -104,6 +110,10 @@ class Admission:
     def may_fetch(self, address: str, now: float) -> bool:
         """May one more FETCH of this node be taken?"""
         return self.may_ask(address, now, FETCH_SHARE if self._is_known(address) else STRANGERS_FETCH_SHARE)
+
+    def may_ask_for_heads(self, address: str, now: float) -> bool:
+        """May one more of its questions for heads be answered? A consumer has one for each of its topics."""
+        return self.may_ask(address, now, HEADS_SHARE if self._is_known(address) else STRANGERS_HEADS_SHARE)
 
     def _is_known(self, address: str) -> bool:
         return self._has_nameless or address in self._nodes

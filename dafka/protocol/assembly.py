@@ -18,7 +18,7 @@ from dafka.protocol.holders import Holders
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
-UNPROVEN_MAX = 20_000
+UNPROVEN_MAX = 50_000
 """Partitions of which nothing but the name is known."""
 
 IDLE_S = 30.0

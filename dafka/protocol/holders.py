@@ -65,8 +65,13 @@ class Holders:
                 self.stores.add(subscription.topic)
 
     def answered(self, message: wire.DirectEarliest, next_sequence: int) -> None:
-        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent."""
+        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
+
+        What is said by somebody who is neither a store nor the producer counts for nothing.
+        """
         partition = Partition(message.subject, message.partition)
+        if message.address not in self.stores and message.address != partition.address:
+            return
         if partition in self._answers and self._answers[partition][0] != next_sequence:
             self.forget(partition)
         _, answers = self._answers.get(partition, (next_sequence, {}))
@@ -104,4 +109,5 @@ class Holders:
         asked_for = self.stores | ({partition.address} & self._nodes)
         if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:
             return None
-        return min(answer.sequence for answer in answers.values() if answer.sequence != HOLDS_NOTHING)
+        held = [answer.sequence for answer in answers.values() if answer.sequence != HOLDS_NOTHING]
+        return min(held, default=None)

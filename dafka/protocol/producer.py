@@ -165,7 +165,7 @@ class ProducerMachine:
             elif isinstance(message, wire.Fetch):
                 actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.GetHeads):
-                if not self._admission.may_ask(message.address, now):
+                if not self._admission.may_ask_for_heads(message.address, now):
                     self.discarded[TOO_OFTEN] += 1
                 elif message.subject == self.partition.topic and self._published_end:
                     asked[message.address] = None

@@ -321,7 +321,7 @@ class StoreMachine:
 
     def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
         is_listening = requestor in self._head_listeners
-        if not self._admission.may_ask(requestor, now):
+        if not self._admission.may_ask_for_heads(requestor, now):
             self.discarded[TOO_OFTEN] += 1
         elif not self._heads.ask(requestor, topics, is_listening=is_listening):
             self.discarded[MANY_QUESTIONS] += 1
