@@ -26,6 +26,7 @@ from dafka.spark.cluster_offsets import Standing, now, split
 from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, nest, read_positions, show
 from dafka.spark.options import CLUSTER_OPTIONS, Options, cluster_config
 from dafka.spark.schema import columns_of, printable, to_arrow
+from dafka.spark.subscription import Subscription, read_topics
 
 READ_OPTIONS = (
     "subscribe",
@@ -74,15 +75,11 @@ class _Settings:
             if name in options:
                 raise ConfigError(f"option {name}: {reason}")
         config = cluster_config(options)
-        topics = tuple(topic.strip() for topic in options.text("subscribe").split(","))
-        if not all(topics):
-            raise ConfigError("option subscribe: expected one or more topics, with commas between them")
+        topics = read_topics(options)
         for topic in topics:
             check_topic(topic, config)
         positions = read_positions(options, "startingOffsets", LATEST)
-        unknown = sorted({topic for topic, _ in positions.named} - set(topics))
-        if unknown:
-            raise ConfigError(f"option startingOffsets: {unknown[0]} is none of the topics in subscribe")
+        Subscription(topics).check_named("startingOffsets", positions)
         fetch_ms = options.number("fetchTimeout", FETCH_TIMEOUT_MS) or FETCH_TIMEOUT_MS
         return cls(
             config=config,

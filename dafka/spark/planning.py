@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import attrs
@@ -15,8 +14,6 @@ from dafka.records import Partition
 from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, show
 from dafka.spark.options import Options
 from dafka.spark.stores import Held
-
-SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
 
 TASK_BYTES_MAX = 128 * 2**20
 """Contents of one task, about; a store of any size is read in pieces that can be tried again."""
@@ -29,42 +26,6 @@ SLACK = 1.1
 
 RECORD_BYTES = 64
 """What a record costs beyond its content."""
-
-
-@attrs.frozen
-class Subscription:
-    """The topics that are read: those named, those that a pattern matches, or all.
-
-    Attributes:
-        topics: by name; None where there is a pattern.
-    """
-
-    topics: tuple[str, ...] | None
-    pattern: re.Pattern[str] | None = None
-
-    def matches(self, topic: str) -> bool:
-        """Is this topic read?"""
-        if self.topics is not None:
-            return topic in self.topics
-        return self.pattern is None or self.pattern.fullmatch(topic) is not None
-
-    def check_named(self, option: str, positions: Positions) -> None:
-        """Raises `ConfigError` where an option names a partition of a topic that is not read."""
-        for topic, _ in positions.named:
-            if not self.matches(topic):
-                which = "subscribePattern" if self.topics is None else "subscribe"
-                raise ConfigError(f"option {option}: the topic {topic!r} is not one that option {which} asks for")
-
-    def check_held(self, held: Mapping[Name, Held]) -> None:
-        """Raises `ConfigError` for a topic that is named, and of which no store has a record."""
-        topics = {topic for topic, _ in held}
-        for topic in self.topics or ():
-            if topic not in topics:
-                there = f"they hold {_several(topics)}" if topics else "they hold no records"
-                raise ConfigError(
-                    f"option subscribe: no store has a topic {topic!r}; {there} "
-                    "(failOnDataLoss=false reads on without it)"
-                )
 
 
 @attrs.frozen
@@ -92,24 +53,6 @@ class StoreTask(InputPartition):
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
-
-
-def read_subscription(options: Options) -> Subscription:
-    """The options `subscribe` (names, with commas) and `subscribePattern` (a regular expression for whole names).
-
-    Raises `ConfigError` where both are given, or one of them cannot be.
-    """
-    if "subscribe" in options and "subscribePattern" in options:
-        raise ConfigError("option subscribePattern: give it or subscribe, not both")
-    if "subscribePattern" in options:
-        pattern = options.parse("subscribePattern", _compile, "a regular expression", re.compile(""))
-        return Subscription(None, pattern)
-    if "subscribe" not in options:
-        return Subscription(None)
-    topics = tuple(dict.fromkeys(topic.strip() for topic in options.text("subscribe").split(",")))
-    if not all(topics):
-        raise ConfigError(f"option subscribe: expected topics with commas between, not {options.text('subscribe')!r}")
-    return Subscription(topics)
 
 
 def resolve(
@@ -188,16 +131,3 @@ def _cut(each: Range, share: int) -> list[Range]:
     parts = min(-(-each.weight // share), max(each.weight // TASK_BYTES_MIN, 1), len(each))
     cuts = [each.start + len(each) * number // parts for number in range(parts + 1)]
     return [attrs.evolve(each, start=start, end=end) for start, end in pairwise(cuts)]
-
-
-def _compile(text: str) -> re.Pattern[str]:
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ValueError(str(error)) from None
-
-
-def _several(topics: Iterable[str], shown: int = 10) -> str:
-    names = sorted(topics)
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(map(repr, names[:shown])) + more

@@ -12,10 +12,11 @@ from dafka.errors import ConfigError, StorageError
 from dafka.spark.offsets import Name, read_positions, show
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
-from dafka.spark.planning import SUBSCRIPTION_OPTIONS, StoreTask, read_subscription, tasks_wanted
+from dafka.spark.planning import StoreTask, tasks_wanted
 from dafka.spark.scan import scan
 from dafka.spark.schema import columns_of
 from dafka.spark.stores import Held
+from dafka.spark.subscription import SUBSCRIPTION_OPTIONS, read_subscription
 
 READING_OPTIONS = (
     *PATH_OPTIONS,

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import attrs
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 FREE = "tcp://127.0.0.1:*"
 MODULE = (sys.executable, "-m", "dafka")
 # Makes its standard input the controlling terminal, then becomes the command.

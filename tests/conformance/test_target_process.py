@@ -28,7 +28,7 @@ def request(folder: Path, role: Role, topic: bytes = b"orders", reset: Reset = R
 
 async def collect(node: Node, count: int) -> list[Delivery]:
     found: list[Delivery] = []
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while len(found) < count:
             found += await node.deliveries.receive()
     return found
@@ -43,7 +43,7 @@ def is_running(pid: int) -> bool:
 
 
 async def last_words(node: Node) -> str:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         await node.ended.wait()
     return node.last_words
 
@@ -56,7 +56,7 @@ async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
     target = make_target(tmp_path, "producer", script, 'input = "<{content}>"')
     contents = [b"%d" % number for number in range(100_000)]
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await node.feed(contents[:1])
             await node.feed(contents[1:])
             await node.feed([])
@@ -191,7 +191,7 @@ async def test_nothing_is_left_of_what_ignores_sigterm(tmp_path: Path) -> None:
         assert 1.9 < trio.current_time() - started < 8
         assert not node.ended.is_set()
         assert not is_running(int(delivery.content))
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             assert await alive.receive_some() == b""  # the last that had it open for writing is gone: the child too
 
 

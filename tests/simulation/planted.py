@@ -358,7 +358,7 @@ def moved_node_is_not_followed(patch: Patch) -> None:
     heard = Peers.heard
 
     def heard_first(self: Peers, beacon: Any, now: float) -> Any:
-        return [] if beacon.address in self._peers else heard(self, beacon, now)
+        return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
     patch.setattr(Peers, "heard", heard_first)
 

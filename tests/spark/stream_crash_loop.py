@@ -32,8 +32,9 @@ from dafka.storage import open_storage
 
 PROGRAM = Path(__file__).with_name("kill_query.py")
 PARTITIONS = [Partition("orders", letter * 32) for letter in "AB"]
-STEP_S = 90.0
+STEP_S = 150.0
 """A step that takes longer has failed."""
+WORKER_QUERIES_MAX = 3
 START_S_MAX = 8.0
 """Every fourth query is killed within this, wherever its start has come to."""
 LIFE_S_MAX = 1.0
@@ -164,12 +165,11 @@ def reading_workers(pid: int) -> Iterator[psutil.Process]:
 
 async def kill_worker(query: Query) -> None:
     """Waits for a worker that reads, and kills it."""
-    with trio.fail_after(STEP_S):
-        while True:
-            for worker in reading_workers(query.pid):
-                kill(worker)
-                return
-            await trio.sleep(0.002)
+    while True:
+        for worker in reading_workers(query.pid):
+            kill(worker)
+            return
+        await trio.sleep(0.002)
 
 
 async def play_kills(url: str, store: str, folder: Path, kills: int, seed: int) -> Expected:
@@ -215,12 +215,18 @@ async def play_worker_kill(what: str, folder: Path) -> None:
                 batch = run_of(partition, first, 2000, LARGE_BYTES)
                 await storage.append([batch])
                 expected.take(batch)
-    async with open_query(what, store, folder) as query:
-        await query.wait("reading")
-        await kill_worker(query)
-        said = await query.wait("done")
-    expected.check(said["found"])
-    assert said["failed"], "the worker was not amid a task"
+    for attempt in range(WORKER_QUERIES_MAX):  # on a busy machine a query may end before a worker is seen
+        place = folder / str(attempt)
+        place.mkdir()
+        async with open_query(what, store, place) as query, trio.open_nursery() as nursery:
+            await query.wait("reading")
+            nursery.start_soon(kill_worker, query)
+            said = await query.wait("done")
+            nursery.cancel_scope.cancel()
+        expected.check(said["found"])
+        if said["failed"]:
+            return
+    raise AssertionError(f"no worker was amid a task when it was killed, in {WORKER_QUERIES_MAX} queries")
 
 
 async def main(url: str, kills: int, seed: int) -> None:

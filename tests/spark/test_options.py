@@ -6,7 +6,7 @@ import pytest
 
 from dafka.errors import ConfigError
 from dafka.spark.options import Options
-from dafka.spark.planning import read_subscription
+from dafka.spark.subscription import read_subscription
 
 ALLOWED = ("path", "subscribe", "subscribePattern", "minPartitions", "failOnDataLoss")
 
