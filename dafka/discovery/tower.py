@@ -18,7 +18,7 @@ from dafka.protocol import Beacons, Report, SendBeacon
 from dafka.transport import Caller, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
-TOWER_BYTES_MAX = 2**20
+TOWER_BYTES_MAX = 4 * 2**20
 """The largest frame taken from a tower; a beacon is far smaller."""
 
 
