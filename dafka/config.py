@@ -262,7 +262,7 @@ class FetchConfig:
     """The longest wait before a FETCH is sent again."""
     ahead_bytes_max: int = _setting(64 * MIB, _at_least(0))
     """Records that arrived ahead of a gap and are kept until it is filled; beyond this they are fetched again."""
-    reply_records_max: int = _setting(100_000, _at_least(1))
+    reply_records_max: int = _setting(1_000_000, _at_least(1))
     """Records sent in answer to one FETCH; whoever wants more asks again."""
     replies_max: int = _setting(10_000, _at_least(1))
     """FETCHes being answered or in line at one node; further ones are discarded, and asked again by their sender."""

@@ -30,8 +30,8 @@ class Reply:
     is_listening: bool = attrs.field(default=True, eq=False)
 
 
-RECORDS_MAX = 100_000
-"""Records that one FETCH may have; libdafka asks for no more either."""
+RECORDS_MAX = 1_000_000
+"""Records that one FETCH may have; libdafka asks for a tenth of it, ours for less."""
 
 RANGES_MAX = 256
 """Separate ranges that one requestor may have of one partition; a further one takes the place of the last."""

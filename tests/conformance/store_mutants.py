@@ -238,9 +238,9 @@ def limit_partitions(patch: Patch) -> None:
 def answer_any_subject(patch: Patch) -> None:
     receive = StoreMachine._receive_fetch
 
-    def receive_corrected(self: StoreMachine, fetch: wire.Fetch) -> list[Action]:
+    def receive_corrected(self: StoreMachine, fetch: wire.Fetch, now: float) -> list[Action]:
         topics = [topic for topic, ends in self.durable.items() if fetch.partition in ends]
-        return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch)
+        return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch, now)
 
     patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
 

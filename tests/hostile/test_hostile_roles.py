@@ -9,7 +9,7 @@ import trio
 import zmq
 from role_helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
 
-from dafka import Config
+from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
 from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
 from dafka.transport import Socket, open_context
@@ -51,8 +51,12 @@ async def test_a_node_is_flooded_and_serves_on(role: str) -> None:
         await producer.send_many(contents(0, 100))
         await receive_partition(consumer, 0, 100)
         partition = producer.partition.address
-        node = {"store": cluster.store, "producer": producer, "consumer": consumer}[role]
-        address = partition if role == "producer" else {"store": cluster.store, "consumer": consumer}[role].address  # type: ignore[union-attr]
+        node: Store | Producer | Consumer = consumer
+        address = consumer.address
+        if role == "store":
+            node, address = cluster.store, cluster.store.address
+        elif role == "producer":
+            node, address = producer, partition
         prefix = {"store": "D", "producer": "K", "consumer": "D"}[role] + address
         await wait_subscribed(stranger, prefix.encode())
         messages = flood(role, address, partition)
@@ -64,6 +68,10 @@ async def test_a_node_is_flooded_and_serves_on(role: str) -> None:
         with trio.fail_after(DEADLINE_S):
             while producer.statistics().unacknowledged:
                 await trio.sleep(0.01)
+            while consumer.positions()[producer.partition] < 600:
+                batch = await consumer.next_batch()
+                if batch.partition == producer.partition:
+                    assert list(batch.contents) == contents(batch.first_sequence, batch.end_sequence)
         if role != "consumer":
             await check_honest(cluster)
 

@@ -89,7 +89,7 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise EOFError(f"{self.process.args} ended")
+            raise EOFError(f"{self.process.args!r} ended")
         values: dict[str, Any] = json.loads(line)
         return values
 
