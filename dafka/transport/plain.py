@@ -31,10 +31,10 @@ LOOK_S = 1.0
 LOOK_AGAIN_S = 20.0
 """How long until that is done again, where it has led to nothing."""
 
-TOLERATED_PER_S = 1000
+TOLERATED_PER_S = 200
 """So many of one connection's messages may be thrown away in a second, for ever."""
 
-TOLERATED_BURST = 10_000
+TOLERATED_BURST = 2000
 """So many at once."""
 
 ABSENCE_S = 5.0
@@ -92,8 +92,9 @@ class PlainSubscriber(RunSocket):
     async def receive(self) -> tuple[Messages, str]:
         """See `Subscriber.receive`; while it is looked at whose messages they are, those of one connection."""
         if self._waiting_groups:
+            self._pace()
             await trio.lowlevel.checkpoint()
-            return self._waiting_groups.popleft()
+            return self._give_group()
         now = trio.current_time()
         if self.is_laboured and now >= self._look_again_at:
             self._look_again_at = now + LOOK_AGAIN_S
@@ -101,9 +102,9 @@ class PlainSubscriber(RunSocket):
         self.is_laboured = False
         if now >= self._suspicious_until:
             return await self.receive_many(), ""
-        groups = await self._receive(self._receive_groups)
-        self._waiting_groups.extend(groups)
-        return self._waiting_groups.popleft()
+        self._pace()
+        self._waiting_groups.extend(await self._receive(self._receive_groups))
+        return self._give_group()
 
     def judge(self, source: str, discarded: int) -> None:
         """Of what `receive` gave last, so many messages had to be thrown away."""
@@ -160,6 +161,11 @@ class PlainSubscriber(RunSocket):
         """Closes it, and what tells of its connections."""
         super().close(linger_ms)
         self._handshakes.close(0)
+
+    def _give_group(self) -> tuple[Messages, str]:
+        messages, source = self._waiting_groups.popleft()
+        self._note_given(messages)
+        return messages, source
 
     def _receive_groups(self) -> list[tuple[Messages, str]]:
         """What is here, of each connection by itself; that of a connection just ended is left out."""

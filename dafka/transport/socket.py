@@ -40,7 +40,7 @@ SLICE_S = 0.002
 LABOUR_ITEMS = 100
 """Items of one drain that are no stream: of honest nodes' records, most come in runs."""
 
-COUNT_MIN = 50
+COUNT_MIN = 20
 """Messages drained in one call, however long working on them takes."""
 
 _Item = TypeVar("_Item")
@@ -299,9 +299,8 @@ class RunSocket(BaseSocket):
         if self._is_streaming:
             await trio.sleep(GATHER_S)
         items = await self._receive(self.receive_nowait)
-        count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
-        self._is_streaming = STREAM_COUNT_MIN <= count < self.count_max
-        self._given_at, self._given_count, self._given_items = time.perf_counter(), count, len(items)
+        self._note_given(items)
+        self._is_streaming = STREAM_COUNT_MIN <= self._given_count < self.count_max
         return items
 
     def receive_nowait(self) -> list[list[bytes] | FrameRun]:
@@ -309,6 +308,11 @@ class RunSocket(BaseSocket):
         if self._held:
             return list(self._take_held())
         return self._loops.receive_runs(self._socket, self.count_max, RECEIVE_BYTES_MAX)
+
+    def _note_given(self, items: list[list[bytes] | FrameRun]) -> None:
+        self._given_count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
+        self._given_items = len(items)
+        self._given_at = time.perf_counter()
 
     def _pace(self) -> None:
         """Fewer messages at once where working on them takes long: what else there is to do must not wait for them."""
