@@ -15,14 +15,17 @@ import attrs
 from dafka import wire
 from dafka.protocol.actions import Action, Publish
 
-SLICE = 500
+SLICE = 100
 """Heads told at a time to those who listen: a few milliseconds' work."""
 
-STRANGERS_SLICE = 50
+STRANGERS_SLICE = 20
 """Heads told at a time to all others."""
 
 PAUSE_S = 0.001
 """After which the next ones are told."""
+
+STRANGERS_PAUSE_S = 0.01
+"""After which they are where nobody is known to listen."""
 
 QUESTIONS_MAX = 50_000
 """Topics that were asked for and are not answered yet, all who ask together."""
@@ -59,6 +62,13 @@ class HeadAnswers:
         """Is there anything to answer?"""
         return bool(self._listeners or self._strangers)
 
+    @property
+    def pause(self) -> float:
+        """After how many seconds to `take` again; infinity where there is nothing to tell."""
+        if self._listeners:
+            return PAUSE_S
+        return STRANGERS_PAUSE_S if self._strangers else float("inf")
+
     def ask(self, requestor: str, topics: Iterable[str], *, is_listening: bool) -> bool:
         """A node wants the heads of these topics. False where too much is asked for already."""
         line = self._listeners if is_listening or requestor in self._listeners else self._strangers
@@ -89,7 +99,7 @@ class HeadAnswers:
         """What is to be said now."""
         said: list[Action] = []
         self._tell(self._listeners, SLICE, said)
-        self._tell(self._strangers, STRANGERS_SLICE if said else SLICE, said)
+        self._tell(self._strangers, STRANGERS_SLICE, said)
         return said
 
     def _tell(self, line: OrderedDict[str, _Asker], count_max: int, said: list[Action]) -> None:

@@ -30,7 +30,7 @@ from dafka.protocol.askers import Askers
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.audience import Audience
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.heads import PAUSE_S, HeadAnswers
+from dafka.protocol.heads import HeadAnswers
 from dafka.protocol.holders import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.repeats import Repeats
 from dafka.protocol.replies import Reply, ReplyQueue
@@ -329,9 +329,10 @@ class StoreMachine:
     def _tell_heads(self, now: float) -> list[Action]:
         """Some of what was asked for; the rest when others have had their turn."""
         if now < self._heads_due < float("inf"):
+            self._heads_due = min(self._heads_due, now + self._heads.pause)
             return []
         told = self._heads.take()
-        self._heads_due = now + PAUSE_S if self._heads else float("inf")
+        self._heads_due = now + self._heads.pause
         return told
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:

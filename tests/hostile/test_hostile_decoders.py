@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from contextlib import suppress
 from itertools import islice
 
 import pytest
@@ -37,10 +38,8 @@ FRAMES = st.lists(
 @given(frames=FRAMES)
 def test_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
     for decode in (wire.decode, wire.NodeBeacon.decode, wire.TowerBeacon.decode):
-        try:
+        with suppress(WireError):
             decode(frames)
-        except WireError as error:
-            assert str(error)
     for frame in frames:
         wire.decode_subscription(frame)
 

@@ -145,7 +145,8 @@ def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
 
 def test_what_says_that_heads_are_told_comes_behind_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
-    store.subscribed([wire.Subscription(Command.DIRECT_EARLIEST, "READER")], 0.0)
+    own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
+    store.subscribed([wire.Subscription(command, "READER") for command in own_commands], 0.0)
     actions = store.receive([wire.ConsumerHello(ME, "READER", (TOPIC,)), wire.Fetch(ME, "READER", TOPIC, 0, 1)], 1.0)
     assert not published(actions, wire.DirectEarliest)
     actions = store.tick(store.deadline()) + store.tick(2.0)

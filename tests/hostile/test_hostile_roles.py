@@ -66,7 +66,7 @@ async def test_a_node_is_flooded_and_serves_on(role: str) -> None:
         await wait_until(lambda: sum(node.statistics().discarded.values()) > 500)
         await producer.send_many(contents(100, 600))
         with trio.fail_after(DEADLINE_S):
-            while producer.statistics().unacknowledged:
+            while producer.statistics().unacknowledged:  # noqa: ASYNC110
                 await trio.sleep(0.01)
             while consumer.positions()[producer.partition] < 600:
                 batch = await consumer.next_batch()

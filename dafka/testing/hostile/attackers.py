@@ -62,6 +62,7 @@ class Attacker:
             self._port = self._publisher.bind_to_random_port("tcp://127.0.0.1")
         self._beacon_at = 0.0
         self._subscriptions = 0
+        self._had_subscriptions = False
         self._alone_since = time.monotonic()
 
     def _end(self) -> None:
@@ -76,6 +77,7 @@ class Attacker:
             self._subscriptions += 1 if self._publisher.recv()[:1] == b"\1" else -1
         if self._subscriptions > 0:
             self._alone_since = now
+            self._had_subscriptions = True
 
     def run(self, frames: int, seconds: float) -> None:
         """Sends so many, or for so long."""
@@ -84,7 +86,7 @@ class Attacker:
         while self.sent < frames and (now := time.monotonic()) < until:
             self._beat(now)
             if self._subscriptions <= 0:
-                if now - self._alone_since > 2.0:
+                if (now - self._alone_since > 0.3 and self._had_subscriptions) or now - self._alone_since > 3.0:
                     self._end()
                     self._begin()
                 time.sleep(0.005)
