@@ -78,6 +78,18 @@ def _endpoint(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
         raise ConfigError(f"{_name(attribute)}: expected an endpoint such as tcp://127.0.0.1:5556, not {value!r}")
 
 
+def _listen(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    found = (
+        re.fullmatch(r"(?:([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})", value)
+        if isinstance(value, str)
+        else None
+    )
+    if value != "" and (found is None or int(found[2]) > 65535):
+        raise ConfigError(
+            f"{_name(attribute)}: expected a port or an address with one, such as 9464 or 10.0.0.7:9464, not {value!r}"
+        )
+
+
 def _as_endpoints(value: Any) -> Any:
     """One endpoint, or several with commas between them, or a list."""
     if isinstance(value, str):
@@ -124,6 +136,9 @@ class NodeConfig:
     """Partitions that one node may begin to publish; its RECORDs and HEADs of further ones are discarded."""
     tower_timeout_ms: int = _setting(10_000, _at_least(1))
     """Silence of every tower for this long is an event, and ends a command that has never heard one."""
+    grace_ms: int = _setting(10_000, _at_least(0))
+    """When a node is stopped, how long it may take to finish: a store writes and acknowledges what it has received,
+    `dafka produce` waits for ACKs, `dafka consume` saves its positions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -237,6 +252,8 @@ class StoreConfig:
     """How often it is looked for records to drop."""
     retry_ms: int = _setting(1000, _at_least(1))
     """After the storage failed (a full disk), how long until it is tried again."""
+    slow_commit_ms: int = _setting(2000, _at_least(1))
+    """Making records durable takes longer than this: a warning in the log, at most once a minute."""
 
     @property
     def has_retention(self) -> bool:
@@ -269,6 +286,24 @@ class FetchConfig:
 
 
 @attrs.frozen(kw_only=True)
+class LogConfig:
+    """`[log]`: what the `dafka` command logs, on standard error. A program that embeds nodes configures `logging`."""
+
+    level: str = _setting("warning", _one_of("debug", "info", "warning", "error"))
+    """What is less important than this is left out."""
+    format: str = _setting("text", _one_of("text", "json"))
+    """`text`: a sentence a line. `json`: an object a line, with the event's name and fields (operations.md)."""
+
+
+@attrs.frozen(kw_only=True)
+class MetricsConfig:
+    """`[metrics]`: where the `dafka` command answers `/metrics`, `/livez` and `/readyz` over HTTP."""
+
+    listen: str = _setting("", _listen)
+    """`PORT`, which is one of 127.0.0.1, or `ADDRESS:PORT`; with port 0 a free one, and where empty, nowhere."""
+
+
+@attrs.frozen(kw_only=True)
 class Config:
     """All sections together; what is not given has its default."""
 
@@ -280,6 +315,8 @@ class Config:
     consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
     store: StoreConfig = attrs.field(factory=StoreConfig)
     fetch: FetchConfig = attrs.field(factory=FetchConfig)
+    log: LogConfig = attrs.field(factory=LogConfig)
+    metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
 
     def override(self, section: str, **values: Any) -> Config:
         """A copy with some settings of one section changed; values of None are left as they are."""
@@ -315,6 +352,8 @@ _SECTIONS: dict[str, type[Any]] = {
     "consumer": ConsumerConfig,
     "store": StoreConfig,
     "fetch": FetchConfig,
+    "log": LogConfig,
+    "metrics": MetricsConfig,
 }
 
 _Section = TypeVar("_Section")

@@ -19,6 +19,7 @@ __all__ = [
     "StorageCorruptError",
     "StorageError",
     "StorageFormatError",
+    "StorageLostError",
     "StorageSequenceError",
     "TransportError",
     "UnacknowledgedError",
@@ -89,6 +90,13 @@ class StorageBusyError(StorageError):
 
 class StorageFormatError(StorageError):
     """What stands at this place is not a storage of ours, or is of a newer version."""
+
+
+class StorageLostError(StorageError):
+    """What was opened is no longer in its place: it was removed, moved or replaced. Open the storage again.
+
+    What is written to it meanwhile is not durable, and counts as not written.
+    """
 
 
 class StorageCorruptError(StorageError):

@@ -98,7 +98,15 @@ def settings() -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(("section", "attribute", "key"), settings())
 def test_every_setting_has_an_environment_variable(section: str, attribute: str, key: str) -> None:
     default = getattr(getattr(Config(), section), attribute)
-    choices = {"wire": "libdafka", "bind": "tcp://h:1", "address": "h", "offset_reset": "earliest"}
+    choices = {
+        "wire": "libdafka",
+        "bind": "tcp://h:1",
+        "address": "h",
+        "offset_reset": "earliest",
+        "level": "debug",
+        "format": "json",
+        "listen": "h:1",
+    }
     text = str(default + 1) if isinstance(default, int) else choices.get(attribute, "tcp://h:1")
     config = Config.load(environ={f"DAFKA_{section}_{key}".upper().replace(".", "_"): text})
     expected: Any = default + 1 if isinstance(default, int) else (text,) if isinstance(default, tuple) else text

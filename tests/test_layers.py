@@ -14,6 +14,7 @@ VOCABULARY = {"contents", "errors", "groups", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
+OPERATIONS = ROLES | {"operations"}
 TOP = "dafka"
 """What stands in the package's own `__init__`: the embedder's names."""
 
@@ -26,7 +27,8 @@ MAY_IMPORT = {
     "discovery": PROTOCOL | {"transport"},
     "roles": PROTOCOL | PLUGINS,
     TOP: ROLES,
-    "cli": ROLES | {TOP, "bench", "spark"},
+    "operations": ROLES,
+    "cli": OPERATIONS | {TOP, "bench", "spark"},
     "bench": ROLES | {TOP},
     "spark": ROLES | {TOP},
     "testing": ROLES | {TOP},

@@ -9,9 +9,11 @@ from dafka.cli.bench import bench
 from dafka.cli.consume import consume
 from dafka.cli.daemons import store, tower, up
 from dafka.cli.demo import demo
+from dafka.cli.health import health
 from dafka.cli.keys import keys
 from dafka.cli.produce import produce
 from dafka.cli.spark import spark
+from dafka.cli.status import status
 from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
 from dafka.cli.topics import topics
@@ -56,5 +58,5 @@ def main() -> None:
     """
 
 
-for command in (up, tower, store, produce, consume, topics, storage, keys, spark, demo, bench):
+for command in (up, tower, store, produce, consume, status, topics, storage, keys, health, spark, demo, bench):
     main.add_command(command)

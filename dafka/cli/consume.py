@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
+from functools import partial
 
 import click
 import trio
@@ -12,10 +12,14 @@ import trio
 from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_bytes
 from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
+from dafka.cli.supervision import Supervision
 from dafka.config import Config
+from dafka.protocol import Following
+from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
 
-_logger = logging.getLogger("dafka.consumer")
+SAVE_S = 1.0
+"""How often a consumer with a name saves its positions; killed, it prints what came since once more."""
 
 
 @click.command()
@@ -45,12 +49,13 @@ def consume(
     """
     with usage_mistakes():
         config = config.override("consumer", offset_reset="earliest" if from_beginning else None)
+    supervision = Supervision(config, "consumer")
 
     async def program() -> int:
         if sys.stdout is None:
             raise StreamError("cannot write the output: standard output is closed")
         fd = sys.stdout.fileno()
-        async with trio.open_nursery() as nursery:
+        async with supervision.open(), trio.open_nursery() as nursery:
 
             async def end_with_reader() -> None:
                 await wait_reader_gone(fd)
@@ -58,22 +63,45 @@ def consume(
 
             nursery.start_soon(end_with_reader)
             async with open_consumer(topics, config) as consumer, tower_required(consumer.events, config, consumer):
-                await consumer.wait_settled()
-                _logger.info("following %s", " ".join(topics))
-                await _print(consumer, fd, count, idle_exit, output)
+                with supervision.monitor.watching(consumer):
+                    await supervision.unless_stopping(consumer.wait_settled)
+                    consumer.events.log.write(Following(topics))
+                    printing = _Printing(consumer, fd, output, is_saving=bool(config.consumer.name))
+                    await printing.run(supervision, math.inf if count is None else count, idle_exit)
             nursery.cancel_scope.cancel()
         return 0
 
-    run(program)
+    run(program, ending=supervision.ending(is_graceful=True))
 
 
-async def _print(consumer: Consumer, fd: int, count: int | None, idle_exit: float | None, output: str) -> None:
-    while count is None or count > 0:
-        with trio.move_on_after(math.inf if idle_exit is None else idle_exit) as scope:
-            batch = await consumer.next_batch()
-        if scope.cancelled_caught:
-            return
-        if count is not None:
-            batch = batch.between(batch.first_sequence, batch.first_sequence + count)
+class _Printing:
+    """Writes records, and where the consumer has a name, saves how far it is: never beyond what has been written."""
+
+    def __init__(self, consumer: Consumer, fd: int, output: str, *, is_saving: bool) -> None:
+        self._consumer = consumer
+        self._fd = fd
+        self._output = output
+        self._is_saving = is_saving
+        self._save_due = trio.current_time() + SAVE_S
+
+    async def run(self, supervision: Supervision, count: float, idle_exit: float | None) -> None:
+        """Until there have been so many records, or none for long, or the command is told to end."""
+        while count > 0:
+            batch = await supervision.unless_stopping(partial(self._next, count, idle_exit))
+            if batch is None:
+                break
+            await write_bytes(self._fd, format_batch(batch, self._output))
             count -= len(batch)
-        await write_bytes(fd, format_batch(batch, output))
+            if self._is_saving and trio.current_time() >= self._save_due:
+                await self._save()
+        if self._is_saving:
+            await self._save()
+
+    async def _next(self, count: float, idle_exit: float | None) -> RecordBatch | None:
+        with trio.move_on_after(math.inf if idle_exit is None else idle_exit):
+            return await self._consumer.next_batch(None if count == math.inf else int(count))
+        return None
+
+    async def _save(self) -> None:
+        await self._consumer.save_positions()
+        self._save_due = trio.current_time() + SAVE_S

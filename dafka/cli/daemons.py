@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 import trio
 
+from dafka.cli.keeping import keep_store
 from dafka.cli.options import decorate, node_options, security_options, usage_mistakes
 from dafka.cli.runner import run, tower_required
+from dafka.cli.supervision import Supervision
 from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
-from dafka.roles import Store, Tower, serve_store, serve_tower
+from dafka.roles import Store, Tower, serve_tower
 from dafka.transport import open_security
 
 _sub_option = click.option(
@@ -78,12 +81,15 @@ def tower(config: Config, sub: str | None, pub: str | None) -> None:
     with usage_mistakes():
         config = config.override("tower", sub_address=sub, pub_address=pub)
 
+    supervision = Supervision(config, "tower")
+
     async def program() -> int:
-        async with trio.open_nursery() as nursery:
-            _announce_tower(await nursery.start(serve_tower, config))
+        async with supervision.open() as url, trio.open_nursery() as nursery:
+            _announce_tower(await _start_tower(nursery, config, supervision))
+            _announce_metrics(url)
         return 0
 
-    run(program)
+    run(program, ending=supervision.ending(is_graceful=False))
 
 
 @click.command()
@@ -91,12 +97,14 @@ def tower(config: Config, sub: str | None, pub: str | None) -> None:
 def store(config: Config) -> None:
     """Run a store, which keeps every record and acknowledges it."""
 
+    supervision = Supervision(config, "store")
+
     async def program() -> int:
-        async with trio.open_nursery() as nursery:
-            await _serve_store(nursery, config)
+        async with supervision.open() as url, trio.open_nursery() as nursery:
+            await _serve_store(nursery, config, supervision, url)
         return 0
 
-    run(program)
+    run(program, ending=supervision.ending(is_graceful=False))
 
 
 @click.command()
@@ -112,14 +120,16 @@ def up(config: Config, sub: str | None, pub: str | None) -> None:
     with usage_mistakes():
         config = config.override("tower", sub_address=sub, pub_address=pub)
 
+    supervision = Supervision(config, "tower", "store")
+
     async def program() -> int:
-        async with trio.open_nursery() as nursery:
-            tower = await nursery.start(serve_tower, config)
+        async with supervision.open() as url, trio.open_nursery() as nursery:
+            tower = await _start_tower(nursery, config, supervision)
             _announce_tower(tower)
-            await _serve_store(nursery, _join(config, tower))
+            await _serve_store(nursery, _join(config, tower), supervision, url)
         return 0
 
-    run(program)
+    run(program, ending=supervision.ending(is_graceful=False))
 
 
 def _join(config: Config, tower: Tower) -> Config:
@@ -144,15 +154,32 @@ def _tower_keys(config: Config, further: int) -> tuple[str, ...]:
     return (security.pair.public, *(keys * further if len(keys) == 1 else keys))
 
 
-async def _serve_store(nursery: trio.Nursery, config: Config) -> None:
-    store: Store = await nursery.start(serve_store, config)
-    click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+async def _start_tower(nursery: trio.Nursery, config: Config, supervision: Supervision) -> Tower:
+    tower: Tower = await nursery.start(serve_tower, config)
+    supervision.monitor.add(tower)
+    return tower
+
+
+async def _serve_store(nursery: trio.Nursery, config: Config, supervision: Supervision, url: str | None) -> None:
+    @contextmanager
+    def running(store: Store) -> Iterator[None]:
+        with supervision.monitor.watching(store):
+            click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
+            yield
+
+    store: Store = await nursery.start(keep_store, config, running)
+    _announce_metrics(url)
     async with tower_required(store.events, config):
         await trio.sleep_forever()
 
 
 def _announce_tower(tower: Tower) -> None:
     click.echo(f"tower takes beacons at {tower.sub_endpoint} and passes them on at {tower.pub_endpoint}")
+
+
+def _announce_metrics(url: str | None) -> None:
+    if url is not None:
+        click.echo(f"metrics at {url}/metrics")
 
 
 def _connectable(endpoint: str) -> str:

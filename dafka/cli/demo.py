@@ -13,6 +13,7 @@ import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from dafka.cli.options import LOG_OPTIONS, decorate
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake
 from dafka.errors import DafkaError
@@ -53,17 +55,22 @@ class Step:
 @click.option(
     "--wire", type=click.Choice(["rfc46", "libdafka"]), default="rfc46", show_default=True, help="The dialect to send."
 )
-def demo(path: str | None, wire: str) -> None:
+@partial(decorate, options=LOG_OPTIONS)
+def demo(path: str | None, wire: str, log_level: str | None, log_format: str | None) -> None:
     """Publish real records, receive them live and late, and compare.
 
     The records are the 336,776 flights that left New York City in 2013 (`pip install dafka[demo]`). A tower, a store, a
     producer, a live consumer and a late consumer each run in a process of their own, and are gone afterwards.
     """
     lines = load_flights() if path is None else _read_file(path)
+    logging = [
+        *(("--log-level", log_level) if log_level else ()),
+        *(("--log-format", log_format) if log_format else ()),
+    ]
 
     async def program() -> int:
         with tempfile.TemporaryDirectory(prefix="dafka-demo-") as folder:
-            steps = await _Demonstration(Path(folder), lines, wire).run()
+            steps = await _Demonstration(Path(folder), lines, wire, logging).run()
         Console().print(_to_table(steps))
         return 1 if any(step.result == DIFFERENT for step in steps) else 0
 
@@ -85,21 +92,22 @@ def load_flights() -> bytes:
 
 
 class _Demonstration:
-    def __init__(self, folder: Path, lines: bytes, wire: str) -> None:
+    def __init__(self, folder: Path, lines: bytes, wire: str, logging: list[str]) -> None:
         self._folder = folder
         self._input = folder / "input"
         self._input.write_bytes(lines)
         self._expected = lines if lines.endswith(b"\n") else lines + b"\n"
         self._count = self._expected.count(b"\n")
         self._options = ["--wire", wire]
+        self._logging = logging
 
     async def run(self) -> list[Step]:
         storage = f"sqlite:{self._folder / 'store.db'}"
         free = "tcp://127.0.0.1:*"
-        async with self._start("tower", "--sub", free, "--pub", free) as announced:
+        async with self._start("tower", "--sub", free, "--pub", free, *self._logging) as announced:
             words = announced.split()
             self._options += ["--tower-sub", words[4], "--tower-pub", words[-1], "--advertise", "127.0.0.1"]
-            async with self._start("store", "--storage", storage, *self._options):
+            async with self._start("store", "--storage", storage, *self._options, *self._logging):
                 steps = await self._publish_and_consume()
                 steps.append(await self._consume("late consumer", "late", "--from-beginning"))
         return steps

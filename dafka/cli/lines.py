@@ -9,6 +9,7 @@ import os
 import select
 import stat
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import trio
 
@@ -29,7 +30,7 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
     Raises `StreamError` where it cannot be read.
     """
     begun: list[bytes] = []
-    while chunk := await trio.to_thread.run_sync(_read_some, fd, abandon_on_cancel=True):
+    while chunk := await _read_some(fd):
         lines, end, rest = chunk.rpartition(b"\n")
         if end:
             yield b"".join([*begun, lines]).split(b"\n")
@@ -69,7 +70,14 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
     return format_lines(batch).encode("ascii")
 
 
-def _read_some(fd: int) -> bytes:
+async def _read_some(fd: int) -> bytes:
+    """What is there next; nothing where it ends. Cancelled, it has read nothing, or gives what it has read."""
+    with suppress(OSError):  # a file, say, which never lets wait
+        await trio.lowlevel.wait_readable(fd)
+    return await trio.to_thread.run_sync(_read_now, fd)
+
+
+def _read_now(fd: int) -> bytes:
     while True:
         try:
             return os.read(fd, CHUNK_BYTES)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dafka.cli.terminal import UsageMistake, start_logging
+from dafka.cli.units import DURATION
 from dafka.config import Config
 from dafka.errors import ConfigError
 
@@ -54,6 +55,12 @@ _NODE_OPTIONS = (
         type=click.Choice(["rfc46", "libdafka"]),
         help="The dialect to send; both are understood.  [default: rfc46]",
     ),
+    click.option(
+        "--grace",
+        type=DURATION,
+        metavar="DURATION",
+        help="When stopped by a signal, finish what was begun for at most this long.  [default: 10s]",
+    ),
 )
 
 _TOWER_KEY_OPTION = click.option(
@@ -68,9 +75,26 @@ _SECURITY_OPTIONS = (
     click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
 )
 
+_METRICS_OPTION = click.option(
+    "--metrics",
+    metavar="[ADDRESS:]PORT",
+    help="Answer /metrics, /livez and /readyz here; without an address, at 127.0.0.1.  [default: nowhere]",
+)
+
+LOG_OPTIONS = (
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="Leave out what is less important.  [default: warning]",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["text", "json"]), help="A sentence or an object a line.  [default: text]"
+    ),
+)
+
 _COMMON_OPTIONS = (
     click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings."),
-    click.option("-v", "--verbose", count=True, help="Log what happens; twice for more."),
+    click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); twice for more."),
 )
 
 
@@ -85,6 +109,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
         bind: str | None,
         advertise: str | None,
         wire: str | None,
+        grace: int | None,
         tower_key: tuple[str, ...],
         config: Config,
         **options: Any,
@@ -94,7 +119,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 config.override(
                     "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
                 )
-                .override("node", wire=wire, bind=bind)
+                .override("node", wire=wire, bind=bind, grace_ms=grace)
                 .override("security", tower_keys=tower_key or None)
             )
         return command(*args, config=config, **options)
@@ -103,7 +128,7 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--key`, `--authorized`, `--config` and `-v`; the command gets `config` instead of them."""
+    """Adds `--key`, `--authorized` and what `operation_options` adds; the command gets `config` instead of them."""
 
     @functools.wraps(command)
     def wrapper(*args: Any, key: str | None, authorized: str | None, config: Config, **options: Any) -> Any:
@@ -111,7 +136,22 @@ def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
             config = config.override("security", key_file=key, authorized_keys=authorized)
         return command(*args, config=config, **options)
 
-    return decorate(config_options(wrapper), _SECURITY_OPTIONS)
+    return decorate(operation_options(wrapper), _SECURITY_OPTIONS)
+
+
+def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds `--metrics`, `--log-level`, `--log-format`, `--config` and `-v`; the command gets `config` instead."""
+
+    @functools.wraps(command)
+    def wrapper(
+        *args: Any, metrics: str | None, log_level: str | None, log_format: str | None, config: Config, **options: Any
+    ) -> Any:
+        with usage_mistakes():
+            config = config.override("log", level=log_level, format=log_format).override("metrics", listen=metrics)
+        start_logging(config.log)
+        return command(*args, config=config, **options)
+
+    return decorate(config_options(wrapper), (_METRICS_OPTION, *LOG_OPTIONS))
 
 
 def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,9 +171,10 @@ def usage_mistakes() -> Iterator[None]:
 def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
-        start_logging(verbose)
         with usage_mistakes():
             config = Config.load(config_path)
+        config = config.override("log", level=(None, "info", "debug")[min(verbose, 2)])
+        start_logging(config.log)
         return command(*args, config=config, **options)
 
     return wrapper

@@ -8,6 +8,7 @@ import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,9 +18,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from dafka.cli.lines import read_lines
 from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
-from dafka.cli.terminal import UsageMistake, console
+from dafka.cli.supervision import Supervision
+from dafka.cli.terminal import UsageMistake, console, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
+from dafka.protocol import Interrupted
 from dafka.roles import Producer, open_producer
 
 
@@ -48,19 +51,26 @@ def produce(config: Config, topic: str, path: str | None, min_stores: int | None
         config = config.override("producer", min_stores=min_stores, close_timeout_ms=timeout_ms)
     fd = _open_input(path)
     opened: list[Producer] = []
+    supervision = Supervision(config, "producer")
+    is_read = False
 
     async def program() -> int:
-        async with open_producer(topic, config) as producer:
+        nonlocal is_read
+        async with supervision.open(), open_producer(topic, config) as producer:
             opened.append(producer)
-            await _publish(producer, fd, config)
-        return 0
+            with supervision.monitor.watching(producer):
+                is_read = await _publish(producer, fd, config, supervision)
+        return interrupted() if supervision.is_stopping else 0
 
     def interrupted() -> int:
         for producer in opened:
             _report_interruption(producer)
-        return 1
+        is_all_stored = not any(producer.statistics().unacknowledged for producer in opened)
+        # What a pipe or terminal might still have brought is nobody's loss; the rest of a file is.
+        is_left = not is_read and stat.S_ISREG(os.fstat(fd).st_mode)
+        return 0 if is_all_stored and not is_left else 1
 
-    run(program, interrupted=interrupted)
+    run(program, interrupted=interrupted, ending=supervision.ending(is_graceful=True))
 
 
 def _open_input(path: str | None) -> int:
@@ -76,15 +86,18 @@ def _open_input(path: str | None) -> int:
         raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
 
 
-async def _publish(producer: Producer, fd: int, config: Config) -> None:
-    """Raises `UnacknowledgedError` or `DiscoveryError` where not every line was acknowledged."""
-    is_all_sent = False
+async def _publish(producer: Producer, fd: int, config: Config, supervision: Supervision) -> bool:
+    """Until the input ends, or the command is told to; then waits for ACKs. Gives whether the input was at its end.
+
+    Raises `UnacknowledgedError` or `DiscoveryError` where not every line was acknowledged.
+    """
+    is_all_sent = is_read = False
     try:
         async with tower_required(producer.events, config, producer), _show_progress(producer, fd):
             async with aclosing(read_lines(fd)) as batches:
-                async for lines in batches:
+                while lines := await supervision.unless_stopping(partial(anext, batches, None)):
                     await _send(producer, lines, config)
-            is_all_sent = True
+            is_all_sent, is_read = True, not supervision.is_stopping
             await producer.finish()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
@@ -94,6 +107,7 @@ async def _publish(producer: Producer, fd: int, config: Config) -> None:
         if not is_all_sent:
             raise InputLeftError(f"{error}, and the rest of the input was not published") from None
         raise
+    return is_read
 
 
 async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
@@ -117,9 +131,7 @@ def _outstanding(producer: Producer, config: Config) -> UnacknowledgedError:
 
 def _report_interruption(producer: Producer) -> None:
     counts = producer.statistics()
-    click.echo(
-        f"interrupted: {counts.records:,} published, {counts.unacknowledged:,} of them not acknowledged", err=True
-    )
+    report(Interrupted(counts.records, counts.unacknowledged))
 
 
 @asynccontextmanager

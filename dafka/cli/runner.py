@@ -5,20 +5,23 @@ Exit status 0: done, or ended by the operator. 1: it could not be done. 2: it wa
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import NoReturn, Protocol
 
+import attrs
 import trio
 
-from dafka.cli.terminal import report_error
+from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import HandshakeRefused, TowersHeard, TowersSilent
+from dafka.protocol import HandshakeRefused, Stopping, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.transport import raise_descriptors_max
 
@@ -41,14 +44,34 @@ class SettlingNode(Protocol):
         """Waits until the nodes of a running cluster have been found."""
 
 
-def run(program: Callable[[], Awaitable[int]], *, interrupted: Callable[[], int] = lambda: 0) -> NoReturn:
-    """Runs a program to its end or until a signal cancels it, and exits with the status it gives.
+@attrs.frozen
+class Ending:
+    """What a signal does.
 
-    Where SIGINT, SIGTERM or SIGHUP ended it, `interrupted` is called afterwards and gives the status.
+    Attributes:
+        begin: called at the first one, and does not wait.
+        grace_s: how long the program may then take to end by itself before it is cancelled.
+        limit_s: how long until the process ends, whatever still runs in it.
+    """
+
+    begin: Callable[[], None] = lambda: None
+    grace_s: float = 0.0
+    limit_s: float = math.inf
+
+
+def run(
+    program: Callable[[], Awaitable[int]],
+    *,
+    interrupted: Callable[[], int] = lambda: 0,
+    ending: Ending = Ending(),
+) -> NoReturn:
+    """Runs a program to its end or until a signal ends it, and exits with the status it gives.
+
+    Where SIGINT, SIGTERM or SIGHUP had it cancelled, `interrupted` is called afterwards and gives the status.
     """
     raise_descriptors_max()
     try:
-        status = trio.run(_until_signal, program, interrupted)
+        status = trio.run(_until_signal, program, interrupted, ending)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -64,10 +87,10 @@ def run(program: Callable[[], Awaitable[int]], *, interrupted: Callable[[], int]
     sys.exit(status)
 
 
-async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Callable[[], int]) -> int:
+async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Callable[[], int], ending: Ending) -> int:
     status = 0
     scope = trio.CancelScope()
-    ending_since = 0.0
+    ending_since = math.inf
     # Whoever has a hangup ignored, as nohup does, wants the program to go on.
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
 
@@ -81,13 +104,33 @@ async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Call
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_program)
             async for number in signals:
-                if not scope.cancel_called:
+                now = trio.current_time()
+                if ending_since == math.inf:
+                    ending_since = now
+                    COMMAND_LOG.write(Stopping(signal.Signals(number).name))
+                    _limit(ending.limit_s)
+                    ending.begin()
+                    scope.deadline = now + ending.grace_s
+                elif now - ending_since >= IMPATIENCE_S and not scope.cancel_called:
+                    ending_since = now
                     scope.cancel()
-                    ending_since = trio.current_time()
-                elif trio.current_time() - ending_since >= IMPATIENCE_S:
+                elif now - ending_since >= IMPATIENCE_S:
                     signal.signal(number, signal.SIG_DFL)
                     os.kill(os.getpid(), number)
     return interrupted() if scope.cancelled_caught else status
+
+
+def _limit(seconds: float) -> None:
+    """Ends the process after so long, whichever thread still waits for a disk."""
+
+    def give_up() -> None:
+        report_error(f"not ended {seconds:.0f} s after the signal; ended without finishing")
+        os._exit(1)
+
+    if seconds < math.inf:
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
 
 
 def _discard_output() -> None:

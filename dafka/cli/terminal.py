@@ -9,7 +9,10 @@ import click
 from rich.console import Console
 from rich.logging import RichHandler
 
-from dafka.protocol import TowersHeard, TowersSilent
+from dafka.config import LogConfig
+from dafka.operations.lines import SentenceFormatter
+from dafka.protocol import Failed, Notice, TowersHeard, TowersSilent
+from dafka.roles.log import NodeLog
 
 console = Console(stderr=True)
 """The one that log lines and a progress bar share, so that neither is written into the other."""
@@ -21,23 +24,53 @@ class UsageMistake(click.ClickException):
     exit_code = 2
 
 
+COMMAND_LOG = NodeLog(logging.getLogger("dafka.command"))
+"""What the command itself logs, and no node of it."""
+
+_formats: list[str] = []
+_handlers: list[logging.Handler] = []
+
+
 def report_error(sentence: object) -> None:
-    """Prints one sentence as click prints its own."""
-    click.echo(f"Error: {sentence}", err=True)
+    """Prints one sentence as click prints its own; where logs are objects, as the last of them."""
+    _say(f"Error: {sentence}", Failed(str(sentence)), logging.ERROR)
 
 
-def start_logging(verbose: int) -> None:
-    """Logs warnings; with `verbose` 1 what happens, with 2 everything."""
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+def report(notice: Notice) -> None:
+    """Prints a sentence that is no log line; where logs are objects, as one of them."""
+    _say(str(notice), notice, logging.WARNING)
+
+
+def _say(sentence: str, notice: Notice, level: int) -> None:
+    if _formats[-1:] == ["json"]:
+        COMMAND_LOG.write(notice, level)
+    else:
+        click.echo(sentence, err=True)
+
+
+def start_logging(config: LogConfig) -> None:
+    """Logs to standard error from here on. Called again, it begins anew."""
+    level = logging.getLevelNamesMapping()[config.level.upper()]
+    _formats[:] = [config.format]
     handler: logging.Handler
-    if console.is_terminal:
+    if config.format == "json":
+        from dafka.operations.logs import json_formatter  # noqa: PLC0415 (structlog takes its time to load)
+
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(json_formatter())
+    elif console.is_terminal:
         handler = RichHandler(console=console, show_path=False, rich_tracebacks=False)
-        handler.setFormatter(logging.Formatter("%(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(SentenceFormatter("%(name)s: %(message)s", "%H:%M:%S"))
     else:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(SentenceFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(_Selection(level))
-    logging.basicConfig(level=min(level, logging.INFO), handlers=[handler])
+    root = logging.getLogger()
+    for former in _handlers:
+        root.removeHandler(former)
+    _handlers[:] = [handler]
+    # What the filter must see to choose, a tower that is heard, is less important than the level may be.
+    logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 
 
 class _Selection(logging.Filter):

@@ -14,6 +14,7 @@ from dafka.protocol.admission import HOSTILE
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.census import CensusMachine
 from dafka.protocol.claims import Claims
 from dafka.protocol.commits import Commits, Work
 from dafka.protocol.consumer import ConsumerMachine
@@ -31,6 +32,7 @@ from dafka.protocol.events import (
     RecordsDropped,
     RecordsGone,
     StorageFailed,
+    StorageLost,
     StorageRecovered,
     StorageRepaired,
     StoresHeard,
@@ -42,6 +44,25 @@ from dafka.protocol.inquiry import Lacking
 from dafka.protocol.introductions import Introductions
 from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
+from dafka.protocol.notices import (
+    ClusterFound,
+    CommitSlow,
+    Failed,
+    Field,
+    Following,
+    Interrupted,
+    MessagesDiscarded,
+    MetricsServed,
+    Notice,
+    RecordsUnwritten,
+    Started,
+    Stopped,
+    Stopping,
+    StorageOpened,
+    StorageReopening,
+    notice_fields,
+    notice_name,
+)
 from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.reader import ReaderMachine
@@ -49,6 +70,16 @@ from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.protocol.senders import Senders
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
+from dafka.protocol.survey import (
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    Sighting,
+    Survey,
+    TopicView,
+    TowerView,
+)
 from dafka.protocol.trust import (
     AuthorisedKept,
     ClaimRefused,
@@ -67,10 +98,13 @@ __all__ = [
     "Append",
     "AuthorisedKept",
     "Beacons",
+    "CensusMachine",
     "Change",
     "Chunk",
     "ClaimRefused",
     "Claims",
+    "ClusterFound",
+    "CommitSlow",
     "Commits",
     "ConsumerMachine",
     "Deliver",
@@ -78,18 +112,29 @@ __all__ = [
     "Driver",
     "Event",
     "Exposed",
+    "Failed",
     "FetchUnanswered",
+    "Field",
+    "Following",
     "ForeignDialect",
     "HandshakeRefused",
+    "HolderView",
+    "Interrupted",
     "Introductions",
     "Lacking",
     "Links",
     "Machine",
+    "MessagesDiscarded",
+    "MetricsServed",
     "NodeBarred",
+    "NodeState",
+    "NodeView",
+    "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
     "PartitionSilent",
+    "PartitionView",
     "PeerJoined",
     "PeerLeft",
     "Peers",
@@ -98,6 +143,7 @@ __all__ = [
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
+    "RecordsUnwritten",
     "Reply",
     "ReplyQueue",
     "Report",
@@ -105,10 +151,17 @@ __all__ = [
     "SendBeacon",
     "Senders",
     "Settled",
+    "Sighting",
     "Skip",
     "SpoolTrim",
+    "Started",
+    "Stopped",
+    "Stopping",
     "StorageFailed",
+    "StorageLost",
+    "StorageOpened",
     "StorageRecovered",
+    "StorageReopening",
     "StorageRepaired",
     "StoreMachine",
     "StoresHeard",
@@ -116,10 +169,15 @@ __all__ = [
     "StrangerRefused",
     "Subscribe",
     "Surroundings",
+    "Survey",
+    "TopicView",
+    "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",
     "Unreachable",
     "Unsubscribe",
     "Work",
+    "notice_fields",
+    "notice_name",
 ]

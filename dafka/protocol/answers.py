@@ -43,10 +43,12 @@ class Chunk:
 class Answers:
     """Attributes:
     records_sent: DIRECT-RECORDs so far.
+    bytes_sent: their contents.
     """
 
     def __init__(self, machine: Answerer, chunk_records_max: int = CHUNK_RECORDS_MAX) -> None:
         self.records_sent = 0
+        self.bytes_sent = 0
         self._machine = machine
         self._chunk_records_max = chunk_records_max
 
@@ -72,4 +74,5 @@ class Answers:
         if batch is None:
             return None
         self.records_sent += len(batch)
+        self.bytes_sent += batch.content_bytes
         return wire.RecordRun(batch, chunk.reply.requestor)

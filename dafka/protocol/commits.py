@@ -37,6 +37,11 @@ class Commits:
         self._work: Work | None = None
         self._is_failing = False
 
+    @property
+    def is_failing(self) -> bool:
+        """Has the storage refused what it was given last?"""
+        return self._is_failing
+
     def __bool__(self) -> bool:
         """Is there anything to do for the storage?"""
         return bool(self._work or self._skips or self._pending)

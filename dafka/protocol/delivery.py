@@ -59,10 +59,13 @@ class Delivery:
         self._machine.buffered_bytes -= batch.memory_bytes
         return batch, self._machine.taken(now) if was_full else []
 
-    def give(self, batch: RecordBatch) -> RecordBatch:
-        """The program is given this run, which `take` gave."""
-        self.positions[batch.partition] = batch.end_sequence
-        return batch
+    def give(self, batch: RecordBatch, records_max: int | None = None) -> RecordBatch:
+        """The program is given this run, which `take` gave, or its first records; the others come next."""
+        given = batch if records_max is None else batch.between(0, batch.first_sequence + records_max)
+        self.positions[batch.partition] = given.end_sequence
+        if len(given) < len(batch):
+            self.open(batch.between(given.end_sequence, batch.end_sequence))
+        return given
 
     def drop_topic(self, topic: str) -> None:
         """Nothing of a topic is given any more."""

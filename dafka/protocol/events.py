@@ -188,6 +188,16 @@ class StorageFailed:
 
 
 @attrs.frozen
+class StorageLost:
+    """The storage was removed, moved or replaced while it was open: this store ends, and acknowledges nothing more."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the storage is lost, nothing more is acknowledged: {self.reason}"
+
+
+@attrs.frozen
 class StorageRecovered:
     """The storage takes records again after `StorageFailed`."""
 
@@ -217,6 +227,7 @@ Event: TypeAlias = (
     | StoresHeard
     | StorageRepaired
     | StorageFailed
+    | StorageLost
     | StorageRecovered
     | TrustEvent
 )

@@ -90,6 +90,11 @@ class ProducerMachine:
         return self.next_sequence - self.acknowledged_end
 
     @property
+    def unacknowledged_bytes(self) -> int:
+        """The contents of records that lack ACKs, as far as they are in memory; a spool's are not."""
+        return self.window.content_bytes if self._config.min_stores else 0
+
+    @property
     def earliest_sequence(self) -> int:
         """The first record that can still be sent again."""
         return self.spool_earliest if self._is_spooled else self.window.first_sequence

@@ -2,15 +2,21 @@
 
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
+from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
 from dafka.roles.store import Store, StoreStatistics, serve_store
+from dafka.roles.timings import Histogram
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
 __all__ = [
     "Consumer",
     "ConsumerStatistics",
     "EventFeed",
+    "Health",
+    "Histogram",
+    "Observer",
     "Producer",
     "ProducerStatistics",
     "Range",
@@ -20,6 +26,7 @@ __all__ = [
     "Tower",
     "TowerStatistics",
     "open_consumer",
+    "open_observer",
     "open_producer",
     "open_reader",
     "serve_store",

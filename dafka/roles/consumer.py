@@ -14,6 +14,7 @@ from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine, Delivery
 from dafka.records import Partition, Record, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
 from dafka.storage import Storage, open_storage
@@ -133,6 +134,14 @@ class Consumer:
             peers=self._node.peers,
         )
 
+    def health(self) -> Health:
+        """How it does, as a supervisor asks."""
+        return self._node.health()
+
+    def discarded(self) -> dict[str, int]:
+        """Messages thrown away so far, by reason."""
+        return self._node.discarded()
+
     def close(self) -> None:
         """Makes waiting for records raise `trio.ClosedResourceError`."""
         self._is_closed = True
@@ -142,9 +151,12 @@ class Consumer:
         self._delivery.put(batch)
         self._arrived.unpark_all()
 
-    async def next_batch(self) -> RecordBatch:
-        """The next run of records, which the program has then been given; what iterating over `batches` does."""
-        return self._delivery.give(await self._next_batch())
+    async def next_batch(self, records_max: int | None = None) -> RecordBatch:
+        """The next run of records, which the program has then been given; what iterating over `batches` does.
+
+        At most `records_max` of them, which must be at least 1; None: however many there are.
+        """
+        return self._delivery.give(await self._next_batch(), records_max)
 
     async def next_record(self) -> Record:
         """The next record, which the program has then been given; what iterating over the consumer does."""

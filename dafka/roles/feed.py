@@ -22,12 +22,14 @@ from dafka.protocol import (
     PartitionSilent,
     RecordsGone,
     StorageFailed,
+    StorageLost,
     StorageRepaired,
     StoresSilent,
     StrangerRefused,
     TowersSilent,
     Unreachable,
 )
+from dafka.roles.log import NodeLog
 
 EVENTS_MAX = 1000
 """Events kept for readers; one that is further behind misses the oldest."""
@@ -50,6 +52,7 @@ _WARNINGS = (
     PartitionSilent,
     RecordsGone,
     StorageFailed,
+    StorageLost,
     StorageRepaired,
     StoresSilent,
     StrangerRefused,
@@ -59,14 +62,18 @@ _WARNINGS = (
 
 
 class EventFeed:
-    """What happened to one node, from its start on. Every iteration begins with the oldest event kept."""
+    """What happened to one node, from its start on. Every iteration begins with the oldest event kept.
 
-    def __init__(self, logger: logging.Logger) -> None:
-        self._logger = logger
+    Attributes:
+        log: where the events are logged, and what is for the operator alone.
+    """
+
+    def __init__(self, logger: logging.Logger, node: str = "") -> None:
+        self.log = NodeLog(logger, node)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
-        self._lines: dict[type[Event], tuple[float, float, int]] = {}
+        self._lines: dict[type[Event], tuple[float, float]] = {}
 
     def put(self, event: Event) -> None:
         """Adds an event, wakes the readers, and logs it."""
@@ -74,16 +81,12 @@ class EventFeed:
         self._count += 1
         self._readers.unpark_all()
         level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
-        left, at, withheld = self._lines.get(type(event), (LINES_BURST, 0.0, 0))
+        left, at = self._lines.get(type(event), (float(LINES_BURST), 0.0))
         now = time.monotonic()
         left = min(left + LINES_PER_S * (now - at), LINES_BURST)
-        if left < 1:
-            self._lines[type(event)] = left, now, withheld + 1
-            return
-        if withheld:
-            self._logger.log(level, "%d more events like the next one are not logged", withheld)
-        self._lines[type(event)] = left - 1, now, 0
-        self._logger.log(level, "%s", event)
+        self._lines[type(event)] = (left - 1 if left >= 1 else left), now
+        if left >= 1:
+            self.log.write(event, level)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _Reader(self)

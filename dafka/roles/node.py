@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 import trio
 
@@ -17,10 +17,25 @@ from dafka import wire
 from dafka.config import Config
 from dafka.discovery import Advertisement, Discovery, Report, open_discovery
 from dafka.errors import TransportError
-from dafka.protocol import HOSTILE, Action, Driver, Event, ForeignDialect, Machine, Skip
+from dafka.protocol import (
+    HOSTILE,
+    Action,
+    ClusterFound,
+    Driver,
+    Event,
+    ForeignDialect,
+    Machine,
+    Skip,
+    Started,
+    Stopped,
+    TowersHeard,
+    TowersSilent,
+)
 from dafka.records import RecordBatch
+from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.membership import Membership
 from dafka.transport import Mesh, open_mesh, open_security
 
@@ -51,9 +66,11 @@ class Node:
         self._discovery: Discovery | None = None
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
+        self._is_tower_silent = False
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
+        self._on_report: Callable[[Report], None] = lambda _: None
 
     @property
     def endpoint(self) -> str:
@@ -72,6 +89,10 @@ class Node:
         """Who wants to look at the machine after each time something happened to it."""
         self._on_change = handler
 
+    def on_report(self, handler: Callable[[Report], None]) -> None:
+        """Who wants to know whom discovery finds, where, and whom it loses."""
+        self._on_report = handler
+
     @property
     def peers(self) -> int:
         """How many nodes are connected to."""
@@ -85,6 +106,12 @@ class Node:
         found.update(self._mesh.subscriber.discarded)
         found.update(getattr(self._discovery, "discarded", ()))  # a plugin's may not count
         return dict(+found)
+
+    def health(self) -> Health:
+        """Whether the node stands in its cluster."""
+        if self._is_tower_silent:
+            return Health(unready="no tower is heard")
+        return Health(unready="" if self.settled.is_set() else "the cluster is not found yet")
 
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order, without waiting."""
@@ -124,13 +151,16 @@ class Node:
 
     def notify(self, event: Event) -> None:
         """See `Surroundings.notify`."""
+        if isinstance(event, (TowersHeard, TowersSilent)):
+            self._is_tower_silent = isinstance(event, TowersSilent)
         self.events.put(event)
 
     def changed(self) -> None:
         """See `Surroundings.changed`."""
         self._timer.deadline = self._driver.deadline()
-        if self._driver.links.is_settled:
+        if self._driver.links.is_settled and not self.settled.is_set():
             self.settled.set()
+            self.events.log.write(ClusterFound(self.peers))
         self._on_change()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -148,7 +178,9 @@ class Node:
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._mesh.publisher.watch)
             nursery.start_soon(self._mesh.subscriber.watch)
+            nursery.start_soon(watch_discards, self.discarded, self.events.log)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
+            self.events.log.write(Started((self.endpoint,)))
             task_status.started()
 
     def _advertisement(self) -> Advertisement:
@@ -200,6 +232,7 @@ class Node:
 
     def _discovered(self, report: Report) -> None:
         if self._membership.admit(report):
+            self._on_report(report)
             self._driver.discovered(report, trio.current_time())
             self._timer.deadline = self._driver.deadline()
 
@@ -213,9 +246,11 @@ async def open_node(
     Raises `AddressInUseError` where the configured endpoint cannot be bound, `ConfigError` where its keys are not what
     they should be.
     """
-    events = EventFeed(logging.getLogger(f"dafka.{role}"))
+    events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
     security = open_security(config)
-    async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
-        for warning in node_warnings(config, mesh.endpoint):
-            events.put(warning)
-        yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))
+    with ExitStack() as closed:
+        async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+            closed.callback(events.log.write, Stopped())
+            for warning in node_warnings(config, mesh.endpoint):
+                events.put(warning)
+            yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))

@@ -16,6 +16,7 @@ from dafka.groups import single_exception
 from dafka.protocol import Answers, Chunk, ProducerMachine, SpoolTrim, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
@@ -37,14 +38,19 @@ _ADDRESS = re.compile("[0-9A-F]{32}")
 
 @attrs.frozen
 class ProducerStatistics:
-    """A producer's counters since it was opened; `unacknowledged` counts what a spool brought along, too."""
+    """A producer's counters since it was opened; `unacknowledged` counts what a spool brought along, too.
+
+    `unacknowledged_bytes` are the contents of these, without what is in a spool.
+    """
 
     records: int
     bytes: int
     next_sequence: int
     unacknowledged: int
+    unacknowledged_bytes: int
     fetches_received: int
     records_sent: int
+    bytes_sent: int
     discarded: dict[str, int]
     peers: int
 
@@ -137,11 +143,21 @@ class Producer:
             bytes=self._bytes,
             next_sequence=machine.next_sequence,
             unacknowledged=machine.unacknowledged,
+            unacknowledged_bytes=machine.unacknowledged_bytes,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
+            bytes_sent=self._answers.bytes_sent,
             discarded=self._node.discarded(),
             peers=self._node.peers,
         )
+
+    def health(self) -> Health:
+        """How it does, as a supervisor asks."""
+        return self._node.health()
+
+    def discarded(self) -> dict[str, int]:
+        """Messages thrown away so far, by reason."""
+        return self._node.discarded()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the producer's tasks until cancelled; `open_producer` does this."""

@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable
+
 import attrs
 import trio
 
 from dafka.config import Config
-from dafka.errors import StorageError
+from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, Commits, RecordsDropped, Skip, StorageFailed, StorageRepaired, StoreMachine
+from dafka.protocol import (
+    Answers,
+    Chunk,
+    Commits,
+    CommitSlow,
+    RecordsDropped,
+    RecordsUnwritten,
+    Skip,
+    StorageFailed,
+    StorageLost,
+    StorageOpened,
+    StorageRepaired,
+    StoreMachine,
+)
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
+from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
-from dafka.storage import Retention, Storage, open_storage
+from dafka.roles.timings import Histogram, Timings
+from dafka.storage import Placed, Retention, Storage, open_storage
 
-FLUSH_S = 10.0
-"""When a store is stopped, how long it may take to write what it has received."""
+STUCK_S = 60.0
+"""A storage that has been at one transaction for this long hangs, and a new start is what may help."""
+
+SLOW_TOLD_S = 60.0
+"""A storage that is slow is told of at most so often."""
+
+PLACE_INTERVAL_S = 1.0
+"""How often a store sees whether its storage is still in its place, whether anything is written or not."""
 
 
 @attrs.frozen
@@ -24,7 +48,8 @@ class StoreStatistics:
     """A store's counters since it was opened.
 
     `lag` is, by partition, how many records are known to exist and not yet durable here; partitions without any are
-    left out. `pending_bytes` have been received and not yet written; `records_dropped` went by retention.
+    left out. `pending_bytes` have been received and not yet written; `records_dropped` went by retention;
+    `commit_seconds` says how long each transaction took.
     """
 
     partitions: int
@@ -32,10 +57,12 @@ class StoreStatistics:
     bytes_stored: int
     records_dropped: int
     commits: int
+    commit_seconds: Histogram
     pending_bytes: int
     fetches_sent: int
     fetches_received: int
     records_sent: int
+    bytes_sent: int
     lag: dict[Partition, int]
     discarded: dict[str, int]
     peers: int
@@ -55,11 +82,17 @@ class Store:
         self._storage = storage
         self._config = config.store
         self._retry_s = config.store.retry_ms / 1000
+        self._grace_s = config.node.grace_ms / 1000
+        self._timings = Timings()
+        self._slow_told_at = -SLOW_TOLD_S
+        self._writing_since: float | None = None
+        self._refusal = ""
         self._answers = Answers(machine)
         self._replier = Replier(node, self._answers, self._read)
         self._commits = Commits(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
+        self._is_lost = False
         node.on_batch(self._take)
         node.on_skip(self._skip)
         node.on_change(self._replier.wake)
@@ -83,29 +116,75 @@ class Store:
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
+            commit_seconds=self._timings.histogram(),
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.assembly.fetches_sent,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
+            bytes_sent=self._answers.bytes_sent,
             lag=lag,
             discarded=self._node.discarded(),
             peers=self._node.peers,
         )
 
+    def health(self) -> Health:
+        """How it does, as a supervisor asks: whether the storage takes records, and the node stands in its cluster."""
+        since = self._writing_since
+        waited = 0.0 if since is None else trio.current_time() - since
+        trouble = f"the storage has been at one transaction for {waited:.0f} s" if waited >= STUCK_S else ""
+        refusal = f"the storage refuses records: {self._refusal}" if self._refusal else ""
+        return Health(trouble, trouble or refusal or self._node.health().unready)
+
+    def discarded(self) -> dict[str, int]:
+        """Messages thrown away so far, by reason."""
+        return self._node.discarded()
+
     async def run(self, task_status: trio.TaskStatus[Store]) -> None:
-        """Runs until cancelled, then writes what has been received."""
+        """Runs until cancelled, then writes what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._until_lost, self._write)
                 nursery.start_soon(self._replier.run)
                 if self._config.has_retention:
-                    nursery.start_soon(self._retain)
+                    nursery.start_soon(self._until_lost, self._retain)
+                if isinstance(self._storage, Placed):
+                    nursery.start_soon(self._until_lost, self._watch_place, self._storage)
                 await nursery.start(self._node.run)
                 task_status.started(self)
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FLUSH_S):
-                while self._commits:
+            await self._finish()
+
+    async def _finish(self) -> None:
+        """Writes and acknowledges what has been received, as far as the storage does it in time."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
+            try:
+                while self._commits and not self._is_lost:
                     await self._flush()
+            except StorageError as error:
+                self._refuse(error)
+        if self._commits:
+            self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
+
+    async def _until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """A storage that is gone takes nothing any more, and what it held nobody has to count on."""
+        try:
+            await task(*arguments)
+        except StorageLostError as error:
+            if self._is_lost:  # another task was the first to notice
+                return
+            self._is_lost = True
+            self.events.put(StorageLost(str(error)))
+            raise
+
+    async def _watch_place(self, storage: Placed) -> None:
+        while True:
+            await trio.sleep(PLACE_INTERVAL_S)
+            try:
+                await storage.check_place()
+            except StorageLostError:
+                raise
+            except StorageError:
+                pass  # whoever writes will say so
 
     def _take(self, batch: RecordBatch) -> None:
         self._commits.take(batch)
@@ -134,9 +213,15 @@ class Store:
                 await self._arrived.park()
             try:
                 await self._flush()
+            except StorageLostError:
+                raise
             except StorageError as error:
-                self._node.act(self._commits.failed(str(error)))
+                self._refuse(error)
                 await trio.sleep(self._retry_s)
+
+    def _refuse(self, error: StorageError) -> None:
+        self._refusal = str(error)
+        self._node.act(self._commits.failed(self._refusal))
 
     async def _flush(self) -> None:
         """Carries out what the storage is to do next, then acknowledges it."""
@@ -144,8 +229,23 @@ class Store:
         if isinstance(work, Skip):
             await self._storage.skip(work.partition, work.next_sequence)
         else:
-            await self._storage.append(work)
+            await self._append(work)
+        self._refusal = ""
         self._node.act(self._commits.done(trio.current_time()))
+
+    async def _append(self, batches: list[RecordBatch]) -> None:
+        self._writing_since = begun = trio.current_time()
+        try:
+            await self._storage.append(batches)
+        finally:
+            self._writing_since = None
+        now = trio.current_time()
+        self._timings.add(now - begun)
+        is_slow = now - begun > self._config.slow_commit_ms / 1000
+        if is_slow and now - self._slow_told_at >= SLOW_TOLD_S:
+            self._slow_told_at = now
+            records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
+            self.events.log.write(CommitSlow(now - begun, records, octets), logging.WARNING)
 
     async def _retain(self) -> None:
         """Drops what the limits do not keep, at once and then from time to time."""
@@ -158,6 +258,8 @@ class Store:
         while True:
             try:
                 moved = await self._storage.retain(retention)
+            except StorageLostError:
+                raise
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
             else:
@@ -174,6 +276,8 @@ async def serve_store(
     """Runs a store until cancelled; `started` gives the `Store` once it listens.
 
     Raises `StorageError` (`StorageBusyError`, `StorageFormatError`) where its storage cannot be opened,
+    `StorageLostError` where its files are removed or replaced meanwhile: started again, it has a new storage or that
+    which stands there now, and fetches what it lacks,
     `AddressInUseError` where it cannot listen, `DiscoveryError` where its discovery cannot be set up.
     """
     config = config or Config()
@@ -185,6 +289,8 @@ async def serve_store(
             machine = StoreMachine(storage.identity, config, ends, earliest)
             async with open_node(storage.identity, machine, config, "store", config.store.high_watermark) as node:
                 store = Store(node, machine, storage, config)
+                records = sum(info.count for info in held.values())
+                store.events.log.write(StorageOpened(config.store.storage, len(held), records))
                 for damage in storage.repairs:
                     store.events.put(StorageRepaired(str(damage)))
                 await store.run(task_status)

@@ -7,7 +7,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import attrs
 import trio
@@ -16,15 +16,16 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.protocol import Claims, Event
+from dafka.protocol import Claims, Event, Started, Stopped
+from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import exposed
+from dafka.roles.health import Health
+from dafka.roles.log import NodeLog
 from dafka.roles.reception import Reception
 from dafka.transport import Origin, PublisherSocket, Socket, open_context, open_guard, open_security
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
-
-_LOGGER = logging.getLogger("dafka.tower")
 
 NODES_MAX = 10_000
 """Nodes counted where there is no reception."""
@@ -41,12 +42,11 @@ QUEUE_MAX = 10_000
 
 @attrs.frozen
 class TowerStatistics:
-    """Beacons passed on, beacons thrown away, and the nodes that are there; why they were, subscriptions too."""
+    """Beacons passed on, beacons thrown away, and the nodes that are there."""
 
     beacons: int
     discarded: int
     nodes: int
-    reasons: dict[str, int] = attrs.field(factory=dict, eq=False)
 
 
 class Tower:
@@ -63,16 +63,25 @@ class Tower:
         self._claims = claims
         self._reception = reception
         self._beacons = 0
-        self._malformed: Counter[str] = Counter()
+        self._discarded: Counter[str] = Counter()
         self._nodes: dict[str, str] = {}
 
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
         if self._reception is None:
-            return TowerStatistics(self._beacons, self._malformed.total(), len(self._nodes), dict(self._malformed))
-        beacons = self._malformed + self._reception.discarded
-        reasons = beacons + self._reception.subscriptions_discarded
-        return TowerStatistics(self._beacons, beacons.total(), len(self._reception), dict(reasons))
+            return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
+        discarded = self._discarded.total() + self._reception.discarded.total()
+        return TowerStatistics(self._beacons, discarded, len(self._reception))
+
+    def health(self) -> Health:
+        """How it does, as a supervisor asks: it listens, and needs nobody."""
+        return Health()
+
+    def discarded(self) -> dict[str, int]:
+        """Beacons and subscriptions thrown away so far, and connections ended, by reason."""
+        if self._reception is None:
+            return dict(self._discarded)
+        return dict(self._discarded + self._reception.discarded + self._reception.subscriptions_discarded)
 
     def receives(self, frames: list[bytes], origin: Origin) -> bool:
         """May this node be introduced by this connection? What is malformed `forward` finds."""
@@ -93,7 +102,7 @@ class Tower:
         except WireError:
             return True  # which `forward` finds, and counts
         if not self._claims.claim(address, key):
-            self._malformed["the address of another key"] += 1
+            self._discarded["another key's address"] += 1
             return False
         return True
 
@@ -104,7 +113,7 @@ class Tower:
             host = beacon.host or _reachable(peer, own_address)
             forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
         except WireError as error:
-            self._malformed[error.field] += 1
+            self._discarded[error.field] += 1
             return None
         self._beacons += 1
         if len(self._nodes) < NODES_MAX:
@@ -122,7 +131,12 @@ async def serve_tower(
     """
     config = config or Config()
     security = open_security(config)
-    with single_exception():
+    log = NodeLog(logging.getLogger("dafka.tower"))
+
+    def warn(event: Event) -> None:
+        log.write(event, logging.WARNING)
+
+    with single_exception(), ExitStack() as closed:
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)
@@ -135,24 +149,23 @@ async def serve_tower(
             bind: Callable[[BaseSocket, str], str] = _bind
             claims = None
             if security is not None:
-                bind = (await stack.enter_async_context(open_guard(context, security, _log))).bind
+                bind = (await stack.enter_async_context(open_guard(context, security, warn))).bind
                 claims = Claims(security.authorised.__contains__)
             pub_endpoint = bind(publisher, config.tower.pub_address)
             sub_endpoint = bind(subscriber, config.tower.sub_address)
             reception = Reception(sub_endpoint, publisher, config)
             tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
-                _log(warning)
+                warn(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
                 nursery.start_soon(_drain_subscriptions, publisher)
                 nursery.start_soon(publisher.watch)
                 nursery.start_soon(reception.watch)
+                nursery.start_soon(watch_discards, tower.discarded, log)
+                log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
+                closed.callback(log.write, Stopped())
                 task_status.started(tower)
-
-
-def _log(event: Event) -> None:
-    _LOGGER.warning("%s", event)
 
 
 def _bind(socket: BaseSocket, endpoint: str) -> str:

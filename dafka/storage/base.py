@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 
@@ -181,6 +181,14 @@ class Storage(Protocol):
 
     async def position_names(self) -> list[str]:
         """The names under which positions were saved, in order."""
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """What a storage has besides, where its files can be removed beneath it. A plugin need not have it."""
+
+    async def check_place(self) -> None:
+        """Raises `StorageLostError` where what was opened is no longer in its place, as every change does."""
 
 
 def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import attrs
 from filelock import FileLock, Timeout
 
-from dafka.errors import StorageBusyError, StorageError
+from dafka.errors import StorageBusyError, StorageError, StorageLostError
 from dafka.records import RecordBatch
 
 
@@ -77,6 +77,35 @@ def stamp(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -> Iterat
         run = batch.between(first_sequence, first_sequence + count)
         yield attrs.evolve(run, stored_at=[latest_stored_at] * count)
         first_sequence += count
+
+
+class Place:
+    """A file that is open, and the path at which it must go on standing."""
+
+    def __init__(self, path: str) -> None:
+        """Raises `OSError` where there is nothing."""
+        self._path = path
+        self._file = _identify(path)
+
+    @property
+    def is_kept(self) -> bool:
+        """Is it still there? Where that cannot be told, it counts as there."""
+        try:
+            return _identify(self._path) == self._file
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
+    def check(self) -> None:
+        """Raises `StorageLostError` where it is gone, or another file stands there."""
+        if not self.is_kept:
+            raise StorageLostError(f"{self._path} was removed or replaced while it was open")
+
+
+def _identify(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 @contextmanager

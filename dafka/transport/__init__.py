@@ -6,6 +6,7 @@ from dafka.transport.crowd import Crowd
 from dafka.transport.descriptors import Connection, connection_of, raise_descriptors_max
 from dafka.transport.guard import Guard, open_guard
 from dafka.transport.keys import KeyPair, is_key
+from dafka.transport.listening import listen
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
 from dafka.transport.publisher import PublisherSocket
@@ -27,6 +28,7 @@ __all__ = [
     "choose_loops",
     "connection_of",
     "is_key",
+    "listen",
     "open_context",
     "open_guard",
     "open_mesh",

@@ -25,6 +25,10 @@ HEADERS_MAX = 16_384
 """Headers remembered: one a partition, and one a requestor and partition. When full it starts anew, at the cost of
 one slow decode a header; a peer that invents headers gains nothing else."""
 
+OPEN_RUNS_MAX = 8
+"""Runs of one header that are gathered at once. Several nodes answer a node that asks for records, and their answers,
+which have the same headers, come in turns."""
+
 _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
 
 
@@ -61,35 +65,57 @@ def expand(messages: Iterable[Sequence[bytes] | FrameRun]) -> Iterator[Sequence[
             yield message
 
 
-class _Header:
-    """A record header without its sequence, and the run of records that it is gathering in this batch."""
+class _Run:
+    """Records of one header that follow each other, while they are being gathered; they stand where the first did."""
 
-    __slots__ = ("contents", "dialect", "first_sequence", "next_sequence", "partition", "place", "requestor")
+    __slots__ = ("contents", "first_sequence", "header", "next_sequence")
+
+    def __init__(self, header: _Header, sequence: int) -> None:
+        self.header = header
+        self.contents: Sequence[bytes] = ()
+        self.first_sequence = sequence
+        self.next_sequence = sequence
+
+    def close(self) -> RecordRun:
+        """Ends the run."""
+        header = self.header
+        return RecordRun(RecordBatch(header.partition, self.first_sequence, self.contents), header.requestor)
+
+
+class _Header:
+    """A record header without its sequence, and the runs of records that it is gathering in this batch."""
+
+    __slots__ = ("dialect", "last", "partition", "requestor", "runs")
 
     def __init__(self, message: Record | DirectRecord, dialect: Dialect) -> None:
         self.partition = Partition(message.subject, message.address)
         self.requestor = message.requestor if isinstance(message, DirectRecord) else None
         self.dialect = dialect
-        self.contents: Sequence[bytes] | None = None
-        self.first_sequence = 0
-        self.next_sequence = 0
-        self.place = 0
+        self.runs: list[_Run] = []
+        self.last: _Run | None = None
 
-    def close_run(self) -> RecordRun:
-        """Ends the run that is being gathered."""
-        assert self.contents is not None
-        run = RecordRun(RecordBatch(self.partition, self.first_sequence, self.contents), self.requestor)
-        self.contents = None
+    def find_run(self, sequence: int, inbound: list[Inbound | _Run]) -> _Run:
+        """The run that this record continues, which is the last one then; or the one that it begins."""
+        runs = self.runs
+        for run in reversed(runs):
+            if run.next_sequence == sequence:
+                self.last = run
+                return run
+        if len(runs) == OPEN_RUNS_MAX:
+            del runs[0]
+        self.last = run = _Run(self, sequence)
+        runs.append(run)
+        inbound.append(run)
         return run
 
 
-def _begin_run(header: _Header, sequence: int, inbound: list[Inbound | _Header]) -> None:
-    """Ends the run that the header is gathering, if any, and begins another, still without contents."""
-    if header.contents is not None:
-        inbound[header.place] = header.close_run()
-    header.first_sequence = sequence
-    header.place = len(inbound)
-    inbound.append(header)
+def _close(run: _Run) -> RecordRun:
+    """Ends a run, and what its header was gathering in this batch."""
+    header = run.header
+    if header.last is not None:
+        header.last = None
+        header.runs.clear()
+    return run.close()
 
 
 class BatchDecoder:
@@ -107,7 +133,7 @@ class BatchDecoder:
 
     def decode(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> list[Inbound]:
         """Runs and other commands in the order in which they began. Malformed messages leave only a count."""
-        inbound: list[Inbound | _Header] = []
+        inbound: list[Inbound | _Run] = []
         headers = self._headers
         for message in messages:
             if isinstance(message, FrameRun):
@@ -134,16 +160,17 @@ class BatchDecoder:
                 self.discarded["frames"] += 1
                 continue
             sequence = int.from_bytes(octets, "big")
-            if header.contents is None or sequence != header.next_sequence:
-                _begin_run(header, sequence, inbound)
-            contents = header.contents
+            run = header.last
+            if run is None or sequence != run.next_sequence:
+                run = header.find_run(sequence, inbound)
+            contents = run.contents
             if type(contents) is not list:
-                header.contents = contents = list(contents or ())
+                run.contents = contents = list(contents)
             contents.append(frames[-1])
-            header.next_sequence = sequence + 1
-        return [item.close_run() if isinstance(item, _Header) else item for item in inbound]
+            run.next_sequence = sequence + 1
+        return [_close(item) if isinstance(item, _Run) else item for item in inbound]
 
-    def _decode_run(self, run: FrameRun, inbound: list[Inbound | _Header]) -> None:
+    def _decode_run(self, run: FrameRun, inbound: list[Inbound | _Run]) -> None:
         """As its messages one by one would be. Whether a header is well-formed, its sequence does not say."""
         topic, stem = run.topic_frame, run.stem
         key = stem if topic is None else (topic, stem)
@@ -155,12 +182,13 @@ class BatchDecoder:
                     break
         if header is None or not run.contents:
             return
-        if header.contents is None or run.first_sequence != header.next_sequence:
-            _begin_run(header, run.first_sequence, inbound)
-        header.contents = run.contents if header.contents is None else join_contents([header.contents, run.contents])
-        header.next_sequence = run.first_sequence + len(run.contents)
+        gathered = header.last
+        if gathered is None or run.first_sequence != gathered.next_sequence:
+            gathered = header.find_run(run.first_sequence, inbound)
+        gathered.contents = join_contents([gathered.contents, run.contents]) if gathered.contents else run.contents
+        gathered.next_sequence = run.first_sequence + len(run.contents)
 
-    def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Header]) -> None:
+    def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Run]) -> None:
         try:
             message, dialect = codec.decode(frames)
         except WireError as error:

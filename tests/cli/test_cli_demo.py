@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -15,8 +16,12 @@ demo_module = import_module("dafka.cli.demo")  # the package's own `demo` is the
 def test_the_demonstration_succeeds_and_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"\n".join(b"%d" % sequence for sequence in range(1234)))
-    ended = dafka.run("demo", "--file", str(path), "--wire", "libdafka")
-    assert (ended.status, ended.errors) == (0, "")
+    logging = ("--log-level", "info", "--log-format", "json")
+    ended = dafka.run("demo", "--file", str(path), "--wire", "libdafka", *logging)
+    assert ended.status == 0
+    logged = [json.loads(line) for line in ended.errors.splitlines()]
+    assert {line["level"] for line in logged} == {"info"}
+    assert [line["role"] for line in logged if line["event"] == "stopped"] == ["store", "tower"]
     rows = [line for line in ended.output.decode().splitlines() if "1,234" in line]
     assert ["producer" in rows[0], "live consumer" in rows[1], "late consumer" in rows[2]] == [True] * 3
     assert ["all acknowledged" in rows[0], "identical" in rows[1], "identical" in rows[2]] == [True] * 3

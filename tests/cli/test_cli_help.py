@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from dafka.cli import main
 
-COMMON = {"--config", "--verbose", "--help"}
+COMMON = {"--metrics", "--log-level", "--log-format", "--config", "--verbose", "--help"}
 SECURITY = {"--key", "--authorized"}
-NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--tower-key"} | SECURITY | COMMON
+NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace", "--tower-key"} | SECURITY | COMMON
 STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
@@ -16,11 +16,13 @@ OPTIONS = {
     "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--timeout"} | NODE,
     "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
+    "status": {"--json", "--watch", "--timeout", "--max-lag"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "keys": {"--help"},
+    "health": {"--live", "--timeout", "--help"},
     "spark": {"--master", "--conf", "--views", "--help"},
-    "demo": {"--file", "--wire", "--help"},
+    "demo": {"--file", "--wire", "--log-level", "--log-format", "--help"},
     "bench": {
         "--system",
         "--storage",

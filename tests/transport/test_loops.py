@@ -15,7 +15,7 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_traffic import Frames, Reference, traffic
+from record_traffic import Frames, Reference, alike, traffic
 
 from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
@@ -83,7 +83,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
         assert received(far) == []
     assert sorted(map(list, expand(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
-    assert decoder.decode(items) == reference.decode(messages)
+    assert alike(decoder.decode(items)) == alike(reference.decode(messages))
     assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
 
 
@@ -112,6 +112,20 @@ HOSTILE = st.lists(
 @given(messages=HOSTILE)
 def test_hostile_frames_come_whole_and_are_judged_as_by_the_codec(each: Loops, messages: list[list[bytes]]) -> None:
     check_received(each, messages)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_answers_of_several_nodes_to_one_question_are_a_run_each(each: Loops, dialect: Dialect) -> None:
+    """Nothing in a message says who answers; each of them sends in order."""
+    count, steps = 300, 7
+    nodes = [records(dialect, 50 * number, count) for number in range(4)]
+    messages = [frames for first in range(0, count, steps) for node in nodes for frames in node[first : first + steps]]
+    check_received(each, messages)
+    with joined() as (near, far):
+        send_raw(near, messages)
+        inbound = BatchDecoder().decode(each.receive_runs(far, len(messages), BYTES_MAX))
+    assert sum(len(run.batch) for run in inbound if isinstance(run, RecordRun)) == 4 * count
+    assert len(inbound) <= 4
 
 
 @needs_compiled

@@ -105,8 +105,8 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
 
 @attrs.define
 class Reference:
-    """What a batch decoder must give, made from the one-by-one codec: each record joins its stream's last run, or
-    begins another."""
+    """What a batch decoder must give, made from the one-by-one codec, but for how records are gathered into runs: here
+    each joins its stream's last run, or begins another. `alike` compares the two."""
 
     inbound: list[Message | list[Record | DirectRecord]] = attrs.field(factory=list)
     discarded: Counter[str] = attrs.field(factory=Counter)
@@ -139,3 +139,16 @@ def as_run(records: list[Record | DirectRecord]) -> RecordRun:
     contents = [each.content for each in records]
     requestor = first.requestor if isinstance(first, DirectRecord) else None
     return RecordRun(RecordBatch(Partition(first.subject, first.address), first.sequence, contents), requestor)
+
+
+def alike(inbound: Iterable[Inbound]) -> tuple[list[Inbound], dict[tuple[str | None, Partition], list[Any]]]:
+    """What does not depend on how records were gathered: all other messages, and the records of each stream."""
+    others: list[Inbound] = []
+    streams: dict[tuple[str | None, Partition], list[Any]] = {}
+    for item in inbound:
+        if isinstance(item, RecordRun):
+            records = [(each.sequence, each.content) for each in item.batch]
+            streams.setdefault((item.requestor, item.batch.partition), []).extend(records)
+        else:
+            others.append(item)
+    return others, {stream: sorted(records) for stream, records in streams.items()}

@@ -55,6 +55,21 @@ class FilePool:
                 if file.is_forgotten and not file.users:
                     os.close(file.fd)
 
+    def paths(self) -> list[str]:
+        """The files that are open."""
+        with self._lock:
+            return list(self._files)
+
+    def is_kept(self, path: str) -> bool:
+        """Does the file that is open stand at its path? To be asked where nobody removes any meanwhile."""
+        with self.lease(path) as fd:
+            opened = os.fstat(fd)
+            try:
+                found = os.stat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
+
     def forget(self, path: str) -> None:
         """To be called after a file was unlinked, or where another may stand at its path."""
         with self._lock:

@@ -10,16 +10,17 @@ from typing import TypeVar
 
 import trio
 
-from dafka.errors import StorageError
+from dafka.errors import StorageError, StorageLostError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, Retention, StorageStatistics
 from dafka.storage.filelog.checks import check_folder, check_partition
 from dafka.storage.filelog.follower import Follower
+from dafka.storage.filelog.marker import MARKER_FILE
 from dafka.storage.filelog.partition import PartitionLog
 from dafka.storage.filelog.positions import POSITIONS_FOLDER, PositionFiles
 from dafka.storage.filelog.retention import surplus_steps
 from dafka.storage.filelog.writer import LogWriter
-from dafka.storage.support import now_ms
+from dafka.storage.support import Place, now_ms
 
 READ_THREADS = 4
 """Reads at once. They wait for the disk; what they do besides takes the interpreter lock."""
@@ -40,6 +41,8 @@ class FilelogStorage:
         self._source = source
         self._writer = source if isinstance(source, LogWriter) else None
         self._reader = source.reader
+        self._place = Place(f"{folder}/{MARKER_FILE}")
+        self._lost: StorageLostError | None = None
         self._positions = PositionFiles(folder)
         self._read_limiter = trio.CapacityLimiter(READ_THREADS)
         self._write_limiter = trio.CapacityLimiter(1)
@@ -47,7 +50,16 @@ class FilelogStorage:
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
-        await self._write(lambda writer: writer.append(batches))
+
+        def append(writer: LogWriter) -> None:
+            try:
+                writer.append(batches)
+                logs = filter(None, (writer.find(batch.partition) for batch in batches))
+                writer.check_place([log.log_path(log.head.base) for log in logs])
+            except FileNotFoundError as error:
+                raise StorageLostError(f"{error.filename} was removed while it was in use") from None
+
+        await self._write(append)
 
     async def read(
         self,
@@ -165,11 +177,20 @@ class FilelogStorage:
         """See `Storage.position_names`."""
         return await self._read(self._positions.names)
 
+    async def check_place(self) -> None:
+        """See `Placed.check_place`. What is not in use is not looked at."""
+        if self._writer is None:
+            await self._run(self._place.check, self._read_limiter)
+        else:
+            await self._write(lambda writer: writer.check_place())
+
     def close(self) -> None:
         """Makes everything durable and closes all files. Raises `StorageError` where that fails; closed they are."""
         writer = self._writer
         try:
-            if writer is not None:
+            if writer is not None and self._lost is not None:
+                writer.catalog.close(is_clean=False)
+            elif writer is not None:
                 with storage_errors(self._folder):
                     is_clean = False
                     try:
@@ -188,8 +209,22 @@ class FilelogStorage:
         return self._writer
 
     async def _write(self, change: Callable[[LogWriter], _T]) -> _T:
+        """A change to what stands where it was opened, then as before."""
         writer = self._writable()
-        return await self._run(lambda: change(writer), self._write_limiter)
+
+        def run() -> _T:
+            if self._lost is not None:
+                raise self._lost
+            try:
+                self._place.check()  # or folders would be made anew
+                result = change(writer)
+                self._place.check()
+            except StorageLostError as error:
+                self._lost = error
+                raise
+            return result
+
+        return await self._run(run, self._write_limiter)
 
     async def _read(self, query: Callable[[], _T]) -> _T:
         return await self._run(query, self._read_limiter)

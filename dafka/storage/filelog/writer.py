@@ -13,14 +13,14 @@ from contextlib import suppress
 
 import attrs
 
-from dafka.errors import StorageError, StorageSequenceError
+from dafka.errors import StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
 from dafka.storage.filelog.entries import Run, check_run
 from dafka.storage.filelog.files import FilePool, file_bytes, make_folders, replace_file, write_at
 from dafka.storage.filelog.index import ROW_EVERY_BYTES
-from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, write_floor
+from dafka.storage.filelog.partition import FLOOR_NAME, LOG_SUFFIX, Head, PartitionLog, write_floor
 from dafka.storage.filelog.planning import Append, plan_append
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.syncing import Syncer
@@ -124,6 +124,12 @@ class LogWriter:
         check_run(partition, Run(next_sequence, [b""], 0))
         if next_sequence != log.head.earliest:
             self._restart(log, next_sequence)
+
+    def check_place(self, paths: Iterable[str] | None = None) -> None:
+        """Raises `StorageLostError` where one of these segments, or of all that are open, is not at its path."""
+        for path in self.pool.paths() if paths is None else paths:
+            if path.endswith(LOG_SUFFIX) and not self.pool.is_kept(path):
+                raise StorageLostError(f"{path} was removed or replaced while it was in use")
 
     def close(self) -> None:
         """Makes everything durable, and the next opening quick."""

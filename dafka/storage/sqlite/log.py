@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 
 from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S
 from dafka.storage.sqlite.schema import SCHEMA_VERSION
+from dafka.storage.support import Place
 
 LOG_BYTES_MAX = 32 * 2**20
 """A log longer than this is cut at the next write, as soon as readers let it. One append may write more."""
@@ -38,6 +39,7 @@ class WriteAheadLog:
     def __init__(self, path: str, writer: sqlite3.Connection, helper: sqlite3.Connection, synchronous: str) -> None:
         """`helper` is a connection for `copy_back` alone."""
         self._path = f"{os.path.realpath(path)}-wal"
+        self._place: Place | None = None
         self._writer = writer
         self._helper = helper
         self._synchronous = synchronous
@@ -48,6 +50,21 @@ class WriteAheadLog:
         (page_bytes,) = writer.execute("PRAGMA page_size").fetchone()
         self._copy_back_pages = COPY_BACK_BYTES // page_bytes
         writer.execute(f"PRAGMA wal_autocheckpoint = {self._copy_back_pages}")
+
+    def check_place(self) -> None:
+        """Raises `StorageLostError` where the log was removed, which SQLite would not notice. Call after a commit."""
+        if self._place is None:
+            with suppress(FileNotFoundError):
+                self._place = Place(self._path)
+        else:
+            self._place.check()
+
+    def remove(self) -> None:
+        """To be called when the database was lost, and is closed: its log must not be applied to another one."""
+        if self._place is not None and self._place.is_kept:
+            for path in (self._path, f"{self._path.removesuffix('-wal')}-shm"):
+                with suppress(OSError):
+                    os.unlink(path)
 
     def bound(self) -> None:
         """Cuts the log where it has grown long. Call after a commit; never fails: what was committed stays so."""

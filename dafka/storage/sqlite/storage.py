@@ -25,7 +25,7 @@ from dafka.storage.sqlite.rows import SEQUENCE_MAX, Held, RowReader, begin_parti
 from dafka.storage.sqlite.schema import from_column, to_columns
 from dafka.storage.sqlite.trimming import Cut, trim_some
 from dafka.storage.sqlite.writing import append_batch
-from dafka.storage.support import now_ms
+from dafka.storage.support import Place, now_ms
 
 COPY_BACK_STEPS = 25
 """After so many steps of trimming the log is copied back."""
@@ -53,6 +53,7 @@ class SqliteStorage:
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
         self._help_limiter = trio.CapacityLimiter(1)
+        self._place_limiter = trio.CapacityLimiter(1)
         self._turn = trio.Lock()  # what the next write is checked against is known when this one has ended
         self._held: dict[Partition, Held] = {}
         self._topics: dict[str, dict[Partition, PartitionInfo]] = {}
@@ -62,6 +63,7 @@ class SqliteStorage:
     def load(self) -> None:
         """Connects, and reads what must be known; `close` afterwards, also where this fails."""
         self._reader = self._connections.enter_context(closing(self._connect()))
+        self._place = Place(self._path)
         self.identity = select_identity(self._reader)
         if self._synchronous is not None:
             helper = self._connections.enter_context(closing(self._connect()))
@@ -181,9 +183,21 @@ class SqliteStorage:
         statement = "SELECT DISTINCT name FROM positions ORDER BY name"
         return [name for (name,) in await self._read(lambda reader: reader.execute(statement).fetchall())]
 
+    async def check_place(self) -> None:
+        """See `Placed.check_place`."""
+        await trio.to_thread.run_sync(self._check_place, limiter=self._place_limiter)
+
     def close(self) -> None:
         """Closes every connection."""
         self._connections.close()
+        if self._writer is not None and not self._place.is_kept:
+            self._log.remove()
+
+    def _check_place(self) -> None:
+        """SQLite goes on writing to a file that was removed. Cheap: two calls of the system."""
+        self._place.check()
+        if self._writer is not None:
+            self._log.check_place()
 
     async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         def run() -> _T:
@@ -226,9 +240,11 @@ class SqliteStorage:
         writer = self._require_writer()
 
         def run() -> _T:
+            self._check_place()
             with storage_errors(self._path):
                 with self._log.relaxed() if relaxed else nullcontext(), transaction(writer):
                     result = change(writer)
+                self._check_place()
                 self._log.bound()
             return result
 

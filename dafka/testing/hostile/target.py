@@ -64,7 +64,7 @@ async def run_tower(config: Config) -> None:
     async with trio.open_nursery() as nursery:
         tower = await nursery.start(serve_tower, config)
         say(address="", sub=tower.sub_endpoint, pub=tower.pub_endpoint, endpoint=tower.pub_endpoint)
-        await answer(lambda: {"discarded": tower.statistics().reasons, "count": tower.statistics().beacons}, [])
+        await answer(lambda: {"discarded": tower.discarded(), "count": tower.statistics().beacons}, [])
         nursery.cancel_scope.cancel()
 
 

@@ -3,6 +3,7 @@
 #include "accelerator.h"
 
 #define HELD_FRAMES 3 /* as many as a RECORD has at most */
+#define OPEN_RUNS_MAX 8 /* of one header, as in dafka/wire/batch.py */
 #define PACKED_BYTES_MAX 4096 /* larger contents are objects at once: copying them once more would show */
 
 /* One message being read. Its first frames are libzmq's until it is known what is made of them. */
@@ -27,13 +28,14 @@ typedef struct {
     Buffer packed;
     Buffer lengths;
     Py_ssize_t place;
+    size_t before; /* the run of this header before this one: its index and 1; 0 where there is none */
     uint64_t first_sequence;
     uint64_t last_sequence;
 } Run;
 
 typedef struct {
     PyObject *items;
-    PyObject *places; /* of the run that a header's messages go to: its index in `runs`, by the header */
+    PyObject *places; /* of the run that a header began last: its index in `runs`, by the header */
     Run *runs;
     size_t count;
     size_t capacity;
@@ -207,7 +209,7 @@ static int pack(Run *run, const char *data, size_t size)
 
 /* Begins a run of this message's, whose content follows; its place in the result is kept by None. */
 static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size,
-                     int is_packed)
+                     int is_packed, size_t before)
 {
     if (gathering->count == gathering->capacity) {
         size_t capacity = gathering->capacity ? 4 * gathering->capacity : 16;
@@ -223,6 +225,7 @@ static int begin_run(Gathering *gathering, const char *topic, size_t topic_size,
     memset(run, 0, sizeof *run);
     gathering->last = gathering->count++;
     run->place = PyList_Size(gathering->items);
+    run->before = before;
     run->first_sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
     run->header = PyBytes_FromStringAndSize(header, (Py_ssize_t)header_size);
     run->contents = is_packed ? NULL : PyList_New(0);
@@ -235,14 +238,31 @@ static int begin_run(Gathering *gathering, const char *topic, size_t topic_size,
     return PyList_Append(gathering->items, Py_None);
 }
 
-/* Makes the run of this header, if there is one, the last. Gives 1 if so, 0 if not. */
-static int find_run(Gathering *gathering, PyObject *key)
+static int continues(const Run *run, uint64_t sequence, int is_packed)
 {
+    return run->last_sequence != UINT64_MAX && sequence == run->last_sequence + 1
+           && (run->contents == NULL) == is_packed;
+}
+
+/* Makes the run of this header that a message continues the last. Gives 1 if there is one, 0 if not; then `before` is
+   the one that the header began last, as in Run. Several nodes send the same records when a node asks for them: their
+   messages have the same header, and come in turns. */
+static int find_run(Gathering *gathering, PyObject *key, uint64_t sequence, int is_packed, size_t *before)
+{
+    *before = 0;
     PyObject *index = PyDict_GetItemWithError(gathering->places, key);
     if (index == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    gathering->last = PyLong_AsSize_t(index);
-    return 1;
+    *before = PyLong_AsSize_t(index) + 1;
+    size_t looked_at = *before;
+    for (int count = 0; looked_at && count < OPEN_RUNS_MAX; count++) {
+        if (continues(&gathering->runs[looked_at - 1], sequence, is_packed)) {
+            gathering->last = looked_at - 1;
+            return 1;
+        }
+        looked_at = gathering->runs[looked_at - 1].before;
+    }
+    return 0;
 }
 
 static int remember_run(Gathering *gathering, PyObject *key)
@@ -251,12 +271,6 @@ static int remember_run(Gathering *gathering, PyObject *key)
     int failed = index == NULL || PyDict_SetItem(gathering->places, key, index) < 0;
     Py_XDECREF(index);
     return failed ? -1 : 0;
-}
-
-static int continues(const Run *run, uint64_t sequence, int is_packed)
-{
-    return run->last_sequence != UINT64_MAX && sequence == run->last_sequence + 1
-           && (run->contents == NULL) == is_packed;
 }
 
 static int gather(State *state, Gathering *gathering, Message *message, int index)
@@ -273,12 +287,10 @@ static int gather(State *state, Gathering *gathering, Message *message, int inde
     if (run == NULL || !is_of_run(run, topic, topic_size, header, header_size)
         || !continues(run, sequence, is_packed)) {
         PyObject *key = header_key(topic, topic_size, header, header_size - SEQUENCE_BYTES);
-        int found = key == NULL ? -1 : find_run(gathering, key);
-        if (found == 1) {
-            found = continues(&gathering->runs[gathering->last], sequence, is_packed);
-        }
+        size_t before = 0;
+        int found = key == NULL ? -1 : find_run(gathering, key, sequence, is_packed, &before);
         if (found == 0
-            && (begin_run(gathering, topic, topic_size, header, header_size, is_packed) < 0
+            && (begin_run(gathering, topic, topic_size, header, header_size, is_packed, before) < 0
                 || remember_run(gathering, key) < 0))
             found = -1;
         Py_XDECREF(key);

@@ -1,0 +1,1 @@
+"""What an operator needs besides records: structured logs, metrics, health, and word to the service manager."""

@@ -1,0 +1,163 @@
+"""The observer: a cluster as its towers see it, and how far each store is behind each producer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import trio
+import zmq
+
+from dafka import wire
+from dafka.config import Config
+from dafka.discovery import Report
+from dafka.errors import ConfigError, TransportError, WireError
+from dafka.groups import single_exception
+from dafka.protocol import CensusMachine, HandshakeRefused, PeerJoined, PeerLeft, Survey
+from dafka.records import new_address
+from dafka.roles.feed import EventFeed
+from dafka.roles.names import check_topic
+from dafka.roles.node import Node, open_node
+from dafka.transport import listen, open_context, open_security, split_place
+
+
+class Observer:
+    """Made by `open_observer`.
+
+    Attributes:
+        address: the observer's node address.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        machine: CensusMachine,
+        config: Config,
+        context: zmq.Context[zmq.Socket[bytes]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self.address = node.address
+        self._node = node
+        self._machine = machine
+        self._config = config
+        self._context = context
+        self._nursery = nursery
+        self._security = open_security(config)
+        self._listening: dict[str, tuple[str, trio.CancelScope]] = {}
+        self._changed = trio.lowlevel.ParkingLot()
+        node.on_report(self._discovered)
+        node.on_change(self._look)
+
+    @property
+    def events(self) -> EventFeed:
+        """What happened, from the start on; an async iterable."""
+        return self._node.events
+
+    async def wait_settled(self) -> None:
+        """Waits until the nodes of a running cluster have been found, and are connected to."""
+        await self._node.settled.wait()
+
+    async def survey(self, seconds: float) -> Survey:
+        """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
+
+        The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
+        nothing, or is libdafka's. A cluster in which nodes keep coming and going is given up after `seconds`. What is
+        known then is the result; its times are seconds since 1970.
+        """
+        machine = self._machine
+        self._node.act(machine.begin(trio.current_time()))
+        with trio.move_on_after(seconds):
+            while not machine.is_complete:
+                await self._changed.park()
+        return machine.survey(trio.current_time()).at(time.time())
+
+    def listen_to_towers(self) -> None:
+        """Begins to hear each tower by itself: discovery does not tell which of them it has a beacon from."""
+        endpoints = self._config.beacon.pub_addresses
+        for index, endpoint in enumerate(endpoints):
+            key = "" if self._security is None else self._security.tower_key(index, len(endpoints))
+            self._nursery.start_soon(
+                listen,
+                self._context,
+                self._security,
+                f"{endpoint} {key}".strip(),
+                (wire.WELCOME, wire.BEACON),
+                partial(self._hear_tower, endpoint),
+                lambda _: None,
+                partial(self._note_refusal, endpoint),
+            )
+
+    def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
+        roster = self._machine.roster
+        roster.tower_heard(endpoint, trio.current_time())
+        for frames in messages:
+            with suppress(WireError):
+                beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
+                roster.seen(endpoint, beacon, trio.current_time())
+
+    def _note_refusal(self, endpoint: str, event: HandshakeRefused) -> None:
+        self._machine.roster.tower_refused(endpoint, str(event))
+
+    def _discovered(self, report: Report) -> None:
+        if isinstance(report, (PeerJoined, PeerLeft)):
+            self._machine.found(report, trio.current_time())
+
+    def _look(self) -> None:
+        """After everything that happened: listens to the stores that are there, and to no others."""
+        stores = self._machine.stores
+        for address, (place, scope) in list(self._listening.items()):
+            if stores.get(address) != place:
+                scope.cancel()
+                del self._listening[address]
+        for address in stores.keys() - self._listening.keys():
+            self._listening[address] = stores[address], trio.CancelScope()
+            self._nursery.start_soon(self._listen_to_store, address, *self._listening[address])
+        self._changed.unpark_all()
+
+    async def _listen_to_store(self, address: str, place: str, scope: trio.CancelScope) -> None:
+        if self._security is not None and split_place(place)[1] not in self._security.authorised:
+            return
+        decoder = wire.BatchDecoder()
+
+        def take(messages: list[list[bytes]]) -> None:
+            self._machine.told(address, decoder.decode(messages), trio.current_time())
+            self._node.act(())
+
+        def made(_: str) -> None:
+            self._machine.connected(trio.current_time())
+            self._node.act(())
+
+        ignored: Callable[[HandshakeRefused], None] = lambda _: None  # noqa: E731 (the node itself tells of it)
+        prefixes = self._machine.listening_prefixes()
+        with scope, suppress(TransportError):
+            await listen(self._context, self._security, place, prefixes, take, made, ignored)
+
+
+@asynccontextmanager
+async def open_observer(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Observer]:
+    """An observer, for the length of a block. Where `topics` are named, it looks at these alone.
+
+    Raises `ConfigError` for topics that cannot be, keys that are not what they should be, and a discovery without
+    towers; `AddressInUseError` where the node cannot listen; `TransportError` where a tower's endpoint is none.
+    """
+    config = config or Config()
+    if config.node.discovery != "tower":
+        raise ConfigError(
+            f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
+        )
+    machine = CensusMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    with single_exception():
+        async with (
+            open_node(machine.address, machine, config, "observer", config.consumer.high_watermark) as node,
+            open_context(0) as context,
+            trio.open_nursery() as nursery,
+        ):
+            observer = Observer(node, machine, config, context, nursery)
+            observer.listen_to_towers()
+            await nursery.start(node.run)
+            try:
+                yield observer
+            finally:
+                nursery.cancel_scope.cancel()

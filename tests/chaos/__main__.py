@@ -1,0 +1,91 @@
+"""Runs a cluster of real processes for minutes or hours, does to it what happens to clusters, and checks its promises.
+
+    python tests/chaos --minutes 60 --stores 3 --producers 4 --consumers 2 --rate 20000
+
+The folder gets `timeline.txt` (faults, what nodes said, problems) and `summary.json`. Exit status 0 where every promise
+was kept, 1 where one was not, 2 where it was asked for wrongly. docs/chaos.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+from chaos_cluster import Size
+from chaos_run import Run
+from chaos_schedule import FAULTS, LOSSES, Lanes, Pace, plan
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="chaos", description="Faults for a cluster of real processes.")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long faults come and go (5)")
+    parser.add_argument("--stores", type=int, default=3, help="SQLite files and file logs in turns (3)")
+    parser.add_argument("--producers", type=int, default=4, help="every second one has a spool (4)")
+    parser.add_argument("--consumers", type=int, default=2, help="all of all topics (2)")
+    parser.add_argument("--rate", type=float, default=20_000, help="records a second, all together (20000)")
+    parser.add_argument("--seed", type=int, help="decides which faults come when (random)")
+    parser.add_argument("--only", default="", metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
+    parser.add_argument("--losses-every", type=float, default=Pace().losses_every_s, metavar="SECONDS")
+    parser.add_argument("--folder", type=Path, help="for files; kept (a temporary one, removed where all is well)")
+    found = parser.parse_args(arguments)
+    unknown = [name for name in found.only.split(",") if name and name not in FAULTS]
+    if unknown:
+        parser.error(f"--only: there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
+    if min(found.stores, found.producers, found.consumers) < 1 or found.minutes <= 0 or found.rate <= 0:
+        parser.error("at least one store, producer and consumer, and a time and a rate above 0")
+    if found.folder is not None and found.folder.is_dir() and any(found.folder.iterdir()):
+        parser.error(f"--folder: {found.folder} is not empty")
+    return found
+
+
+def make_lanes(found: argparse.Namespace, seed: int) -> Lanes:
+    only = [name for name in found.only.split(",") if name] or list(FAULTS)
+    if found.stores < 2:
+        only = [name for name in only if name not in LOSSES]
+    return plan(seed, found.minutes * 60, Pace(losses_every_s=found.losses_every), only)
+
+
+async def until_signal(run: Run, length_s: float) -> list[str]:
+    """Ctrl+C ends all processes, and the checks are left out."""
+    problems = ["interrupted"]
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(wait)
+        problems = await run.run(length_s)
+        nursery.cancel_scope.cancel()
+    return problems
+
+
+def main() -> int:
+    found = parse()
+    seed = secrets.randbelow(2**32) if found.seed is None else found.seed
+    folder = Path(tempfile.mkdtemp(prefix="chaos-")) if found.folder is None else found.folder.absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    size = Size(stores=found.stores, producers=found.producers, consumers=found.consumers, rate=found.rate)
+    lanes = make_lanes(found, seed)
+    print(f"seed {seed}, {sum(map(len, lanes))} faults, in {folder}", flush=True)
+    run = Run(size, lanes, folder, seed, sys.stdout)
+    problems = trio.run(until_signal, run, found.minutes * 60)
+    summary = json.dumps({"seed": seed, "arguments": sys.argv[1:], **run.result}, indent=2)
+    (folder / "summary.json").write_text(summary + "\n")
+    print(summary)
+    if found.folder is None and not problems:
+        shutil.rmtree(folder)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""What happened in a run, in order: faults, what nodes said, problems. A file to read, with a line each."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TextIO
+
+SAID_MAX = 20_000
+"""Lines of one node that are written down; further ones are only counted."""
+
+TRACEBACK = ("Traceback", "Fatal Python error", "Assertion failed")
+"""No node says this, whatever is done to it."""
+
+
+class Timeline:
+    """Attributes:
+    problems: what must not be.
+    """
+
+    def __init__(self, path: Path, echo: TextIO | None = None) -> None:
+        """With `echo`, all but what nodes say is shown there, too."""
+        self.problems: list[str] = []
+        self._file = path.open("w", encoding="utf-8", buffering=1)
+        self._begun = time.monotonic()
+        self._echo = echo
+        self._said: dict[str, int] = {}
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._begun
+
+    def fault(self, text: str) -> None:
+        """A fault begins."""
+        self._write("FAULT", text)
+
+    def healed(self, text: str) -> None:
+        """A fault has ended, and perhaps what it led to."""
+        self._write("healed", text)
+
+    def note(self, text: str) -> None:
+        """Something that belongs to the run."""
+        self._write("note", text)
+
+    def problem(self, text: str) -> None:
+        """Something that must not be."""
+        self.problems.append(f"at {self.now:.1f} s: {text}")
+        self._write("PROBLEM", text)
+
+    def said(self, node: str, line: str) -> None:
+        """What a node wrote."""
+        self._said[node] = self._said.get(node, 0) + 1
+        if self._said[node] <= SAID_MAX:
+            self._write("said", f"{node}: {line}", is_shown=False)
+        if line.startswith(TRACEBACK):
+            self.problem(f"{node} said {line!r}")
+
+    def close(self) -> None:
+        """Nothing more happens."""
+        for node, count in self._said.items():
+            if count > SAID_MAX:
+                self.note(f"{node} said {count - SAID_MAX} lines more")
+        self._file.close()
+
+    def _write(self, kind: str, text: str, *, is_shown: bool = True) -> None:
+        line = f"{self.now:9.3f} {kind:7} {text}"
+        self._file.write(line + "\n")
+        if self._echo is not None and is_shown:
+            print(line, file=self._echo, flush=True)

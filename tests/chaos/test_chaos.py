@@ -1,0 +1,28 @@
+"""Every fault once, at a small cluster: real processes, a fixed seed, a small rate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from chaos_cluster import Size
+from chaos_run import Run
+from chaos_schedule import FAULTS, Pace, plan_each
+
+SEED = 7
+
+PACE = Pace(calm_s=0.0, duration_s=(0.3, 1.2))
+
+SIZE = Size(stores=3, producers=2, consumers=1, rate=1000, beacon_ms=250)
+
+
+@pytest.mark.timeout(400)
+async def test_every_fault_once_and_no_promise_broken(tmp_path: Path) -> None:
+    run = Run(SIZE, plan_each(SEED, PACE), tmp_path, SEED, None)
+    problems = await run.run(0.0)
+    assert problems == [], (tmp_path / "timeline.txt").read_text()
+    assert run.result["faults"] == dict.fromkeys(sorted(FAULTS), 1)
+    timeline = (tmp_path / "timeline.txt").read_text()
+    assert "the storage is lost, nothing more is acknowledged" in timeline
+    assert "the storage failed, and is tried again" in timeline
+    assert "the storage works again" in timeline

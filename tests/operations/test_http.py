@@ -1,0 +1,136 @@
+"""The HTTP server, as Prometheus, supervisors and vandals meet it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from dafka.errors import AddressInUseError
+from dafka.operations import http
+from dafka.operations.answers import handlers
+from dafka.operations.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, open_server
+from dafka.operations.monitor import Monitor
+
+GET = b"GET /here HTTP/1.1\r\nHost: a\r\n\r\n"
+
+
+def here(headers: Mapping[str, str]) -> Answer:
+    if "fail" in headers:
+        raise RuntimeError("as asked")
+    return Answer(200, headers.get("x", "there").encode())
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[int]:
+    async with open_server("0", {"/here": here}) as url:
+        assert url.startswith("http://127.0.0.1:")
+        yield int(url.rpartition(":")[2])
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Everything that is answered until the connection is closed."""
+    answer = b""
+    with trio.fail_after(30):
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            try:
+                await stream.send_all(request)
+                while octets := await stream.receive_some():
+                    answer += octets
+            except trio.BrokenResourceError:
+                pass
+    return answer
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (GET, 200, b"there"),
+        (b"GET /here?x=1 HTTP/1.0\r\n\r\n", 200, b"there"),
+        (b"GET /here HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n", 200, b"y"),
+        (b"HEAD /here HTTP/1.1\r\nHost: a\r\n\r\n", 200, b""),
+        (b"POST /here HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345", 405, b"only GET is answered\n"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 404, b"there is /here\n"),
+        (b"GET /here HTTP/1.1\r\nHost: a\r\nFail: 1\r\n\r\n", 500, b"cannot be answered\n"),
+        (b"GET /here HTTP/1.1\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
+        (b"\x16\x03\x01 hello\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
+        (b"GET /" + b"x" * 2 * REQUEST_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, b"expected an HTTP/1.1 request\n"),
+    ],
+)
+async def test_a_request_and_its_answer(request_: bytes, status: int, body: bytes) -> None:
+    async with serving() as port:
+        answer = await ask(port, request_)
+        assert status_of(answer) == status
+        head, _, found = answer.partition(b"\r\n\r\n")
+        assert found == body
+        assert b"Connection: close" in head
+        assert status_of(await ask(port, GET)) == 200
+
+
+async def test_nobody_takes_the_server_down() -> None:
+    async with serving() as port:
+        for length in (0, 1, 10, 1000, 100_000):
+            await ask(port, os.urandom(length) + b"\r\n\r\n")
+        assert status_of(await ask(port, GET)) == 200
+
+
+async def test_a_slow_peer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "EXCHANGE_S", 0.1)
+    async with serving() as port:
+        assert await ask(port, GET[:-2]) == b""
+
+
+async def test_connections_are_limited_and_given_back() -> None:
+    async with serving() as port:
+        waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
+        for stream in waiting:
+            await stream.send_all(GET[:5])
+        with trio.fail_after(30):
+            while await ask(port, GET):  # noqa: ASYNC110 (until all of those who wait have been seen)
+                await trio.sleep(0.01)
+        for stream in waiting:
+            await trio.aclose_forcefully(stream)
+        with trio.fail_after(30):
+            while not await ask(port, GET):  # noqa: ASYNC110 (until they are seen to be gone)
+                await trio.sleep(0.01)
+
+
+async def test_a_taken_port_is_one_sentence() -> None:
+    async with serving() as port:
+        with pytest.raises(
+            AddressInUseError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"
+        ):
+            async with open_server(f"127.0.0.1:{port}", {}):
+                pass
+
+
+async def test_an_address_may_be_given() -> None:
+    async with open_server("[::1]:0", {"/here": here}) as url:
+        assert url.startswith("http://[::1]:")
+    with pytest.raises(AddressInUseError, match=r"cannot serve metrics at 192\.0\.2\.1:0: Cannot assign"):
+        async with open_server("192.0.2.1:0", {}):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text; version=x.y", "text/plain"),
+        ("application/openmetrics-text; version=1.0.0; escaping=\x00;;=,,", ""),
+        (",;=,text/plain;version=", "text/plain"),
+    ],
+)
+def test_metrics_in_the_form_that_is_asked_for(accept: str, content_type: str) -> None:
+    answer = handlers(Monitor())["/metrics"]({"accept": accept})
+    assert answer.status == 200
+    assert answer.content_type.startswith(content_type)
+    assert b"process_resident_memory_bytes" in answer.body

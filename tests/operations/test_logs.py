@@ -1,0 +1,242 @@
+"""What nodes log, as objects and as sentences."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from dafka import Config, Partition, StoreConfig
+from dafka.operations.lines import SentenceFormatter
+from dafka.operations.logs import add_event, json_formatter
+from dafka.protocol import (
+    Event,
+    FetchUnanswered,
+    MessagesDiscarded,
+    Notice,
+    PeerJoined,
+    RecordsDropped,
+    Started,
+    StorageFailed,
+    notice_fields,
+    notice_name,
+)
+from dafka.roles.discards import TOLD_S, Discards, watch_discards
+from dafka.roles.feed import _WARNINGS as WARNINGS
+from dafka.roles.log import NodeLog
+from dafka.storage import memory
+from dafka.testing import open_cluster
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PARTITION = Partition("orders", "A" * 32)
+FORGED = Partition('o"r\nd\x1b[31mers\u2028\x00', "B" * 32)
+
+
+@attrs.frozen
+class Written:
+    """A logger whose lines, formatted one way, go to a text."""
+
+    logger: logging.Logger
+    text: io.StringIO
+
+    @property
+    def objects(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text.getvalue().splitlines()]
+
+
+@pytest.fixture
+def written() -> Iterator[Written]:
+    logger, text = logging.getLogger("dafka.store"), io.StringIO()
+    handler = logging.StreamHandler(text)
+    handler.setFormatter(json_formatter())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    yield Written(logger, text)
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+    logger.propagate = True
+
+
+def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [record.dafka for record in caplog.records if hasattr(record, "dafka")]
+
+
+@pytest.mark.parametrize(
+    ("notice", "fields"),
+    [
+        (PeerJoined("A" * 32, "tcp://a:1"), {"event": "peer_joined", "peer": "A" * 32, "endpoint": "tcp://a:1"}),
+        (
+            FetchUnanswered(PARTITION, 7, 3),
+            {
+                "event": "fetch_unanswered",
+                "topic": "orders",
+                "partition": "A" * 32,
+                "first_sequence": 7,
+                "attempts": 3,
+            },
+        ),
+        (RecordsDropped(5, 2), {"event": "records_dropped", "records": 5, "partitions": 2}),
+        (StorageFailed("the disk is full"), {"event": "storage_failed", "reason": "the disk is full"}),
+        (Started(("tcp://a:1", "tcp://a:2")), {"event": "started", "endpoints": ["tcp://a:1", "tcp://a:2"]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_line_is_an_object_with_name_and_fields(
+    written: Written, notice: Event | Notice, fields: dict[str, Any]
+) -> None:
+    NodeLog(written.logger, "F" * 32).write(notice, logging.WARNING)
+    (line,) = written.objects
+    moment = datetime.fromisoformat(line.pop("timestamp"))
+    assert moment.utcoffset() == timedelta(0)
+    common = {"level": "warning", "logger": "dafka.store", "role": "store", "node": "F" * 32, "message": str(notice)}
+    assert line == common | fields
+
+
+def test_what_a_peer_chose_cannot_end_a_line(written: Written) -> None:
+    event = FetchUnanswered(FORGED, 7, 3)
+    NodeLog(written.logger).write(event)
+    (line,) = written.objects
+    assert (line["topic"], line["message"]) == (FORGED.topic, str(event))
+    assert "\x1b" not in written.text.getvalue()
+    record = logging.LogRecord("dafka.store", logging.INFO, "", 0, "%s", (event,), None)
+    text = SentenceFormatter("%(levelname)s %(message)s").format(record)
+    assert text.isprintable()
+    assert text.startswith('INFO nobody answers for o"r\\nd\\x1b[31mers\\u2028\\x00/BBB')
+
+
+def test_lines_of_others_and_exceptions_are_objects_too(written: Written) -> None:
+    try:
+        raise ValueError("of another library")
+    except ValueError:
+        written.logger.exception("it %s", "failed")
+    (line,) = written.objects
+    assert (line["event"], line["message"], line["level"]) == ("log", "it failed", "error")
+    assert line["exception"].endswith("ValueError: of another library")
+
+
+def test_a_program_can_use_the_processor_in_its_own_chain() -> None:
+    record = logging.LogRecord("dafka.store", logging.INFO, "", 0, "%s", ("sentence",), None)
+    record.dafka = {"event": "started"}
+    assert add_event(None, "info", {"event": "sentence", "_record": record, "more": 1}) == {
+        "event": "started",
+        "message": "sentence",
+        "_record": record,
+        "more": 1,
+    }
+
+
+def test_embedded_nodes_configure_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level, logging.getLogger("dafka").handlers)
+
+    async def run() -> None:
+        async with open_cluster():
+            pass
+
+    trio.run(run)
+    assert (root.handlers, root.level, logging.getLogger("dafka").handlers) == before
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_a_stores_life(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "dafka"):
+        async with open_cluster() as cluster, cluster.producer("t") as producer:
+            await producer.send_many([b"0", b"1"])
+    told = {(line["role"], line["event"]): line for line in dafka_lines(caplog)}
+    assert told["store", "storage_opened"]["records"] == 0
+    assert len(told["tower", "started"]["endpoints"]) == 2
+    store, peer = told["store", "started"]["node"], told["store", "peer_joined"]["peer"]
+    assert peer == told["producer", "started"]["node"] != store
+    for role in ("tower", "store", "producer"):
+        assert (role, "stopped") in told
+    order = [line["event"] for line in dafka_lines(caplog) if line["role"] == "store"]
+    assert (order[0], order[-1]) == ("storage_opened", "stopped")
+
+
+def test_every_name_and_field_is_plain() -> None:
+    kinds = [*get_args(Event), *get_args(Notice)]
+    names = {notice_name(kind) for kind in kinds}
+    assert len(names) == len(kinds)
+    assert all(name.replace("_", "").isalpha() and name.islower() for name in names)
+
+
+def test_every_event_stands_on_the_page_with_its_fields() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \| (?:info|warning|error) \| ([^|]*)\|", PAGE.read_text("utf-8"), re.MULTILINE)
+    documented = {
+        name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
+    }
+    assert documented == {notice_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(Notice))}
+
+
+def test_levels_on_the_page_are_those_of_the_feed() -> None:
+    levels = dict(re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+    warnings = {notice_name(kind) for kind in WARNINGS}
+    assert {notice_name(kind): levels[notice_name(kind)] for kind in get_args(Event)} == {
+        notice_name(kind): "warning" if notice_name(kind) in warnings else "info" for kind in get_args(Event)
+    }
+
+
+def fields_of(kind: type[Any]) -> set[str]:
+    """The names of its fields, from one that is made of stand-ins."""
+    values = {attribute.name: PARTITION if attribute.type == "Partition" else "" for attribute in attrs.fields(kind)}
+    return set(notice_fields(kind(**values)))
+
+
+def test_discards_are_told_at_once_and_then_from_time_to_time() -> None:
+    discards = Discards()
+    assert discards.news({}, 0) == []
+    assert discards.news({"frames": 1}, 1) == [MessagesDiscarded("frames", 1, 1)]
+    assert discards.news({"frames": 900}, TOLD_S) == []
+    assert discards.news({"frames": 900, "uuid": 2}, TOLD_S) == [MessagesDiscarded("uuid", 2, 2)]
+    assert discards.news({"frames": 1000, "uuid": 2}, 1 + TOLD_S) == [MessagesDiscarded("frames", 999, 1000)]
+    assert discards.news({"frames": 1000, "uuid": 2}, 10 * TOLD_S) == []
+
+
+async def test_a_flood_is_two_lines_a_minute(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = {"frames": 0}
+    with caplog.at_level(logging.INFO, "dafka.test"), trio.move_on_after(TOLD_S + 10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_discards, lambda: counts, NodeLog(logging.getLogger("dafka.test")))
+            while True:
+                counts["frames"] += 1000
+                await trio.sleep(0.01)
+    told = dafka_lines(caplog)
+    assert [line["event"] for line in told] == ["messages_discarded"] * 2
+    assert told[1]["count"] + told[0]["count"] == told[1]["total"]
+
+
+async def test_a_slow_storage_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    append = memory.MemoryStorage.append
+
+    async def slow_append(self: memory.MemoryStorage, batches: Any) -> None:
+        await trio.sleep(0.05)
+        await append(self, batches)
+
+    monkeypatch.setattr(memory.MemoryStorage, "append", slow_append)
+    config = Config(store=StoreConfig(storage="memory:", slow_commit_ms=1))
+    with caplog.at_level(logging.INFO, "dafka.store"):
+        async with open_cluster(config) as cluster, cluster.producer("t") as producer:
+            for _ in range(3):
+                await producer.send(b"12345")
+                await producer.wait_stored()
+            assert cluster.store is not None
+            histogram = cluster.store.statistics().commit_seconds
+    told = [told for told in dafka_lines(caplog) if told["event"] == "commit_slow"]
+    assert [(line["records"], line["bytes"]) for line in told] == [(1, 5)]
+    assert told[0]["seconds"] >= 0.05
+    assert histogram.count >= 3
+    assert histogram.total >= 0.15
+    assert sum(histogram.counts[:4]) == 0

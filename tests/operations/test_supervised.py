@@ -1,0 +1,306 @@
+"""The commands as a supervisor has them: real processes, real signals, a socket where the service manager would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from cli_harness import FREE, Dafka, Running, wait_until
+from click.testing import CliRunner
+
+from dafka import BeaconConfig, Config, NodeConfig, Partition, open_producer
+from dafka.cli import main
+from dafka.records import RecordBatch
+from dafka.storage import open_storage
+
+NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
+LINES = [b"%d" % number for number in range(100_000)]
+
+
+class Manager:
+    """Where the service manager listens. Its socket is an abstract one: none is left behind."""
+
+    def __init__(self, name: str) -> None:
+        self.environment = {"NOTIFY_SOCKET": f"@dafka-{name}-{os.getpid()}"}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0dafka-{name}-{os.getpid()}")
+        self._socket.settimeout(0.01)
+        self._told: list[str] = []
+
+    def wait_for(self, assignment: str) -> list[str]:
+        """Everything that was told until this was."""
+
+        def look() -> bool | None:
+            with suppress(TimeoutError):
+                self._told += self._socket.recv(4096).decode().split("\n")
+            return assignment in self._told or None
+
+        wait_until(look, lambda: repr(self._told))
+        return self._told
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def objects(errors: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in errors.splitlines()]
+
+
+def wait_port(running: Running) -> int:
+    """The port of the metrics, which the last line that a daemon prints tells."""
+
+    def look() -> int | None:
+        lines = running.output.decode().splitlines(keepends=True)
+        assert running.process.poll() is None, running.errors
+        if not lines or not lines[-1].startswith("metrics at ") or not lines[-1].endswith("/metrics\n"):
+            return None
+        return int(lines[-1].rpartition(":")[2].partition("/")[0])
+
+    return wait_until(look, lambda: running.errors)
+
+
+def held(url: str) -> dict[Partition, list[bytes]]:
+    """Everything that a storage holds; whoever writes to it may go on."""
+
+    async def read() -> dict[Partition, list[bytes]]:
+        found: dict[Partition, list[bytes]] = {}
+        async with open_storage(url, read_only=True) as storage:
+            for partition, info in (await storage.partitions()).items():
+                contents = found.setdefault(partition, [])
+                while len(contents) < info.end_sequence:
+                    batch = await storage.read(partition, len(contents), 100_000)
+                    assert isinstance(batch, RecordBatch)
+                    contents += batch.contents
+        return found
+
+    return trio.run(read)
+
+
+def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) -> None:
+    manager = Manager("life")
+    running = dafka.start(
+        *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics", "0"),
+        *("--log-level", "info", "--log-format", "json"),
+        environment={**manager.environment, "WATCHDOG_USEC": "10000000"},
+    )
+    assert "WATCHDOG=1" in manager.wait_for("READY=1")
+    port = wait_port(running)
+    probed = CliRunner().invoke(main, ["health", str(port)])
+    assert (probed.exit_code, probed.output) == (0, "ready\n")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    assert 'dafka_ready{role="store"} 1.0' in text
+    assert 'dafka_known_nodes{role="tower"} 1.0' in text
+    ended = running.end(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    manager.close()
+    assert ended.status == 0
+    lines = objects(ended.errors)
+    events = [(line["logger"], line["event"]) for line in lines]
+    for logger, event in [
+        ("dafka.command", "metrics_served"),
+        ("dafka.tower", "started"),
+        ("dafka.store", "storage_opened"),
+        ("dafka.store", "started"),
+        ("dafka.store", "towers_heard"),
+        ("dafka.store", "cluster_found"),
+        ("dafka.command", "stopping"),
+        ("dafka.store", "stopped"),
+        ("dafka.tower", "stopped"),
+    ]:
+        assert events.count((logger, event)) == 1, events
+    assert events.index(("dafka.command", "stopping")) < events.index(("dafka.store", "stopped"))
+    assert CliRunner().invoke(main, ["health", str(port)]).exit_code == 1
+
+
+def test_an_error_is_the_last_object(dafka: Dafka) -> None:
+    ended = dafka.run(
+        "consume", "t", "--log-format", "json", *NOWHERE, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "200"}
+    )
+    *_, last = objects(ended.errors)
+    assert (ended.status, last["event"], last["level"], last["role"]) == (1, "failed", "error", "command")
+    assert last["message"] == last["reason"]
+    assert last["reason"].startswith("no tower answers at tcp://127.0.0.1:9")
+
+
+async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_end(
+    dafka: Dafka, tower: list[str], tmp_path: Path
+) -> None:
+    """Twice, in the middle of a stream; what it did not acknowledge it is sent again when it is back."""
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    dafka.options = tower
+    config = Config(
+        beacon=BeaconConfig(sub_addresses=(tower[1],), pub_addresses=(tower[3],)), node=NodeConfig(bind=FREE)
+    )
+    sent = 0
+
+    async with open_producer("t", config) as producer, trio.open_nursery() as nursery:
+
+        async def keep_sending() -> None:
+            nonlocal sent
+            while True:
+                await producer.send_many([b"%d" % number for number in range(sent, sent + 500)])
+                sent = producer.statistics().records
+
+        sending = trio.CancelScope()
+
+        async def send() -> None:
+            with sending:
+                await keep_sending()
+
+        nursery.start_soon(send)
+        for _ in range(2):
+            store = await trio.to_thread.run_sync(lambda: start_store(dafka, storage))
+            goal = acknowledged(producer) + 20_000
+            with trio.fail_after(60):
+                while acknowledged(producer) < goal:  # noqa: ASYNC110 (statistics are to be asked)
+                    await trio.sleep(0.005)
+            store.process.send_signal(signal.SIGTERM)
+            ended = await trio.to_thread.run_sync(store.wait)
+            assert (ended.status, ended.errors) == (0, "")
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            contents = (await trio.to_thread.run_sync(held, storage))[producer.partition]
+            assert goal <= acknowledged(producer) <= len(contents)
+        sending.cancel()
+        store = await trio.to_thread.run_sync(lambda: start_store(dafka, storage))
+        with trio.fail_after(60):
+            await producer.wait_stored()
+        total = producer.statistics().records
+    assert (await trio.to_thread.run_sync(held, storage))[producer.partition] == [b"%d" % n for n in range(total)]
+
+
+def acknowledged(producer: Any) -> int:
+    counts = producer.statistics()
+    return int(counts.records - counts.unacknowledged)
+
+
+def start_store(dafka: Dafka, storage: str) -> Running:
+    store = dafka.start_node("store", "--storage", storage)
+    store.wait_output(1)
+    return store
+
+
+def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
+    dafka: Dafka, tower: list[str], tmp_path: Path
+) -> None:
+    """From a file, whose rest is then missing, and from a pipe; the store answers only after the signal."""
+    dafka.options = tower
+    manager = Manager("producing")
+    (tmp_path / "input").write_bytes(b"\n".join(LINES))
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    store = start_store(dafka, storage)
+    store.process.send_signal(signal.SIGSTOP)
+    impatient = {"DAFKA_PRODUCER_SILENCE_MS": "100", "DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "1"}
+    grace = ("--grace", "60s")
+    from_file = dafka.start_node("produce", "file", "--file", str(tmp_path / "input"), *grace, environment=impatient)
+    from_pipe = dafka.start_node(
+        "produce", "pipe", *grace, environment={**impatient, **manager.environment}, stdin=subprocess.PIPE
+    )
+    assert from_pipe.process.stdin is not None
+    from_pipe.process.stdin.write(b"0\n1\n2\n")
+    from_pipe.process.stdin.flush()
+    for producer in (from_file, from_pipe):
+        producer.wait_errors("records wait")
+        producer.process.send_signal(signal.SIGTERM)
+    manager.wait_for("STOPPING=1")
+    manager.close()
+    assert (from_file.process.poll(), from_pipe.process.poll()) == (None, None)
+    store.process.send_signal(signal.SIGCONT)
+    file_ended, pipe_ended = from_file.wait(), from_pipe.wait()
+    published = {partition.topic: contents for partition, contents in held(storage).items()}
+    assert pipe_ended.status == 0
+    assert pipe_ended.errors.endswith("\ninterrupted: 3 published, 0 of them not acknowledged\n")
+    assert published["pipe"] == [b"0", b"1", b"2"]
+    count = len(published["file"])
+    assert 0 < count < len(LINES)
+    assert file_ended.status == 1
+    assert file_ended.errors.endswith(f"\ninterrupted: {count:,} published, 0 of them not acknowledged\n")
+    assert published["file"] == LINES[:count]
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[str], tmp_path: Path) -> None:
+    dafka.options = tower
+    (tmp_path / "input").write_bytes(b"0\n1\n2\n")
+    producer = dafka.start_node(
+        *("produce", "t", "--file", str(tmp_path / "input"), "--grace", "10m"),
+        environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
+    )
+    producer.wait_errors("3 records wait")
+    signals = 0
+    while producer.process.poll() is None and signals < 10:
+        producer.process.send_signal(signal.SIGTERM)
+        signals += 1
+        with suppress(subprocess.TimeoutExpired):
+            producer.process.wait(5)  # longer than impatience needs, and ending then
+    assert (producer.process.poll(), signals) == (1, 2)
+    assert producer.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+
+
+def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: Path) -> None:
+    environment = {"DAFKA_CONSUMER_NAME": "printer", "DAFKA_CONSUMER_POSITIONS": f"sqlite:{tmp_path / 'positions.db'}"}
+    lines = LINES[:100]
+    assert cluster.node("produce", "resumed", stdin=b"\n".join(lines)).status == 0
+    options = ("consume", "resumed", "--from-beginning")
+    first = cluster.node(*options, "--count", "30", environment=environment)
+    second = cluster.start_node(*options, environment=environment)
+    second.wait_output(70)
+    ended = second.end(signal.SIGTERM)
+    third = cluster.node(*options, "--idle-exit", "0.3", environment=environment)
+    assert [each.status for each in (first, ended, third)] == [0, 0, 0]
+    assert [each.output.splitlines() for each in (first, ended, third)] == [lines[:30], lines[30:], []]
+
+
+def test_a_process_that_cannot_end_is_ended(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, time, trio
+from dafka.cli.runner import Ending, run
+
+async def program():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await trio.to_thread.run_sync(time.sleep, 600)
+
+run(program, ending=Ending(limit_s=0.2))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "Error: not ended 0 s after the signal; ended without finishing\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--metrics", "x"], "[metrics] listen: expected a port or an address with one, such as 9464 or 10.0.0.7:9464"),
+        (["--metrics", "70000"], "[metrics] listen: expected a port or an address with one"),
+        (["--metrics", "tcp://*:9464"], "[metrics] listen: expected a port or an address with one"),
+        (["--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+        (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["--config", "{config}"], "[log] level: expected debug or info or warning or error, not 'loud'"),
+    ],
+)
+def test_bad_settings_are_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[log]\nlevel = "loud"')
+    filled = [each.format(config=tmp_path / "config.toml") for each in arguments]
+    result = CliRunner().invoke(main, ["tower", "--sub", FREE, "--pub", FREE, *filled])
+    assert result.exit_code == 2
+    assert sentence in result.stderr.splitlines()[-1]
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_taken_port_ends_the_command_before_a_node_begins(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        path = tmp_path / "store.db"
+        result = CliRunner().invoke(main, ["store", "--storage", f"sqlite:{path}", "--metrics", str(port)])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"Error: cannot serve metrics at {port}: Address already in use\n"
+    assert not path.exists()

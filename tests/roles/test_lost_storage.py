@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from role_helpers import DEADLINE_S, contents, open_store, wait_event, wait_until
+
+from dafka import Store
+from dafka.cli.keeping import keep_store
+from dafka.config import Config
+from dafka.errors import StorageBusyError, StorageLostError
+from dafka.groups import single_exception
+from dafka.protocol import StorageLost
+from dafka.storage import open_storage
+from dafka.testing import Cluster, open_cluster
+
+
+def remove(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[None]]) -> None:
+    """A store, until it ends by itself."""
+    with single_exception(), trio.fail_after(DEADLINE_S):
+        async with open_store(cluster.config, url) as store:
+            await use(store)
+            await trio.sleep_forever()
+
+
+def noting(kept: list[Store]) -> Callable[[Store], AbstractContextManager[None]]:
+    """Adds each store that runs to the list."""
+
+    @contextmanager
+    def running(store: Store) -> Iterator[None]:
+        kept.append(store)
+        yield
+
+    return running
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_store_ends_and_acknowledges_nothing_more(scheme: str, tmp_path: Path) -> None:
+    async def use(store: Store) -> None:
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        remove(tmp_path / "store")
+        await producer.send_many(contents(100, 200))
+        event = await wait_event(store.events, StorageLost)
+        assert str(event).startswith("the storage is lost, nothing more is acknowledged: ")
+
+    async with open_cluster(storage=None) as cluster:
+        with trio.CancelScope() as scope:
+            async with cluster.producer("hello") as producer:
+                with pytest.raises(StorageLostError, match="was removed or replaced"):
+                    await serve(f"{scheme}:{tmp_path}/store", cluster, use)
+                assert producer.statistics().unacknowledged == 100
+                scope.cancel()
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_idle_store_notices(scheme: str, tmp_path: Path) -> None:
+    async def use(_: Store) -> None:
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        remove(tmp_path / "store")
+
+    async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
+        with pytest.raises(StorageLostError, match="was removed or replaced"):
+            await serve(f"{scheme}:{tmp_path}/store", cluster, use)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: str, tmp_path: Path) -> None:
+    """The producer holds none of the records any more, and no operator does anything."""
+    kept: list[Store] = []
+    url = f"{scheme}:{tmp_path}/store"
+    async with open_cluster() as cluster, trio.open_nursery() as nursery:
+        config = cluster.config.override("store", storage=url)
+        first = await nursery.start(keep_store, config, noting(kept))
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 5000))
+            await producer.wait_stored()
+            await wait_until(lambda: first.statistics().records_stored == 5000)
+        remove(tmp_path / "store")
+        await wait_until(lambda: len(kept) == 2 and kept[1].statistics().records_stored == 5000)
+        assert kept[1].address != first.address
+        async with open_storage(url, read_only=True) as storage:
+            batch = await storage.read(producer.partition, 0, 5000)
+            assert batch is not None
+            assert list(batch.contents) == contents(0, 5000)
+        nursery.cancel_scope.cancel()
+
+
+async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: list[Store] = []
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
+        config = cluster.config.override("store", storage=f"sqlite:{folder}/store", retry_ms=20)
+        await nursery.start(keep_store, config, noting(kept))
+        shutil.rmtree(folder)
+        await wait_until(lambda: "there is no folder" in caplog.text)
+        await trio.sleep(0.1)
+        assert caplog.text.count("cannot be opened again, trying on") == 1
+        assert len(kept) == 1
+        folder.mkdir()
+        await wait_until(lambda: len(kept) == 2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
+    async with open_storage(f"sqlite:{tmp_path}/store"):
+        config = (
+            Config().override("store", storage=f"sqlite:{tmp_path}/store").override("node", bind="tcp://127.0.0.1:*")
+        )
+        with pytest.raises(StorageBusyError), single_exception():
+            async with trio.open_nursery() as nursery:
+                await nursery.start(keep_store, config, noting([]))

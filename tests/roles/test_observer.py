@@ -1,0 +1,344 @@
+"""The observer among real nodes, of both dialects, with keys and without; and what they notice of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from closed_helpers import Keys
+from role_helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
+
+from dafka import Config, Partition, serve_tower, wire
+from dafka.discovery import Advertisement, Report, open_discovery
+from dafka.errors import ConfigError
+from dafka.protocol import NodeState, NodeView, PartitionView, PeerJoined, Survey
+from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.records import new_address
+from dafka.roles import Observer, open_observer
+from dafka.testing import open_cluster
+from dafka.transport import Mesh, open_mesh
+from dafka.wire import codec
+
+FAST = Config().override("beacon", interval_ms=200)
+
+
+@attrs.define
+class Played:
+    """A node that is played: what peers subscribed to there, and what they sent to it."""
+
+    address: str
+    ends: dict[Partition, int]
+    dialect: wire.Dialect
+    subscriptions: list[bytes] = attrs.field(factory=list)
+    received: list[wire.Message] = attrs.field(factory=list)
+
+    def answers(self, message: wire.Message) -> list[wire.Message]:
+        """As a store answers; one of libdafka's takes a topic for a prefix, and knows nothing of DIRECT-EARLIEST."""
+        is_ours = self.dialect is wire.Dialect.RFC46
+        if isinstance(message, wire.GetHeads):
+            return [
+                wire.DirectHead(message.address, partition.address, partition.topic, end - 1)
+                for partition, end in self.ends.items()
+                if partition.topic == message.subject or (not is_ours and partition.topic.startswith(message.subject))
+            ]
+        if isinstance(message, wire.Fetch) and is_ours:
+            fetch = message
+            return [wire.DirectEarliest(fetch.address, self.address, fetch.partition, fetch.subject, HOLDS_NOTHING, 0)]
+        return []
+
+
+@asynccontextmanager
+async def play_node(
+    config: Config,
+    prefixes: list[bytes],
+    ends: dict[Partition, int] | None = None,
+    dialect: str = "rfc46",
+    address: str = "",
+) -> AsyncIterator[Played]:
+    """A node that subscribes to these, its address in the place of `*`, and answers as a store with these records."""
+    played = Played(address or new_address(), ends or {}, wire.Dialect(dialect))
+    async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
+        for prefix in prefixes:
+            mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
+
+        def discovered(report: Report) -> None:
+            if isinstance(report, PeerJoined):
+                mesh.subscriber.connect(report.endpoint)
+
+        nursery.start_soon(_hear_subscriptions, mesh, played)
+        nursery.start_soon(_answer, mesh, played)
+        await nursery.start(open_discovery(config).run, Advertisement(played.address, "", mesh.port), discovered)
+        yield played
+        nursery.cancel_scope.cancel()
+
+
+async def _hear_subscriptions(mesh: Mesh, played: Played) -> None:
+    while True:
+        played.subscriptions += [frames[0] for frames in await mesh.publisher.receive_many()]
+
+
+async def _answer(mesh: Mesh, played: Played) -> None:
+    while True:
+        items, _ = await mesh.subscriber.receive()
+        messages = [codec.decode(item)[0] for item in items if isinstance(item, list)]
+        played.received += messages
+        answers = [answer for message in messages for answer in played.answers(message)]
+        mesh.publisher.send_many([codec.encode(answer, played.dialect) for answer in answers])
+
+
+OUR_STORE = [b"G", b"F", b"W*", b"T*", b"D*", b"E*"]
+LIBDAFKA_READER = [b"G", b"F", b"W*"]
+LIBDAFKA_WRITER = [b"M", b"H", b"D*"]
+
+
+async def survey(observer: Observer) -> Survey:
+    with trio.fail_after(DEADLINE_S):
+        await observer.wait_settled()
+        return await observer.survey(DEADLINE_S)
+
+
+def node(found: Survey, address: str) -> NodeView:
+    return next(each for each in found.nodes if each.address == address)
+
+
+def partition(found: Survey, wanted: Partition) -> PartitionView:
+    return next(each for each in found.partitions if each.partition == wanted)
+
+
+def lags(found: Survey, wanted: Partition) -> dict[str, int | None]:
+    return {holder.store: holder.lag for holder in partition(found, wanted).holders}
+
+
+@pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
+async def test_it_sees_nodes_topics_and_heads(dialect: str) -> None:
+    async with (
+        open_cluster(FAST.override("node", wire=dialect)) as cluster,
+        open_store(cluster.config) as second,
+        cluster.consumer(["orders", "wanted"]) as consumer,
+        cluster.producer("orders") as producer,
+        cluster.producer("idle") as idle,
+    ):
+        assert cluster.store is not None
+        await producer.send_many(contents(0, 1000))
+        await producer.wait_stored()
+        await wait_until(lambda: second.statistics().records_stored == 1000)
+        async with open_observer(cluster.config) as observer:
+            found = await survey(observer)
+        assert list(found.faults(0)) == []
+        assert {(each.address, each.roles, each.state) for each in found.nodes} == {
+            (cluster.store.address, ("store",), NodeState.UP),
+            (second.address, ("store",), NodeState.UP),
+            (consumer.address, ("consumer",), NodeState.UP),
+            (producer.partition.address, ("producer",), NodeState.UP),
+            (idle.partition.address, ("producer",), NodeState.UP),
+        }
+        assert all(abs(each.last_seen - found.time) < DEADLINE_S for each in found.nodes)
+        assert [(each.name, each.partitions, each.is_wanted) for each in found.topics] == [
+            ("idle", 0, False),
+            ("orders", 1, True),
+            ("wanted", 0, True),
+        ]
+        (only,) = found.partitions
+        assert (only.partition, only.has_producer, only.end_sequence) == (producer.partition, True, 1000)
+        assert [(each.end_sequence, each.lag) for each in only.holders] == [(1000, 0), (1000, 0)]
+
+
+async def test_the_lag_of_each_store_is_its_own() -> None:
+    absent = Partition("orders", "ABSENT")
+    async with open_cluster(FAST) as cluster, cluster.producer("orders") as producer:
+        assert cluster.store is not None
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        async with (
+            play_node(cluster.config, OUR_STORE, {producer.partition: 60, absent: 7}) as behind,
+            play_node(cluster.config, OUR_STORE) as empty,
+            open_observer(cluster.config) as observer,
+        ):
+            found = await survey(observer)
+            stores = cluster.store.address, behind.address, empty.address
+            assert lags(found, producer.partition) == dict(zip(stores, (0, 40, 100), strict=True))
+            assert lags(found, absent) == dict(zip(stores, (7, 0, 7), strict=True))
+            assert len(list(found.faults(40))) == 1
+            assert len(list(found.faults(0))) == 4
+            behind.ends[producer.partition] = 100
+            await producer.send_many(contents(100, 110))
+            await producer.wait_stored()
+            assert cluster.store.statistics().discarded.keys() <= {"beyond the head"}
+
+            # The producer's next HEAD comes within a second.
+            expected = dict(zip(stores, (0, 10, 110), strict=True))
+            with trio.fail_after(DEADLINE_S):
+                while lags(await survey(observer), producer.partition) != expected:
+                    pass
+
+
+async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
+    config = FAST.override("node", wire="libdafka").override("producer", min_stores=0)
+    forgotten, other = Partition("forgotten", "GONE"), Partition("forgotten2", "GONE")
+    async with open_cluster(config, storage=None) as cluster, cluster.producer("live") as producer:
+        await producer.send(b"0")
+        ends = {forgotten: 100, other: 1, producer.partition: 1}
+        async with (
+            play_node(cluster.config, LIBDAFKA_READER, ends, "libdafka") as reader,
+            play_node(cluster.config, LIBDAFKA_WRITER, {}, "libdafka") as writer,
+            open_observer(cluster.config) as observer,
+        ):
+            found = await survey(observer)
+            assert (node(found, reader.address).roles, node(found, writer.address).roles) == (
+                ("store",),
+                ("store writer",),
+            )
+            heads = {each.partition: (each.end_sequence, each.has_producer, each.lag) for each in found.partitions}
+            assert heads == {forgotten: (100, False, 0), other: (1, False, 0), producer.partition: (1, True, 0)}
+            assert list(found.faults(0)) == []
+
+
+async def test_nobody_is_disturbed() -> None:
+    async with (
+        open_cluster(FAST) as cluster,
+        cluster.consumer(["orders"]) as consumer,
+        cluster.producer("orders") as producer,
+        play_node(cluster.config, [b""]) as witness,
+        play_node(cluster.config, [*OUR_STORE, b""]) as store,
+    ):
+        assert cluster.store is not None
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        for played in (witness, store):
+            await wait_until(lambda played=played: len(played.subscriptions) > 5)  # type: ignore[misc]
+        before = {played.address: list(played.subscriptions) for played in (witness, store)}
+        async with open_observer(cluster.config) as observer:
+            await survey(observer)
+            await survey(observer)
+            me = observer.address.encode()
+            common = {b"\1H", b"\1T" + me}
+            assert set(witness.subscriptions[len(before[witness.address]) :]) == common
+            assert set(store.subscriptions[len(before[store.address]) :]) == {*common, b"\1E" + me}
+        assert all(me not in each for each in before[witness.address])
+        said = [message for message in store.received if getattr(message, "address", "") == observer.address]
+        assert {type(message) for message in said} == {wire.GetHeads, wire.Fetch}
+        assert {message.partition for message in said if isinstance(message, wire.Fetch)} == {observer.address}
+        assert consumer.statistics().discarded == {}
+        assert producer.statistics().discarded == {}
+        assert cluster.store.statistics().records_stored == 100
+
+
+async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None:
+    config = FAST.override("beacon", timeout_ms=800)
+    async with open_cluster(config) as cluster, open_observer(cluster.config) as observer:
+        assert cluster.store is not None
+        async with trio.open_nursery() as nursery:
+            # A port at which nobody listens: it beacons, and neither connects nor can be connected to.
+            advertisement = Advertisement("LOST", "127.0.0.1", 9)
+            await nursery.start(open_discovery(cluster.config).run, advertisement, lambda _: None)
+            found = await survey(observer)
+            assert {each.address: each.state for each in found.nodes} == {
+                cluster.store.address: NodeState.UP,
+                "LOST": NodeState.UNCONNECTED,
+            }
+            (fault,) = found.faults(0)
+            assert "LOST at tcp://127.0.0.1:9 has not connected" in fault
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(DEADLINE_S):
+            while node(await survey(observer), "LOST").state is not NodeState.SILENT:
+                pass
+        assert next((await survey(observer)).faults(0)).startswith("node LOST at tcp://127.0.0.1:9 went silent")
+
+
+async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
+    absent = Partition("orders", "ABSENT")
+    async with open_cluster(FAST, storage=None) as cluster, open_observer(cluster.config, ["orders"]) as observer:
+        for end in (7, 9):
+            async with play_node(cluster.config, OUR_STORE, {absent: end}, address="STORE"):
+                with trio.fail_after(DEADLINE_S):
+                    while [each.end_sequence for each in (await survey(observer)).partitions] != [end]:
+                        pass
+
+
+async def test_each_tower_is_heard_by_itself() -> None:
+    async with open_cluster(FAST) as cluster, trio.open_nursery() as nursery:
+        assert cluster.store is not None
+        second = await nursery.start(serve_tower, cluster.config)
+        beacon = cluster.config.beacon
+        nowhere = "tcp://127.0.0.1:9"
+        both = cluster.config.override(
+            "beacon",
+            sub_addresses=(*beacon.sub_addresses, second.sub_endpoint),
+            pub_addresses=(*beacon.pub_addresses, second.pub_endpoint, nowhere),
+        )
+        async with open_store(both) as store, open_observer(both) as observer:
+            found = await survey(observer)
+            assert [(tower.endpoint, tower.is_heard, tower.nodes) for tower in found.towers] == [
+                (beacon.pub_addresses[0], True, 2),
+                (second.pub_endpoint, True, 1),
+                (nowhere, False, 0),
+            ]
+            assert [each.tower for each in node(found, store.address).sightings] == [
+                beacon.pub_addresses[0],
+                second.pub_endpoint,
+            ]
+            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.pub_addresses[0]]
+            assert list(found.faults(0)) == [f"no word from the tower at {nowhere}"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_in_a_closed_cluster(tmp_path: Path) -> None:
+    keys = Keys(tmp_path, "producer", "store", "operator")
+    async with (
+        open_cluster(keys.config("tower", FAST), storage=None) as cluster,
+        open_store(keys.config("store", cluster.config)) as store,
+        cluster.producer("orders", keys.config("producer", cluster.config)) as producer,
+    ):
+        await producer.send_many(contents(0, 10))
+        await producer.wait_stored()
+        async with open_observer(keys.config("operator", cluster.config)) as observer:
+            found = await survey(observer)
+            assert lags(found, producer.partition) == {store.address: 0}
+            assert [(len(each.sightings), each.state) for each in found.nodes] == [(1, NodeState.UP)] * 2
+            assert list(found.faults(0)) == []
+            keys.add("stranger")
+            async with open_observer(keys.config("stranger", cluster.config)) as stranger:
+                with trio.fail_after(DEADLINE_S):
+                    (tower,) = (await stranger.survey(0.1)).towers
+                    while not tower.refusal:
+                        (tower,) = (await stranger.survey(0.1)).towers
+                assert "its key is not authorised there" in tower.refusal
+                found = await stranger.survey(0.1)
+                assert (found.nodes, found.topics, found.partitions) == ((), (), ())
+
+
+async def test_observers_know_each_other() -> None:
+    async with (
+        open_cluster(FAST) as cluster,
+        open_observer(cluster.config) as one,
+        open_observer(cluster.config) as two,
+    ):
+        for observer, other in ((one, two), (two, one)):
+            assert node(await survey(observer), other.address).roles == ("observer",)
+
+
+async def test_it_leaves_nothing_behind() -> None:
+    async with open_cluster(FAST) as cluster:
+
+        async def cycle() -> None:
+            async with open_observer(cluster.config) as observer:
+                assert len((await survey(observer)).stores) == 1
+
+        await check_leaves_nothing(cycle)
+
+
+@pytest.mark.parametrize(
+    ("config", "topics", "expected"),
+    [
+        (Config().override("node", discovery="static:tcp://127.0.0.1:1"), [], "expected 'tower'"),
+        (Config(), [""], "topic: expected at least one character"),
+    ],
+)
+async def test_what_cannot_be_observed(config: Config, topics: list[str], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        async with open_observer(config, topics):
+            pass

@@ -1,0 +1,135 @@
+"""A storage whose files are removed or replaced while it is open says so, and never that something is durable."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dafka.errors import StorageLostError
+from dafka.records import Partition, RecordBatch
+from dafka.storage import Placed, open_storage
+
+PARTITION = Partition("orders", "A" * 32)
+
+
+def batch(first: int, count: int) -> RecordBatch:
+    return RecordBatch(PARTITION, first, [b"record %d" % sequence for sequence in range(first, first + count)])
+
+
+def remove_all(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def remove_segment(path: Path) -> None:
+    (segment,) = path.rglob("*.log")
+    segment.unlink()
+
+
+def remove_partition(path: Path) -> None:
+    (segment,) = path.rglob("*.log")
+    shutil.rmtree(segment.parent)
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def put_another_in_place(path: Path) -> None:
+    move(path)
+    path.mkdir() if path.with_name("moved").is_dir() else path.touch()
+
+
+LOSSES: dict[str, list[Callable[[Path], object]]] = {
+    "sqlite": [Path.unlink, remove_all, move, put_another_in_place],
+    "filelog": [shutil.rmtree, remove_segment, remove_partition, move, put_another_in_place],
+}
+
+
+@pytest.mark.parametrize(("scheme", "lose"), [(scheme, lose) for scheme, several in LOSSES.items() for lose in several])
+async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
+    scheme: str, lose: Callable[[Path], object], tmp_path: Path
+) -> None:
+    url, path = f"{scheme}:{tmp_path}/store", tmp_path / "store"
+    async with open_storage(url) as storage:
+        assert isinstance(storage, Placed)
+        identity = storage.identity
+        await storage.append([batch(0, 10)])
+        await storage.check_place()
+        lose(path)
+        with pytest.raises(StorageLostError, match=str(path)):
+            await storage.check_place()
+        for _ in range(2):
+            with pytest.raises(StorageLostError, match=str(path)):
+                await storage.append([batch(10, 10)])
+    async with open_storage(url) as storage:
+        end = (await storage.partitions()).get(PARTITION)
+        assert end is None or end.end_sequence == 0
+        await storage.append([batch(0, 30)])
+        assert isinstance(storage, Placed)
+        await storage.check_place()
+        is_new = lose not in (remove_segment, remove_partition)
+        assert (storage.identity != identity) == is_new
+    async with open_storage(url, read_only=True) as storage:
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 30)
+
+
+async def test_log_that_is_removed_loses_nothing(tmp_path: Path) -> None:
+    """SQLite goes on writing to it; what it held is copied into the database when that is closed."""
+    url = f"sqlite:{tmp_path}/store"
+    async with open_storage(url) as storage:
+        assert isinstance(storage, Placed)
+        await storage.append([batch(0, 10)])
+        (tmp_path / "store-wal").unlink()
+        with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
+            await storage.check_place()
+        with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
+            await storage.append([batch(10, 10)])
+        identity = storage.identity
+    async with open_storage(url) as storage:
+        assert storage.identity == identity
+        found = await storage.read(PARTITION, 0, 100)
+        assert found is not None
+        assert found.between(0, 10) == batch(0, 10)
+
+
+async def test_copy_that_is_put_in_place_keeps_nothing_of_the_log_of_the_one_before(tmp_path: Path) -> None:
+    url, path, copy = f"sqlite:{tmp_path}/store", tmp_path / "store", tmp_path / "copy"
+    async with open_storage(url) as storage:
+        await storage.append([batch(0, 10)])
+    shutil.copyfile(path, copy)
+    async with open_storage(url) as storage:
+        assert isinstance(storage, Placed)
+        identity = storage.identity
+        await storage.append([batch(10, 1000)])
+        copy.rename(path)
+        with pytest.raises(StorageLostError, match="was removed or replaced"):
+            await storage.check_place()
+    async with open_storage(url) as storage:
+        assert storage.identity == identity
+        assert (await storage.partitions())[PARTITION].end_sequence == 10
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
+        assert await storage.check() == []
+
+
+async def test_storage_in_memory_has_no_place() -> None:
+    async with open_storage("memory:") as storage:
+        assert not isinstance(storage, Placed)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
+async def test_what_trimming_removes_is_not_missed(scheme: str, tmp_path: Path) -> None:
+    options = "?segment_bytes=2000" if scheme == "filelog" else ""
+    async with open_storage(f"{scheme}:{tmp_path}/store{options}") as storage:
+        assert isinstance(storage, Placed)
+        for first in range(0, 1000, 50):
+            await storage.append([batch(first, 50)])
+            assert await storage.read(PARTITION, first, 200) is not None
+            await storage.trim(PARTITION, first)
+            await storage.check_place()
+        await storage.trim(PARTITION, 1000)
+        await storage.check_place()
+        await storage.append([batch(1000, 5)])
