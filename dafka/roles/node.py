@@ -39,8 +39,6 @@ from dafka.roles.health import Health
 from dafka.roles.membership import Membership
 from dafka.transport import Mesh, open_mesh, open_security
 
-NO_SUBSCRIPTION = "no subscription"
-
 
 class Node:
     """Attributes:
@@ -216,7 +214,6 @@ class Node:
             frames = await self._mesh.publisher.receive_many()
             found = [wire.decode_subscription(message[0]) for message in frames]
             subscriptions = [subscription for subscription in found if subscription is not None]
-            self._machine.discarded[NO_SUBSCRIPTION] += len(found) - len(subscriptions)
             self.act(self._machine.subscribed(subscriptions, trio.current_time()))
 
     async def _keep_time(self) -> None:
