@@ -114,10 +114,26 @@ class NodeConfig:
     message_bytes_max: int = _setting(256 * MIB, _at_least(1024))
     """The largest frame sent, or taken from a peer: its connection is dropped at a larger one, before it is in memory.
     The same for all nodes of a cluster."""
+    receive_messages_max: int = _setting(10_000, _at_least(1))
+    """Messages received from one peer and not yet looked at; then it is kept waiting, and its own queue fills."""
     peers_max: int = _setting(10_000, _at_least(1))
-    """Nodes connected to at once; beacons of further ones are ignored until some fall silent."""
-    partitions_max: int = _setting(1_000_000, _at_least(1))
+    """Nodes known at once. Of further ones, those take the place of others that were heard of once and not again."""
+    connecting_max: int = _setting(256, _at_least(1))
+    """Nodes connected to that have never answered; those found last are tried first, the others wait in line."""
+    connections_max: int = _setting(10_000, _at_least(16))
+    """Connections taken from others, if the limit of file descriptors allows as many; those go first that have
+    subscribed to nothing."""
+    subscriptions_max: int = _setting(50_000, _at_least(64))
+    """Subscriptions that one connection may make at a time; it is ended where it makes more."""
+    subscription_bytes_max: int = _setting(512 * 1024, _at_least(4096))
+    """The octets of all that one connection subscribes to, of all connections eight times as many; beyond this it is
+    ended, or the one that has most."""
+    partitions_max: int = _setting(100_000, _at_least(1))
     """Partitions followed at once; records of further ones are discarded and counted."""
+    partitions_unproven_max: int = _setting(50_000, _at_least(1))
+    """Partitions followed that are known by name alone, without a record of theirs that followed the one before."""
+    partitions_per_node_max: int = _setting(1000, _at_least(1))
+    """Partitions that one node may begin to publish; its RECORDs and HEADs of further ones are discarded."""
     tower_timeout_ms: int = _setting(10_000, _at_least(1))
     """Silence of every tower for this long is an event, and ends a command that has never heard one."""
     grace_ms: int = _setting(10_000, _at_least(0))
@@ -154,6 +170,8 @@ class TowerConfig:
 
     sub_address: str = _setting("tcp://127.0.0.1:5556", _endpoint)
     """Where nodes send their beacons; `tcp://*:5556` for those of other machines, too."""
+    nodes_max: int = _setting(10_000, _at_least(1))
+    """Nodes introduced at once; beacons of further ones are discarded until some fall silent."""
     pub_address: str = _setting("tcp://127.0.0.1:5557", _endpoint)
     """Where nodes hear of each other; `tcp://*:5557` for those of other machines, too."""
 
@@ -261,6 +279,8 @@ class FetchConfig:
     """The longest wait before a FETCH is sent again."""
     ahead_bytes_max: int = _setting(64 * MIB, _at_least(0))
     """Records that arrived ahead of a gap and are kept until it is filled; beyond this they are fetched again."""
+    reply_records_max: int = _setting(1_000_000, _at_least(1))
+    """Records sent in answer to one FETCH; whoever wants more asks again."""
     replies_max: int = _setting(10_000, _at_least(1))
     """FETCHes being answered or in line at one node; further ones are discarded, and asked again by their sender."""
 

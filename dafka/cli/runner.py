@@ -23,6 +23,7 @@ from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
 from dafka.protocol import HandshakeRefused, Stopping, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
+from dafka.transport import raise_descriptors_max
 
 IMPATIENCE_S = 1.0
 """A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""
@@ -68,6 +69,7 @@ def run(
 
     Where SIGINT, SIGTERM or SIGHUP had it cancelled, `interrupted` is called afterwards and gives the status.
     """
+    raise_descriptors_max()
     try:
         status = trio.run(_until_signal, program, interrupted, ending)
         if sys.stdout is not None:

@@ -5,6 +5,7 @@ When to send them and what they mean is the business of `dafka.protocol.Beacons`
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import trio
@@ -17,6 +18,9 @@ from dafka.protocol import Beacons, Report, SendBeacon
 from dafka.transport import Caller, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
+TOWER_BYTES_MAX = 4 * 2**20
+"""The largest frame taken from a tower; a beacon is far smaller."""
+
 
 class TowerDiscovery:
     """The beacon client of one node."""
@@ -27,7 +31,13 @@ class TowerDiscovery:
         self._config = config
         self._security = open_security(config)
         self._sub_keys = self._tower_keys(beacon.sub_addresses)
+        self._client: _BeaconClient | None = None
         self._pub_keys = self._tower_keys(beacon.pub_addresses)
+
+    @property
+    def discarded(self) -> Counter[str]:
+        """Beacons thrown away, by reason."""
+        return Counter() if self._client is None else self._client.discarded
 
     def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
         """The key to expect at each endpoint; empty in a plain cluster."""
@@ -46,6 +56,7 @@ class TowerDiscovery:
         async with open_context(0) as context:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
+            subscriber.set_options(maxmsgsize=TOWER_BYTES_MAX)
             callers = [Caller(socket, self._security, lambda _: None, report) for socket in (publisher, subscriber)]
             try:
                 for endpoint, key in self._sub_keys.items():
@@ -54,7 +65,7 @@ class TowerDiscovery:
                 subscriber.subscribe(BEACON)
                 for endpoint, key in self._pub_keys.items():
                     callers[1].connect(endpoint, key)
-                client = _BeaconClient(advertisement, self._config, publisher, report)
+                client = self._client = _BeaconClient(advertisement, self._config, publisher, report)
                 client.start()
                 async with trio.open_nursery() as nursery:
                     for caller in callers:
@@ -76,6 +87,7 @@ class _BeaconClient:
     ) -> None:
         self._frames = NodeBeacon(advertisement.address, advertisement.host, advertisement.port).encode()
         self._beacons = Beacons(advertisement.address, config)
+        self.discarded = self._beacons.discarded
         self._publisher = publisher
         self._report = report
         self._timer = trio.CancelScope()

@@ -10,6 +10,7 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
+from dafka.protocol.admission import HOSTILE
 from dafka.protocol.answers import Answers, Chunk
 from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.buffer import RunBuffer
@@ -40,6 +41,7 @@ from dafka.protocol.events import (
     TowersSilent,
 )
 from dafka.protocol.inquiry import Lacking
+from dafka.protocol.introductions import Introductions
 from dafka.protocol.links import Links
 from dafka.protocol.machine import Machine
 from dafka.protocol.notices import (
@@ -65,6 +67,7 @@ from dafka.protocol.peers import Change, Peers
 from dafka.protocol.producer import ProducerMachine
 from dafka.protocol.reader import ReaderMachine
 from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.senders import Senders
 from dafka.protocol.spooling import SpoolTrim
 from dafka.protocol.store import StoreMachine
 from dafka.protocol.survey import (
@@ -89,6 +92,7 @@ from dafka.protocol.trust import (
 )
 
 __all__ = [
+    "HOSTILE",
     "Action",
     "Answers",
     "Append",
@@ -116,6 +120,7 @@ __all__ = [
     "HandshakeRefused",
     "HolderView",
     "Interrupted",
+    "Introductions",
     "Lacking",
     "Links",
     "Machine",
@@ -144,6 +149,7 @@ __all__ = [
     "Report",
     "RunBuffer",
     "SendBeacon",
+    "Senders",
     "Settled",
     "Sighting",
     "Skip",

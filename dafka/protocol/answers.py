@@ -27,6 +27,10 @@ class Answerer(Protocol):
         """The sequences of this answer that are held, and may be sent."""
 
 
+STRANGERS_CHUNK_RECORDS_MAX = 1000
+"""Records sent at a time to who may not listen at all."""
+
+
 @attrs.frozen
 class Chunk:
     """What is to be read for one answer: `count` records, at least one, from `first_sequence` on, or fewer."""
@@ -55,7 +59,10 @@ class Answers:
     def next(self) -> Chunk | None:
         """What to read now, followed up with `read`; None where there is nothing to answer (any more)."""
         while (reply := self._machine.replies.next()) is not None:
-            held = self._machine.readable(reply)[: self._chunk_records_max]
+            count_max = self._chunk_records_max
+            if not reply.is_listening:
+                count_max = min(count_max, STRANGERS_CHUNK_RECORDS_MAX)
+            held = self._machine.readable(reply)[:count_max]
             if held:
                 return Chunk(reply, held.start, len(held))
             self._machine.replies.advance(reply, None)

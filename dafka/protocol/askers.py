@@ -7,7 +7,7 @@ libdafka's for one, it is never sent.
 from __future__ import annotations
 
 from dafka import wire
-from dafka.protocol.actions import Action, Publish
+from dafka.protocol.audience import Audience
 from dafka.wire import Command
 
 
@@ -15,21 +15,14 @@ class Askers:
     """Remembers at most `askers_max` subscribers; a further one waits for its records as if nobody answered."""
 
     def __init__(self, askers_max: int) -> None:
-        self._askers_max = askers_max
-        self._addresses: set[str] = set()
+        self._audience = Audience(Command.DIRECT_EARLIEST, askers_max)
 
     def subscribed(self, subscription: wire.Subscription) -> None:
         """A peer subscribed, to this or to something else, or unsubscribed."""
-        if subscription.command is not Command.DIRECT_EARLIEST or not subscription.topic:
-            return
-        if not subscription.active:
-            self._addresses.discard(subscription.topic)
-        elif len(self._addresses) < self._askers_max:
-            self._addresses.add(subscription.topic)
+        self._audience.subscribed(subscription)
 
-    def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> list[Action]:
+    def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> wire.DirectEarliest | None:
         """Tells who fetched that this node holds the partition from `sequence` on, and what it knows to be gone."""
-        if fetch.address not in self._addresses:
-            return []
-        message = wire.DirectEarliest(fetch.address, own_address, fetch.partition, fetch.subject, sequence, gone)
-        return [Publish(message)]
+        if fetch.address not in self._audience:
+            return None
+        return wire.DirectEarliest(fetch.address, own_address, fetch.partition, fetch.subject, sequence, gone)

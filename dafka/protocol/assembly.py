@@ -7,6 +7,8 @@ live records are then let go, to be fetched when there is room.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from dafka import wire
 from dafka.config import FetchConfig
 from dafka.protocol.cursor import Cursor
@@ -15,6 +17,12 @@ from dafka.protocol.fetching import Fetching
 from dafka.protocol.holders import Holders
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
+
+UNPROVEN_MAX = 50_000
+"""Partitions of which nothing but the name is known."""
+
+IDLE_S = 30.0
+"""How long one of them is waited for at least."""
 
 UNANSWERED_ATTEMPTS = 3
 """FETCHes in a row without an answer after which the program is told."""
@@ -27,7 +35,7 @@ class Assembly:
     fetches_sent: FETCHes so far.
     """
 
-    def __init__(self, address: str, config: FetchConfig) -> None:
+    def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
         self.cursors: dict[Partition, Cursor] = {}
         self.holders = Holders()
         self.fetches_sent = 0
@@ -36,10 +44,31 @@ class Assembly:
         self._ahead_bytes = 0
         self._fetching = Fetching(config)
         self._changed: dict[Partition, None] = {}
+        self._unproven: OrderedDict[Partition, float] = OrderedDict()
+        self._unproven_max = unproven_max
 
-    def follow(self, partition: Partition, next_sequence: int) -> None:
-        """Begins a partition: what comes before `next_sequence` is not wanted."""
+    def follow(self, partition: Partition, next_sequence: int, since: float | None = None) -> None:
+        """Begins a partition: what comes before `next_sequence` is not wanted.
+
+        `since`, a time, where nothing but its name is known; see `has_room`.
+        """
         self.cursors[partition] = Cursor(next_sequence)
+        if since is not None:
+            self._unproven[partition] = since
+
+    def has_room(self) -> bool:
+        """May one more partition be followed of which nothing but the name is known?"""
+        return len(self._unproven) < self._unproven_max
+
+    def idle(self, now: float) -> list[Partition]:
+        """Where they are many: those of them of which no record has come for long. They may be forgotten."""
+        found: list[Partition] = []
+        surplus = len(self._unproven) - self._unproven_max // 2
+        for partition, since in self._unproven.items():
+            if len(found) >= surplus or now - since < IDLE_S:
+                break
+            found.append(partition)
+        return found
 
     def take(self, batch: RecordBatch) -> list[RecordBatch]:
         """The records that are now in order. The partition must be followed."""
@@ -49,6 +78,8 @@ class Assembly:
         self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
         if cursor.missing() is not None:
             self._fetching.measure(batch.partition, batch.content_bytes, len(batch))
+        if ready:
+            self._unproven.pop(batch.partition, None)
         self._changed[batch.partition] = None
         return ready
 
@@ -79,10 +110,13 @@ class Assembly:
         self.holders.answered(message, cursor.next_sequence)
         return ""
 
-    def gone(self) -> list[tuple[Partition, int, int]]:
-        """Partitions that stand before records to be had nowhere: with these records' first and end sequence."""
+    def gone(self, *, only_news: bool = False) -> list[tuple[Partition, int, int]]:
+        """Partitions that stand before records to be had nowhere: with these records' first and end sequence.
+
+        `only_news`: of those alone about which somebody has answered since.
+        """
         found = []
-        for partition in self.holders.in_doubt():
+        for partition in self.holders.news() if only_news else self.holders.in_doubt():
             first = self.cursors[partition].next_sequence
             end = self.holders.earliest(partition, first, self._fetching.attempts(partition))
             if end is not None:
@@ -107,12 +141,13 @@ class Assembly:
         self.holders.forget(partition)
         self._fetching.unfollow(partition)
         self._changed.pop(partition, None)
+        self._unproven.pop(partition, None)
 
-    def renew(self, subscription: wire.Subscription) -> None:
+    def renew(self, subscription: wire.Subscription, now: float) -> None:
         """Somebody who answers FETCHes has only now connected: ask again what is unanswered."""
         for partition in self._fetching.active():
             if subscription.covers(Command.FETCH, partition.address):
-                self._fetching.renew(partition, self.cursors[partition])
+                self._fetching.renew(partition, self.cursors[partition], now)
                 self._changed[partition] = None
 
     def fetches(self, now: float) -> list[wire.Fetch]:

@@ -7,6 +7,7 @@ and until then it sends ten times as often, so that a beacon lost while connecti
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -24,6 +25,12 @@ SETTLE_PERIODS_MAX = 10
 
 UNHEARD_FACTOR = 10
 """So many times as often a node sends its beacon while it has not come back."""
+
+NEWS_PER_S = 20
+"""So many beacons a second are sent to newcomers, however many of them there are."""
+
+NEWS_BURST = 20
+"""So many at once."""
 
 
 @attrs.frozen
@@ -44,6 +51,7 @@ class Beacons:
 
     def __init__(self, own_address: str, config: Config) -> None:
         beacon = config.beacon
+        self.discarded: Counter[str] = Counter()
         self.peers = Peers(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
         self._own_address = own_address
         self._has_keys = bool(config.security.key_file)
@@ -59,6 +67,8 @@ class Beacons:
         self._watch_due = float("inf")
         self._settle_due = float("inf")
         self._settle_periods = 0
+        self._credit = float(NEWS_BURST)
+        self._credited_at = 0.0
 
     def start(self, now: float) -> list[Report | SendBeacon]:
         """The node begins."""
@@ -78,7 +88,13 @@ class Beacons:
         for frames in messages:
             is_wanted = self._hear(frames, now, actions) or is_wanted
         if is_wanted:
-            actions.append(SendBeacon())
+            self._credit = min(self._credit + NEWS_PER_S * (now - self._credited_at), NEWS_BURST)
+            self._credited_at = now
+            if self._credit >= 1:
+                self._credit -= 1
+                actions.append(SendBeacon())
+            else:
+                self._beacon_due = min(self._beacon_due, now + 1 / NEWS_PER_S)
         return actions
 
     def tick(self, now: float) -> list[Report | SendBeacon]:
@@ -116,7 +132,8 @@ class Beacons:
             return True
         try:
             beacon = TowerBeacon.decode(frames, has_key=self._has_keys)
-        except WireError:
+        except WireError as error:
+            self.discarded[error.field] += 1
             return False
         if beacon.address == self._own_address:
             if not self._is_echoed:
@@ -125,7 +142,10 @@ class Beacons:
                 self._news_at = now
                 self._settle_due = now + self._settle
             return False
+        ignored = self.peers.ignored
         changes = self.peers.heard(beacon, now)
+        if self.peers.ignored > ignored:
+            self.discarded["too many nodes"] += 1
         if changes:
             self._news_at = now
             reports += changes

@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
+from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, Admission
 from dafka.protocol.assembly import Assembly
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
+from dafka.protocol.holders import SEQUENCE_MAX
 from dafka.protocol.repeats import Repeats
 from dafka.records import Partition
 from dafka.wire import Command
@@ -24,6 +26,9 @@ GET_HEADS_INTERVAL = 1.0
 
 PEERS_REMEMBERED_MAX = 10_000
 """Producers remembered as having joined after this consumer, also when they are gone and only stores have them."""
+
+PREFIXES_MAX = 4
+"""Different prefixes of topics, as which somebody answers GET-HEADS, that are looked at in one go."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
 _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST)
@@ -43,7 +48,7 @@ class ConsumerMachine:
     def __init__(self, address: str, config: Config, positions: Mapping[Partition, int] | None = None) -> None:
         self.address = address
         self.topics: dict[str, float] = {}
-        self.assembly = Assembly(address, config.fetch)
+        self.assembly = Assembly(address, config.fetch, config.node.partitions_unproven_max)
         self.buffered_bytes = 0
         self.records_gone = 0
         self.discarded: Counter[str] = Counter()
@@ -56,6 +61,7 @@ class ConsumerMachine:
         self._silence_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
         self._repeats = Repeats[str]()
+        self._admission = Admission(config.node)
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this consumer."""
@@ -77,9 +83,7 @@ class ConsumerMachine:
         self._heads_wanted.pop(topic, None)
         self._repeats.stop(topic)
         for partition in [partition for partition in self.assembly.cursors if partition.topic == topic]:
-            self.assembly.forget(partition)
-            self._heard.pop(partition, None)
-            self._silent.discard(partition)
+            self._forget(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
 
     def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
@@ -92,37 +96,43 @@ class ConsumerMachine:
                 actions += self._receive_head(message, now)
             elif isinstance(message, wire.StoreHello):
                 if message.consumer == self.address and self.topics:
-                    actions.append(self._hello(message.address))
+                    actions += self._hello(message.address, now)
             elif isinstance(message, wire.DirectEarliest):
                 reason = self.assembly.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
-                actions += self._give_up()
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._fetches(now)
+        return actions + self._give_up(only_news=True) + self._due_get_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
         actions: list[Action] = []
+        heads: set[str] = set()
         for subscription in subscriptions:
             self.assembly.holders.subscribed(subscription, self.address)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
-                actions.append(self._hello(subscription.topic))
+                actions += self._hello(subscription.topic, now)
             elif subscription.command is Command.GET_HEADS:
-                wanted = (topic for topic in self.topics if subscription.covers(Command.GET_HEADS, topic))
-                self._heads_wanted.update(dict.fromkeys(wanted))
+                if subscription.topic in self.topics:
+                    self._heads_wanted[subscription.topic] = None
+                elif len(heads) < PREFIXES_MAX and subscription.topic not in heads:
+                    heads.add(subscription.topic)
+                    wanted = (topic for topic in self.topics if subscription.covers(Command.GET_HEADS, topic))
+                    self._heads_wanted.update(dict.fromkeys(wanted))
             elif subscription.command is Command.FETCH:
-                self.assembly.renew(subscription)
+                self.assembly.renew(subscription, now)
         return actions + self._due_get_heads(now) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
         holders = self.assembly.holders
         holders.joined(address)
+        self._admission.joined(address)
         if not holders.is_settled:
-            self._older_peers.add(address)
+            if len(self._older_peers) < PEERS_REMEMBERED_MAX:
+                self._older_peers.add(address)
         elif address not in self._older_peers:
             self._newer_peers[address] = None
             if len(self._newer_peers) > PEERS_REMEMBERED_MAX:
@@ -132,10 +142,13 @@ class ConsumerMachine:
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
         self.assembly.holders.left(address)
-        for partition in [partition for partition in self._heard if partition.address == address]:
-            del self._heard[partition]
-            self._silent.discard(partition)
-            self._heads_wanted[partition.topic] = None
+        self._admission.left(address)
+        for topic in self.topics:
+            partition = Partition(topic, address)
+            if partition in self._heard:
+                del self._heard[partition]
+                self._silent.discard(partition)
+                self._heads_wanted[topic] = None
         return self._due_get_heads(now)
 
     def settled(self, now: float) -> list[Action]:
@@ -178,7 +191,10 @@ class ConsumerMachine:
         if run.requestor is not None and partition not in self.assembly.cursors:
             self.discarded["not asked for"] += len(batch)
             return []
-        if not self._follow(partition, batch.first_sequence):
+        if batch.end_sequence > SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += len(batch)
+            return []
+        if not self._follow(partition, batch.first_sequence, now, is_live=run.requestor is None):
             return []
         actions = []
         if run.requestor is None:
@@ -199,33 +215,57 @@ class ConsumerMachine:
         if isinstance(head, wire.DirectHead) and head.requestor != self.address:
             self.discarded["another requestor"] += 1
             return []
-        if not self._follow(partition, head.sequence + 1):
+        if head.sequence >= SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += 1
+            return []
+        if not self._follow(partition, head.sequence + 1, now, is_live=not is_direct):
             return []
         self.assembly.learn(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
 
-    def _give_up(self) -> list[Action]:
+    def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone():
+        for partition, first_sequence, end_sequence in self.assembly.gone(only_news=only_news):
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.assembly.skip(partition, end_sequence)]
         return actions
 
-    def _follow(self, partition: Partition, latest: int) -> bool:
+    def _forget(self, partition: Partition) -> None:
+        self.assembly.forget(partition)
+        self._admission.forget(partition)
+        self._heard.pop(partition, None)
+        self._silent.discard(partition)
+
+    def _follow(self, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
         """Makes sure that a partition has a cursor; False where it is not this consumer's to follow."""
         if partition.topic not in self.topics:
             self.discarded["another topic"] += 1
             return False
         cursors = self.assembly.cursors
         if partition not in cursors:
-            if len(cursors) >= self._config.node.partitions_max:
-                self.discarded["too many partitions"] += 1
+            is_given = partition in self._positions
+            if not is_given and not self._has_room(partition, now, is_live=is_live):
                 return False
             begins_at_zero = self._config.consumer.offset_reset == "earliest" or partition.address in self._newer_peers
-            self.assembly.follow(partition, self._positions.pop(partition, 0 if begins_at_zero else latest))
+            begin = self._positions.pop(partition, 0 if begins_at_zero else latest)
+            self.assembly.follow(partition, begin, None if is_given else now)
         return True
+
+    def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
+        """May this partition be followed? Where there is no room for more names, heads are asked for again later."""
+        if not self.assembly.has_room():
+            for idle in self.assembly.idle(now):
+                self._forget(idle)
+        reason = self._admission.begin(partition, len(self.assembly.cursors), is_live=is_live)
+        if not reason and not self.assembly.has_room():
+            self._admission.forget(partition)
+            reason = MANY_UNPROVEN
+            self._heads_wanted[partition.topic] = None
+        if reason:
+            self.discarded[reason] += 1
+        return not reason
 
     def _note_heard(self, partition: Partition, now: float) -> list[Action]:
         self._heard[partition] = now
@@ -244,8 +284,11 @@ class ConsumerMachine:
         due = [topic for topic in self._heads_wanted if self.topics[topic] <= now]
         return [self._get_heads(topic, now) for topic in due]
 
-    def _hello(self, store: str) -> Action:
-        return Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))
+    def _hello(self, store: str, now: float) -> list[Action]:
+        if not self._admission.may_ask(store, now):
+            self.discarded[TOO_OFTEN] += 1
+            return []
+        return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]
 
     def _fetches(self, now: float) -> list[Action]:
         if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:

@@ -21,13 +21,19 @@ class Cursor:
     ahead_bytes: the memory that records ahead of a gap take.
     """
 
-    __slots__ = ("_ahead", "ahead_bytes", "known_end", "next_sequence")
+    __slots__ = ("_ahead", "_begin", "ahead_bytes", "known_end", "next_sequence")
 
     def __init__(self, next_sequence: int) -> None:
+        self._begin = next_sequence
         self.next_sequence = next_sequence
         self.known_end = next_sequence
         self.ahead_bytes = 0
         self._ahead: list[RecordBatch] = []
+
+    @property
+    def is_proven(self) -> bool:
+        """Have any records of it come, one after the other?"""
+        return self.next_sequence > self._begin
 
     def learn(self, end_sequence: int) -> None:
         """Records up to, not including, this sequence are known to exist."""

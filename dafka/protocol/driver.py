@@ -13,7 +13,7 @@ from dafka import wire
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, Skip, Subscribe
 from dafka.protocol.beacons import Report, Settled
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
-from dafka.protocol.links import Links
+from dafka.protocol.links import CONNECTING_MAX, Links
 from dafka.protocol.machine import Machine
 from dafka.records import RecordBatch
 
@@ -55,9 +55,9 @@ class Driver:
     links: whom the node is connected to.
     """
 
-    def __init__(self, machine: Machine, surroundings: Surroundings) -> None:
+    def __init__(self, machine: Machine, surroundings: Surroundings, connecting_max: int = CONNECTING_MAX) -> None:
         self.machine = machine
-        self.links = Links()
+        self.links = Links(connecting_max)
         self._surroundings = surroundings
 
     def act(self, actions: Iterable[Action]) -> None:
@@ -88,9 +88,8 @@ class Driver:
             self._settle(now)
             return
         if isinstance(report, PeerJoined):
-            if self.links.join(report.endpoint) and not self._surroundings.connect(report.endpoint):
+            if self.links.join(report.endpoint) and not self._connect(report.endpoint, now):
                 self.links.leave(report.endpoint)
-                self.machine.discarded["endpoint"] += 1
                 return
             self.act(self.machine.peer_joined(report.address, now))
         elif isinstance(report, PeerLeft):
@@ -108,11 +107,25 @@ class Driver:
     def tick(self, now: float) -> None:
         """The time that `deadline` named has come."""
         self._settle(now)
+        while (endpoint := self.links.turn(now)) is not None:
+            self._connect(endpoint, now)
         self.act(self.machine.tick(now))
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
         return min(self.machine.deadline(), self.links.deadline())
+
+    def _connect(self, endpoint: str, now: float) -> bool:
+        """Connects, if it is this one's turn; False where that is no endpoint."""
+        ended = self.links.begin(endpoint, now)
+        if ended is None:
+            return True
+        for other in ended:
+            self._surroundings.disconnect(other)
+        if self._surroundings.connect(endpoint):
+            return True
+        self.machine.discarded["endpoint"] += 1
+        return False
 
     def _settle(self, now: float) -> None:
         if self.links.settle(now):

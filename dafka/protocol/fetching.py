@@ -20,6 +20,9 @@ from dafka.config import FetchConfig
 from dafka.protocol.cursor import Cursor
 from dafka.records import Partition
 
+RENEWALS_MAX = 256
+"""FETCHes a second that are sent again because somebody has only now connected."""
+
 
 class _Page:
     """What has been asked for of one partition, and for how long nothing came of it."""
@@ -48,6 +51,8 @@ class Fetching:
         self._ticket = itertools.count()
         self._record_bytes: dict[Partition, int] = {}
         self._answered_at = float("-inf")
+        self._renewals = 0
+        self._renewed_at = float("-inf")
 
     def deadline(self) -> float:
         """When `expire` next has something to do."""
@@ -107,13 +112,18 @@ class Fetching:
         page.asked_first, page.asked_end = first, first + count
         return first, count
 
-    def renew(self, partition: Partition, cursor: Cursor) -> None:
+    def renew(self, partition: Partition, cursor: Cursor, now: float) -> None:
         """What was asked for may not have been heard: ask again at the next plan.
 
         A page that is arriving is left alone.
         """
         page = self._active.get(partition)
-        if page is not None and cursor.next_sequence <= page.asked_first:
+        if page is None or cursor.next_sequence > page.asked_first:
+            return
+        if now - self._renewed_at >= 1.0:
+            self._renewals, self._renewed_at = 0, now
+        if self._renewals < RENEWALS_MAX:
+            self._renewals += page.asked_end > page.progress
             page.asked_end = page.progress
 
     def answered(self, now: float) -> None:
@@ -147,8 +157,11 @@ class Fetching:
         return list(self._active)
 
     def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
+        """A partition whose records have come before goes first, and finds room: names alone may be invented."""
         is_first_in_line = not self._waiting or next(iter(self._waiting)) == partition
-        if len(self._active) >= self._config.partitions_max or not is_first_in_line:
+        is_full = len(self._active) >= self._config.partitions_max
+        has_reserve = cursor.is_proven and self._waiting and len(self._active) < 2 * self._config.partitions_max
+        if not has_reserve and (is_full or not is_first_in_line):
             self._waiting.setdefault(partition, 0)
             return None
         attempts = self._waiting.pop(partition, 0)

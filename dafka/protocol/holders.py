@@ -25,7 +25,10 @@ STORES_MAX = 1024
 """Stores that are waited for; of further ones it is only known what they say."""
 
 ANSWERS_MAX = 10_000
-"""Partitions about which answers are kept; what is said of further ones is forgotten, and said again."""
+"""Answers that are kept, about all partitions; what is said beyond is forgotten, and said again."""
+
+NODES_MAX = 100_000
+"""Nodes that are remembered as being there."""
 
 
 class Holders:
@@ -40,10 +43,13 @@ class Holders:
         self.is_settled = False
         self._nodes: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
+        self._answers_count = 0
+        self._news: set[Partition] = set()
 
     def joined(self, address: str) -> None:
         """Discovery found a node: if a partition is its own, it may hold records of it."""
-        self._nodes.add(address)
+        if len(self._nodes) < NODES_MAX:
+            self._nodes.add(address)
 
     def left(self, address: str) -> None:
         """Discovery lost a node."""
@@ -59,35 +65,49 @@ class Holders:
                 self.stores.add(subscription.topic)
 
     def answered(self, message: wire.DirectEarliest, next_sequence: int) -> None:
-        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent."""
+        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
+
+        What is said by somebody who is neither a store nor the producer counts for nothing.
+        """
         partition = Partition(message.subject, message.partition)
-        asked, answers = self._answers.get(partition, (next_sequence, {}))
-        if asked != next_sequence:
-            answers = {}
-        if partition not in self._answers and len(self._answers) >= ANSWERS_MAX:
+        if message.address not in self.stores and message.address != partition.address:
             return
+        if partition in self._answers and self._answers[partition][0] != next_sequence:
+            self.forget(partition)
+        _, answers = self._answers.get(partition, (next_sequence, {}))
         is_possible = next_sequence < message.sequence <= SEQUENCE_MAX or message.sequence == HOLDS_NOTHING
-        if is_possible and (message.address in answers or len(answers) <= STORES_MAX):
+        is_room = len(answers) <= STORES_MAX and self._answers_count < ANSWERS_MAX
+        if is_possible and (message.address in answers or is_room):
+            self._answers_count += message.address not in answers
             answers[message.address] = message
             self._answers[partition] = next_sequence, answers
+            self._news.add(partition)
 
     def forget(self, partition: Partition) -> None:
         """Nothing is missing of it (any more)."""
-        self._answers.pop(partition, None)
+        _, answers = self._answers.pop(partition, (0, {}))
+        self._answers_count -= len(answers)
+        self._news.discard(partition)
 
     def in_doubt(self) -> list[Partition]:
         """The partitions about which somebody has answered, once it is known who is there."""
         return list(self._answers) if self.is_settled else []
 
+    def news(self) -> list[Partition]:
+        """Those of them about which somebody has answered since this was asked last."""
+        news, self._news = self._news, set()
+        return [partition for partition in news if partition in self._answers] if self.is_settled else []
+
     def earliest(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
         """Where to go on, if the record at `next_sequence` is gone; None where somebody may have it."""
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:
-            del self._answers[partition]
+            self.forget(partition)
             return None
         if not any(answer.gone > next_sequence for answer in answers.values()):
             return None
         asked_for = self.stores | ({partition.address} & self._nodes)
         if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:
             return None
-        return min(answer.sequence for answer in answers.values() if answer.sequence != HOLDS_NOTHING)
+        held = [answer.sequence for answer in answers.values() if answer.sequence != HOLDS_NOTHING]
+        return min(held, default=None)

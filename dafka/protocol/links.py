@@ -5,8 +5,17 @@ Settled is who has found the others, and is connected to them: what they send fr
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
+
+CONNECTING_MAX = 256
+"""Nodes connected to at the same time that have never answered. Their endpoints may point anywhere."""
+
+TRY_S = 1.0
+"""How long a node is given to answer before another one takes its place, where there are too many such."""
+
+TURN_S = 5.0
+"""How long it keeps its place where nobody new comes; then those in line have their turn."""
 
 CONNECT_S = 1.0
 """How long settling waits for connections to the nodes that were found; one that is gone must not hold it up."""
@@ -17,8 +26,11 @@ class Links:
     is_settled: whether the nodes that were there before have been found, and are connected to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
         self.is_settled = False
+        self._connecting_max = connecting_max
+        self._unproven: OrderedDict[str, float] = OrderedDict()
+        self._line: OrderedDict[str, None] = OrderedDict()
         self._endpoints: Counter[str] = Counter()
         self._connected: set[str] = set()
         self._is_found = False
@@ -33,8 +45,31 @@ class Links:
         self._endpoints[endpoint] += 1
         return self._endpoints[endpoint] == 1
 
+    def begin(self, endpoint: str, now: float) -> list[str] | None:
+        """May a connection to this one be begun, who is news? Gives whose is to be ended for it; None: not now."""
+        ended: list[str] = []
+        if len(self._unproven) >= self._connecting_max:
+            oldest, since = next(iter(self._unproven.items()))
+            if now - since < TRY_S:
+                self._line[endpoint] = None
+                return None
+            del self._unproven[oldest]
+            self._line[oldest] = None
+            ended.append(oldest)
+        self._unproven[endpoint] = now
+        return ended
+
+    def turn(self, now: float) -> str | None:
+        """Who of those in line is to have a turn now; then `begin` it. None where nobody, or nobody can."""
+        if not self._line:
+            return None
+        is_room = len(self._unproven) < self._connecting_max
+        if not is_room and now - next(iter(self._unproven.values())) < TURN_S:
+            return None
+        return self._line.popitem(last=False)[0]
+
     def leave(self, endpoint: str) -> bool:
-        """One node less is said to be there. True where nobody is any more."""
+        """One node less is said to be there. True where nobody is any more, and there is a connection to end."""
         if endpoint not in self._endpoints:
             return False
         self._endpoints[endpoint] -= 1
@@ -42,11 +77,17 @@ class Links:
             return False
         del self._endpoints[endpoint]
         self._connected.discard(endpoint)
+        self._unproven.pop(endpoint, None)
+        if endpoint in self._line:
+            del self._line[endpoint]
+            return False
         return True
 
     def connect(self, endpoints: Iterable[str]) -> None:
         """Connections to these have been made."""
-        self._connected.update(endpoints)
+        for endpoint in endpoints:
+            self._unproven.pop(endpoint, None)
+            self._connected.add(endpoint)
         self._connected.intersection_update(self._endpoints)
 
     def find(self, now: float) -> None:
@@ -62,5 +103,9 @@ class Links:
         return self.is_settled
 
     def deadline(self) -> float:
-        """When `settle` is to be asked again, whatever happens or not."""
-        return float("inf") if self.is_settled else self._settle_due
+        """When `settle` and `turn` are to be asked again, whatever happens or not."""
+        turn_due = float("inf")
+        if self._line:
+            is_room = len(self._unproven) < self._connecting_max
+            turn_due = 0.0 if is_room else next(iter(self._unproven.values())) + TURN_S
+        return min(turn_due, float("inf") if self.is_settled else self._settle_due)

@@ -12,11 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dafka import wire
-from dafka.config import ProducerConfig
+from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
+from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, Admission
 from dafka.protocol.askers import Askers
+from dafka.protocol.audience import Audience
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.holders import SEQUENCE_MAX
+from dafka.protocol.replies import RECORDS_MAX, Reply, ReplyQueue
 from dafka.protocol.window import Window
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
@@ -52,6 +55,7 @@ class ProducerMachine:
         config: ProducerConfig,
         replies_max: int,
         *,
+        reply_records_max: int = RECORDS_MAX,
         next_sequence: int = 0,
         acknowledged_end: int = 0,
         is_spooled: bool = False,
@@ -64,7 +68,7 @@ class ProducerMachine:
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
         self.window = Window(partition, next_sequence)
-        self.replies = ReplyQueue(replies_max)
+        self.replies = ReplyQueue(replies_max, reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self.spool_earliest = max(acknowledged_end - 1, 0)
@@ -73,6 +77,8 @@ class ProducerMachine:
         self._published_end = next_sequence
         self._stores: dict[str, int] = {}
         self._askers = Askers(ASKERS_MAX)
+        self._admission = Admission(NodeConfig())
+        self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
         self._silent_from = float("inf")
@@ -157,32 +163,38 @@ class ProducerMachine:
     def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
         """ACKs, FETCHes and GET-HEADS; all else is discarded and counted."""
         actions: list[Action] = []
+        asked: dict[str, None] = {}
         for message in messages:
             if isinstance(message, wire.Ack):
                 actions += self._receive_ack(message, now)
             elif isinstance(message, wire.Fetch):
-                actions += self._receive_fetch(message)
+                actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.GetHeads):
-                if message.subject == self.partition.topic and self._published_end:
-                    actions.append(Publish(self._direct_head(message.address)))
+                if not self._admission.may_ask_for_heads(message.address, now):
+                    self.discarded[TOO_OFTEN] += 1
+                elif message.subject == self.partition.topic and self._published_end:
+                    asked[message.address] = None
             else:
                 self.discarded["unexpected command"] += 1
-        return actions
+        return actions + [Publish(self._direct_head(requestor)) for requestor in asked]
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
         is_new = False
         for subscription in subscriptions:
             self._askers.subscribed(subscription)
+            self._listeners.subscribed(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         return self._head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: whoever needs the head subscribes to it."""
+        """Whoever needs the head subscribes to it."""
+        self._admission.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: its ACKs still count, records do not come back from a disk."""
+        """Its ACKs still count: records do not come back from a disk."""
+        self._admission.left(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -243,14 +255,17 @@ class ProducerMachine:
         partition = self.partition
         return wire.DirectHead(requestor, partition.address, partition.topic, self._published_end - 1)
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
+    def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         if Partition(fetch.subject, fetch.partition) != self.partition:
             self.discarded["another partition"] += 1
             return []
+        if not self._admission.may_fetch(fetch.address, now):
+            self.discarded[MANY_FETCHES] += 1
+            return []
         if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch):
-            self.discarded["too many fetches"] += 1
+        elif not self.replies.offer(fetch, is_listening=fetch.address in self._listeners):
+            self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         earliest = self.earliest_sequence
@@ -258,12 +273,16 @@ class ProducerMachine:
             return []
         # What a store has acknowledged is with stores; what nobody has, and was let go, is nowhere.
         gone = earliest if self.stored_end <= fetch.sequence else 0
-        return self._askers.answer(fetch, self.partition.address, earliest, gone)
+        answer = self._askers.answer(fetch, self.partition.address, earliest, gone)
+        return [] if answer is None else [Publish(answer)]
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
         end_sequence = ack.sequence + 1
         if Partition(ack.subject, ack.partition) != self.partition:
             self.discarded["another partition"] += 1
+            return []
+        if end_sequence > SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += 1
             return []
         self.stored_end = max(self.stored_end, end_sequence)
         if end_sequence > self._published_end:

@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
+from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, Admission
 from dafka.protocol.arrivals import Arrivals
 from dafka.protocol.assembly import Assembly
-from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.holders import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.inquiry import Inquiry, Lacking
 from dafka.records import Partition
 from dafka.wire import Command
@@ -53,6 +54,7 @@ class ReaderMachine:
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._assembly = Assembly(address, config.fetch)
+        self._admission = Admission(config.node)
         self._arrivals = Arrivals(config.node.peers_max)
         self._inquiry = Inquiry(address, config, self._assembly.holders, self._arrivals)
         self._wanted: dict[Partition, tuple[int, int]] = {}
@@ -120,15 +122,15 @@ class ReaderMachine:
                 if self._is_mine(message.requestor):
                     self._learn(Partition(message.subject, message.address), "", message.sequence + 1, now)
             elif isinstance(message, wire.StoreHello):
-                if self._is_mine(message.consumer):
+                if self._is_mine(message.consumer) and self._may_greet(message.address, now):
                     # Only now is it certain that its answers arrive here.
-                    self._assembly.renew(wire.Subscription(Command.FETCH, ""))
+                    self._assembly.renew(wire.Subscription(Command.FETCH, ""), now)
                     actions += self._greet(message.address) + self._inquiry.probe(now)
             elif isinstance(message, wire.DirectEarliest):
-                actions += self._receive_earliest(message, now)
+                self._receive_earliest(message, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._fetches(now)
+        return actions + self._give_up(only_news=True) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, and ask again for what is unanswered."""
@@ -141,24 +143,26 @@ class ReaderMachine:
                 continue
             self._arrivals.subscribed(subscription.topic)
             is_heard |= self.stores > stores or subscription.command is Command.FETCH
-            if self.stores > stores:
+            if self.stores > stores and self._may_greet(subscription.topic, now):
                 self._patient_until = now + PATIENCE
                 self._told.discard(subscription.topic)
                 actions += self._greet(subscription.topic)
             elif subscription.command is Command.FETCH:
-                self._assembly.renew(subscription)
+                self._assembly.renew(subscription, now)
         self._look(now)
         return actions + (self._inquiry.probe(now) if is_heard else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. It may be a store: that is known when it has connected, and subscribed."""
         self._assembly.holders.joined(address)
+        self._admission.joined(address)
         self._arrivals.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node."""
         self._assembly.holders.left(address)
+        self._admission.left(address)
         self._arrivals.left(address)
         return self._give_up()
 
@@ -207,38 +211,45 @@ class ReaderMachine:
             return []
         return [Deliver(ready) for ready in self._assembly.take(batch)]
 
-    def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> list[Action]:
+    def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> None:
         is_store = message.address in self._assembly.holders.stores
         if is_store and message.address == message.partition:
             if self._is_mine(message.requestor):
                 self._told.add(message.address)
                 self._look(now)
-            return []
+            return
         partition = Partition(message.subject, message.partition)
         is_answer = message.requestor == self.address and partition in self._inquiry
         if is_answer and is_store and message.sequence == HOLDS_NOTHING:
             self._inquiry.learn(partition, message.address, 0, now)
         if is_answer and partition not in self._wanted:
-            return []
+            return
         reason = self._assembly.receive_earliest(message)
         self.discarded.update([reason] if reason else [])
-        return self._give_up()
 
-    def _give_up(self) -> list[Action]:
+    def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, _, end_sequence in self._assembly.gone():
+        for partition, _, end_sequence in self._assembly.gone(only_news=only_news):
             actions += [Deliver(run) for run in self._assembly.skip(partition, end_sequence)]
         return actions
 
     def _learn(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
+        if end_sequence > SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += 1
+            return
         self._inquiry.learn(partition, store, end_sequence, now)
         if partition.topic not in self._topics:
             return
         if partition not in self.ends and len(self.ends) >= self._partitions_max:
-            self.discarded["too many partitions"] += 1
+            self.discarded[MANY_PARTITIONS] += 1
             return
         self.ends[partition] = max(self.ends.get(partition, 0), end_sequence)
+
+    def _may_greet(self, store: str, now: float) -> bool:
+        may = self._admission.may_ask(store, now)
+        self.discarded.update([] if may else [TOO_OFTEN])
+        return may
 
     def _is_mine(self, requestor: str) -> bool:
         if requestor != self.address:

@@ -10,6 +10,9 @@ from typing import Generic, TypeVar
 REPEAT_WAITS = (5.0, 30.0)
 """Seconds after which something is said a second and a third time."""
 
+KEYS_MAX = 10_000
+"""Different things to be repeated; of further ones the first are let go."""
+
 _Key = TypeVar("_Key")
 
 
@@ -21,7 +24,10 @@ class Repeats(Generic[_Key]):
 
     def begin(self, key: _Key, now: float) -> None:
         """This has just been said for the first time, or for a new reason."""
+        self._due.pop(key, None)
         self._due[key] = now + REPEAT_WAITS[0], 0
+        if len(self._due) > KEYS_MAX:
+            del self._due[next(iter(self._due))]
 
     def stop(self, key: _Key) -> None:
         """This need not be said any more."""

@@ -13,14 +13,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.admission import (
+    ABSURD_SEQUENCE,
+    MANY_FETCHES,
+    MANY_QUESTIONS,
+    MANY_UNPROVEN,
+    TOO_OFTEN,
+    Admission,
+)
 from dafka.protocol.askers import Askers
 from dafka.protocol.assembly import Assembly
+from dafka.protocol.audience import Audience
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.heads import HeadAnswers
+from dafka.protocol.holders import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.repeats import Repeats
 from dafka.protocol.replies import Reply, ReplyQueue
 from dafka.records import Partition
@@ -28,6 +39,14 @@ from dafka.wire import Command
 
 ALL_TOPICS = ""
 """A libdafka store takes GET-HEADS for a prefix, so that this one means all; to ours it is a topic without records."""
+
+ACKS_MAX = 64
+"""Partitions of one node that are acknowledged again when it connects: a producer has one."""
+
+TOPICS_SHORT_MAX = 1000
+"""Topics of which there were more partitions than there was room for, to be asked for again."""
+
+_ANSWERED = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
 class StoreMachine:
@@ -50,11 +69,11 @@ class StoreMachine:
         earliest: Mapping[Partition, int] | None = None,
     ) -> None:
         self.address = address
-        self.assembly = Assembly(address, config.fetch)
+        self.assembly = Assembly(address, config.fetch, config.node.partitions_unproven_max)
         self.durable: dict[str, dict[str, int]] = {}
         self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
-        self.replies = ReplyQueue(config.fetch.replies_max)
+        self.replies = ReplyQueue(config.fetch.replies_max, config.fetch.reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
@@ -64,7 +83,12 @@ class StoreMachine:
         self._asked_again = Repeats[str]()
         self._told_again = Repeats[str]()
         self._producers: set[str] = set()
-        self._listeners: dict[str, None] = {}
+        self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
+        self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
+        self._admission = Admission(config.node)
+        self._heads = HeadAnswers(self.durable, self._direct_heads)
+        self._heads_due = float("inf")
+        self._topics_short: dict[str, None] = {}
         for partition, end in ends.items():
             self.assembly.follow(partition, end)
             self._set_durable(partition, end)
@@ -88,23 +112,21 @@ class StoreMachine:
             if isinstance(message, wire.RecordRun):
                 actions += self._receive_run(message, now)
             elif isinstance(message, (wire.Head, wire.DirectHead)):
-                actions += self._receive_head(message)
+                actions += self._receive_head(message, now)
             elif message.address == self.address:
                 self.discarded["own message"] += 1
             elif isinstance(message, wire.Fetch):
-                actions += self._receive_fetch(message)
+                actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.DirectEarliest):
                 reason = self.assembly.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
-                actions += self._give_up()
             elif isinstance(message, wire.GetHeads):
-                actions += self._direct_heads(message.subject, message.address)
+                self._answer_heads((message.subject,), message.address, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
-                for topic in dict.fromkeys(message.subjects):
-                    actions += self._direct_heads(topic, message.address)
+                self._answer_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._fetches(now)
+        return actions + self._give_up(only_news=True) + self._tell_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
@@ -116,20 +138,27 @@ class StoreMachine:
             if not subscription.active:
                 continue
             command, topic = subscription.command, subscription.topic
-            if command is Command.STORE_HELLO and topic:
-                actions.append(Publish(wire.StoreHello(topic, self.address)))
+            if command is Command.FETCH:
+                self.assembly.renew(subscription, now)
             elif command is Command.ACK:
-                for subject in self._by_address.get(topic, ()):
+                for subject in islice(self._by_address.get(topic, ()), ACKS_MAX):
                     actions += self._ack(Partition(subject, topic))
-            elif command is Command.CONSUMER_HELLO and topic != self.address:
-                actions += self._all_heads(topic)
-                if topic:
-                    self._told_again.begin(topic, now)
-            elif command is Command.GET_HEADS and not topic:
-                actions.append(Publish(wire.GetHeads(ALL_TOPICS, self.address)))
-            elif command is Command.FETCH:
-                self.assembly.renew(subscription)
-        return actions + self._fetches(now)
+            elif command in _ANSWERED and topic != self.address:
+                actions += self._meet(command, topic, now)
+        return actions + self._tell_heads(now) + self._fetches(now)
+
+    def _meet(self, command: Command, topic: str, now: float) -> list[Action]:
+        """A consumer, a store, or whoever claims to be one, has connected."""
+        if not self._admission.may_ask(topic, now):
+            self.discarded[TOO_OFTEN] += 1
+        elif command is Command.STORE_HELLO and topic:
+            return [Publish(wire.StoreHello(topic, self.address))]
+        elif command is Command.CONSUMER_HELLO and topic:
+            self._answer_heads(self.durable, topic, now)
+            self._told_again.begin(topic, now)
+        elif command is Command.GET_HEADS and not topic:
+            return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
+        return []
 
     def committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """The storage has made these partitions durable up to, not including, these sequences: acknowledge them."""
@@ -140,7 +169,7 @@ class StoreMachine:
             if end >= self.assembly.cursors[partition].known_end and self._is_orphaned(partition):
                 actions += [
                     Publish(wire.DirectHead(listener, partition.address, partition.topic, end - 1))
-                    for listener in self._listeners
+                    for listener in self._head_listeners
                 ]
         return actions + self._fetches(now)
 
@@ -161,13 +190,15 @@ class StoreMachine:
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """A peer shows what it is by what it subscribes to; that it is there at all may matter, too."""
         self.assembly.holders.joined(address)
+        self._admission.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its last records, if they were missed, are with other stores."""
         self.assembly.holders.left(address)
         self._told_again.stop(address)
-        topics = self._by_address.get(address, {})
+        self._admission.left(address)
+        topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
             self._asked_again.begin(topic, now)
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
@@ -182,12 +213,17 @@ class StoreMachine:
         actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take(now)]
         for store in self._told_again.take(now):
-            actions += self._all_heads(store)
-        return actions + self._give_up() + self._fetches(now)
+            self._answer_heads(self.durable, store, now)
+        if self._topics_short and self.assembly.has_room():
+            short, self._topics_short = self._topics_short, {}
+            for topic in short:
+                self._asked_again.begin(topic, now)
+        return actions + self._give_up() + self._tell_heads(now) + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return min(self.assembly.deadline(), self._asked_again.deadline(), self._told_again.deadline())
+        repeats = min(self._asked_again.deadline(), self._told_again.deadline())
+        return min(self.assembly.deadline(), repeats, self._heads_due)
 
     def durable_end(self, partition: Partition) -> int:
         """The sequence after the partition's last durable record; 0 where there is none."""
@@ -209,7 +245,10 @@ class StoreMachine:
         if run.requestor is not None and run.requestor != self.address:
             self.discarded["another requestor"] += len(batch)
             return []
-        if not self._follow(partition):
+        if batch.end_sequence > SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += len(batch)
+            return []
+        if not self._follow(partition, now, is_live=run.requestor is None):
             return []
         if run.requestor is not None:
             self.assembly.answered(now)
@@ -222,39 +261,50 @@ class StoreMachine:
             return self._ack(partition)
         return actions
 
-    def _receive_head(self, head: wire.Head | wire.DirectHead) -> list[Action]:
+    def _receive_head(self, head: wire.Head | wire.DirectHead, now: float) -> list[Action]:
         partition = Partition(head.subject, head.address)
         if isinstance(head, wire.DirectHead) and head.requestor != self.address:
             self.discarded["another requestor"] += 1
             return []
-        if not self._follow(partition):
+        if head.sequence >= SEQUENCE_MAX:
+            self.discarded[ABSURD_SEQUENCE] += 1
+            return []
+        if not self._follow(partition, now, is_live=isinstance(head, wire.Head)):
             return []
         self.assembly.learn(partition, head.sequence + 1)
         # A producer that announces what is long durable may have missed the ACK (erratum 9).
         is_producers = isinstance(head, wire.Head)
         return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
 
-    def _receive_fetch(self, fetch: wire.Fetch) -> list[Action]:
+    def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         partition = Partition(fetch.subject, fetch.partition)
+        if not self._admission.may_fetch(fetch.address, now):
+            self.discarded[MANY_FETCHES] += 1
+            return []
         earliest = self.earliest.get(partition, 0)
         if fetch.sequence < earliest:
             self.discarded["before the earliest"] += 1
-            return self._askers.answer(fetch, self.address, earliest, earliest)
+            return self._tell_earliest(fetch, earliest, earliest)
         if partition not in self.assembly.cursors:
             self.discarded["beyond the head"] += 1
-            return self._askers.answer(fetch, self.address, HOLDS_NOTHING, 0)
+            return self._tell_earliest(fetch, HOLDS_NOTHING, 0)
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch):
-            self.discarded["too many fetches"] += 1
+        elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
+            self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         return []
 
-    def _give_up(self) -> list[Action]:
+    def _tell_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
+        """Behind the heads that whoever fetched has asked for before: it takes this as a sign that they are told."""
+        answer = self._askers.answer(fetch, self.address, sequence, gone)
+        return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
+
+    def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone():
+        for partition, first_sequence, end_sequence in self.assembly.gone(only_news=only_news):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
                 actions += [gone, Skip(partition, end_sequence)]
@@ -269,11 +319,25 @@ class StoreMachine:
         is_empty = self.assembly.cursors[partition].next_sequence == self.earliest.get(partition, 0)
         return not is_empty and not self._config.store.has_retention
 
-    def _direct_heads(self, topic: str, requestor: str) -> list[Action]:
-        return [
-            Publish(wire.DirectHead(requestor, address, topic, end - 1))
-            for address, end in self.durable.get(topic, {}).items()
-        ]
+    def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
+        is_listening = requestor in self._head_listeners
+        if not self._admission.may_ask_for_heads(requestor, now):
+            self.discarded[TOO_OFTEN] += 1
+        elif not self._heads.ask(requestor, topics, is_listening=is_listening):
+            self.discarded[MANY_QUESTIONS] += 1
+
+    def _tell_heads(self, now: float) -> list[Action]:
+        """Some of what was asked for; the rest when others have had their turn."""
+        if now < self._heads_due < float("inf"):
+            self._heads_due = min(self._heads_due, now + self._heads.pause)
+            return []
+        told = self._heads.take()
+        self._heads_due = now + self._heads.pause
+        return told
+
+    def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
+        heads = islice(self.durable.get(topic, {}).items(), begin, begin + count)
+        return [Publish(wire.DirectHead(requestor, address, topic, end - 1)) for address, end in heads]
 
     def _note_peer(self, subscription: wire.Subscription) -> None:
         """A producer is known by its subscription to ACKs; who can be told heads, by that to DIRECT-HEADs."""
@@ -283,33 +347,39 @@ class StoreMachine:
                 self._producers.discard(subscription.topic)
             elif len(self._producers) < peers_max:
                 self._producers.add(subscription.topic)
-        elif subscription.command is Command.DIRECT_HEAD and subscription.topic not in {"", self.address}:
-            if not subscription.active:
-                self._listeners.pop(subscription.topic, None)
-            elif len(self._listeners) < peers_max:
-                self._listeners[subscription.topic] = None
+        elif subscription.topic != self.address:
+            self._head_listeners.subscribed(subscription)
+            self._record_listeners.subscribed(subscription)
 
     def _is_orphaned(self, partition: Partition) -> bool:
         """Is its producer gone? Then nobody announces what becomes durable here, unless this store does."""
         return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
 
-    def _all_heads(self, store: str) -> list[Action]:
-        actions: list[Action] = []
-        for subject in self.durable if store else ():
-            actions += self._direct_heads(subject, store)
-        return actions
-
     def _ack(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
 
-    def _follow(self, partition: Partition) -> bool:
-        cursors = self.assembly.cursors
-        if partition not in cursors:
-            if len(cursors) >= self._config.node.partitions_max:
-                self.discarded["too many partitions"] += 1
-                return False
-            self.assembly.follow(partition, 0)
+    def _follow(self, partition: Partition, now: float, *, is_live: bool) -> bool:
+        """Makes sure that a partition has a cursor; False where there is no room for it.
+
+        Where there is none for more names, the heads are asked for again when there is.
+        """
+        if partition in self.assembly.cursors:
+            return True
+        if not self.assembly.has_room():
+            for idle in self.assembly.idle(now):
+                self.assembly.forget(idle)
+                self._admission.forget(idle)
+        reason = self._admission.begin(partition, len(self.assembly.cursors), is_live=is_live)
+        if not reason and not self.assembly.has_room():
+            self._admission.forget(partition)
+            reason = MANY_UNPROVEN
+            if len(self._topics_short) < TOPICS_SHORT_MAX:
+                self._topics_short[partition.topic] = None
+        if reason:
+            self.discarded[reason] += 1
+            return False
+        self.assembly.follow(partition, 0, now)
         return True
 
     def _fetches(self, now: float) -> list[Action]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 
@@ -32,6 +33,12 @@ from dafka.roles.log import NodeLog
 
 EVENTS_MAX = 1000
 """Events kept for readers; one that is further behind misses the oldest."""
+
+LINES_BURST = 200
+"""Events of one kind that are logged at once: peers cause many of them, and whoever invents names fills no disk."""
+
+LINES_PER_S = 2.0
+"""Events of one kind that are logged a second, for ever."""
 
 _WARNINGS = (
     AuthorisedKept,
@@ -66,13 +73,20 @@ class EventFeed:
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
+        self._lines: dict[type[Event], tuple[float, float]] = {}
 
     def put(self, event: Event) -> None:
         """Adds an event, wakes the readers, and logs it."""
         self._events.append(event)
         self._count += 1
         self._readers.unpark_all()
-        self.log.write(event, logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO)
+        level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
+        left, at = self._lines.get(type(event), (float(LINES_BURST), 0.0))
+        now = time.monotonic()
+        left = min(left + LINES_PER_S * (now - at), LINES_BURST)
+        self._lines[type(event)] = (left - 1 if left >= 1 else left), now
+        if left >= 1:
+            self.log.write(event, level)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _Reader(self)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from dafka import wire
 from dafka.discovery import Report
-from dafka.protocol import ClaimRefused, Claims, Event, PeerJoined, PeerLeft
+from dafka.protocol import ClaimRefused, Claims, Event, PeerJoined, PeerLeft, Senders
 from dafka.transport import Security, split_place
 
 
@@ -16,6 +16,7 @@ class Membership:
 
     def __init__(self, own_address: str, security: Security | None, report: Callable[[Event], None]) -> None:
         self._report = report
+        self._senders = Senders()
         self._claims: Claims | None = None
         if security is not None:
             self._claims = Claims(security.authorised.__contains__)
@@ -24,11 +25,15 @@ class Membership:
     @property
     def discarded(self) -> Counter[str]:
         """Messages thrown away so far, by reason."""
-        return Counter() if self._claims is None else self._claims.discarded
+        return self._senders.discarded if self._claims is None else self._claims.discarded
 
     def admit(self, report: Report) -> bool:
         """Is the node to act on what discovery reports?"""
-        if self._claims is None or not isinstance(report, (PeerJoined, PeerLeft)):
+        if not isinstance(report, (PeerJoined, PeerLeft)):
+            return True
+        if self._claims is None:
+            note = self._senders.joined if isinstance(report, PeerJoined) else self._senders.left
+            note(report.address, report.endpoint)
             return True
         endpoint, key = split_place(report.endpoint)
         if isinstance(report, PeerLeft):
@@ -38,6 +43,11 @@ class Membership:
         self._report(ClaimRefused(report.address, endpoint))
         return False
 
-    def check(self, messages: list[wire.Inbound], key: str) -> list[wire.Inbound]:
-        """Of messages that came from the holder of this key, those that are really from whom they name."""
-        return messages if self._claims is None else self._claims.check(messages, key)
+    def check(self, messages: list[wire.Inbound], key: str, endpoint: str = "") -> list[wire.Inbound]:
+        """Of messages that came from the holder of this key, those that are really from whom they name.
+
+        In a plain cluster, of those that came from this endpoint, if that is known.
+        """
+        if self._claims is not None:
+            return self._claims.check(messages, key)
+        return self._senders.check(messages, endpoint) if endpoint else messages

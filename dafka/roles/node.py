@@ -7,6 +7,7 @@ done at once, before anything else runs (`dafka.protocol.Driver`).
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import ExitStack, asynccontextmanager
 
@@ -14,9 +15,10 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Advertisement, Report, open_discovery
+from dafka.discovery import Advertisement, Discovery, Report, open_discovery
 from dafka.errors import TransportError
 from dafka.protocol import (
+    HOSTILE,
     Action,
     ClusterFound,
     Driver,
@@ -51,7 +53,7 @@ class Node:
         self.address = address
         self.events = events
         self.settled = trio.Event()
-        self._driver = Driver(machine, self)
+        self._driver = Driver(machine, self, config.node.connecting_max)
         self._machine = machine
         self._mesh = mesh
         self._membership = membership
@@ -59,6 +61,7 @@ class Node:
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
         self._encoder = wire.BatchEncoder(self._dialect)
+        self._discovery: Discovery | None = None
         self._timer = trio.CancelScope()
         self._is_dialect_told = False
         self._is_tower_silent = False
@@ -95,9 +98,12 @@ class Node:
 
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
-        return dict(
-            self._decoder.discarded + self._encoder.discarded + self._machine.discarded + self._membership.discarded
-        )
+        found: Counter[str] = Counter()
+        for each in (self._decoder, self._encoder, self._machine, self._membership, self._mesh.publisher):
+            found.update(each.discarded)
+        found.update(self._mesh.subscriber.discarded)
+        found.update(getattr(self._discovery, "discarded", ()))  # a plugin's may not count
+        return dict(+found)
 
     def health(self) -> Health:
         """Whether the node stands in its cluster."""
@@ -161,12 +167,15 @@ class Node:
         Raises `DiscoveryError` or `TransportError` where discovery cannot be set up.
         """
         discovery = open_discovery(self._config)
+        self._discovery = discovery
         self.act(self._machine.start(trio.current_time()))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive_messages)
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._mesh.publisher.watch)
+            nursery.start_soon(self._mesh.subscriber.watch)
             nursery.start_soon(watch_discards, self.discarded, self.events.log)
             await nursery.start(discovery.run, self._advertisement(), self._discovered)
             self.events.log.write(Started((self.endpoint,)))
@@ -180,14 +189,25 @@ class Node:
         return Advertisement(self.address, host, self._mesh.port)
 
     async def _receive_messages(self) -> None:
+        subscriber, hostile = self._mesh.subscriber, 0
         while True:
-            items, key = await self._mesh.subscriber.receive()
-            messages = self._membership.check(self._decoder.decode(items), key)
+            items, source = await subscriber.receive()
+            messages = self._membership.check(
+                self._decoder.decode(items), source, subscriber.endpoint_of(source) if source else ""
+            )
             self.act(self._machine.receive(messages, trio.current_time()))
+            hostile, before = self._hostile(), hostile
+            subscriber.judge(source, hostile - before)
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
                 (other,) = self._decoder.heard - {self._dialect}
                 self.events.put(ForeignDialect(self._dialect.value, other.value))
+
+    def _hostile(self) -> int:
+        """Messages so far that no honest node sends."""
+        machine = self._machine.discarded
+        others = self._decoder.discarded.total() + self._membership.discarded.total()
+        return others + sum(machine[reason] for reason in HOSTILE)
 
     async def _receive_subscriptions(self) -> None:
         while True:

@@ -324,6 +324,7 @@ async def _make_machine(
             Partition(topic, address or new_address()),
             config.producer,
             config.fetch.replies_max,
+            reply_records_max=config.fetch.reply_records_max,
             next_sequence=next_sequence,
             acknowledged_end=0 if config.producer.min_stores else next_sequence,
         )
@@ -338,6 +339,7 @@ async def _make_machine(
         partition,
         config.producer,
         config.fetch.replies_max,
+        reply_records_max=config.fetch.reply_records_max,
         next_sequence=end,
         acknowledged_end=acknowledged_end,
         is_spooled=True,

@@ -15,6 +15,9 @@ from dafka.roles.node import Node
 REPORTS_MAX = 1000
 """Different failures to read that are reported."""
 
+STRANGERS_PAUSE_S = 0.02
+"""Before each chunk for who may not listen at all."""
+
 
 class Replier:
     """Sends what `read` gives for each chunk."""
@@ -51,6 +54,8 @@ class Replier:
             if chunk is None:
                 await self._idle.park()
                 continue
+            if not chunk.reply.is_listening:
+                await trio.sleep(STRANGERS_PAUSE_S)
             try:
                 batch = await self._read(chunk)
             except StorageError as error:

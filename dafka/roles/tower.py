@@ -21,16 +21,28 @@ from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import exposed
 from dafka.roles.health import Health
 from dafka.roles.log import NodeLog
-from dafka.transport import Socket, open_context, open_guard, open_security
+from dafka.roles.reception import Reception
+from dafka.transport import Origin, PublisherSocket, Socket, open_context, open_guard, open_security
+from dafka.transport.mesh import HANDSHAKE_MS
+from dafka.transport.socket import BaseSocket
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
 
-NODES_MAX = 100_000
-"""Nodes counted; further ones are introduced all the same."""
+NODES_MAX = 10_000
+"""Nodes counted where there is no reception."""
+
+BEACON_BYTES_MAX = 1024
+"""The largest frame that a tower takes."""
+
+DRAIN_MAX = 200
+"""Beacons taken at a time: a few milliseconds' work."""
+
+QUEUE_MAX = 10_000
+"""Beacons queued for one slow node before further ones to it are dropped."""
 
 
 @attrs.frozen
 class TowerStatistics:
-    """Beacons passed on, beacons thrown away as malformed, and distinct nodes heard."""
+    """Beacons passed on, beacons thrown away, and the nodes that are there."""
 
     beacons: int
     discarded: int
@@ -43,25 +55,43 @@ class Tower:
     pub_endpoint: where nodes hear of each other.
     """
 
-    def __init__(self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None) -> None:
+    def __init__(
+        self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None, reception: Reception | None = None
+    ) -> None:
         self.sub_endpoint = sub_endpoint
         self.pub_endpoint = pub_endpoint
         self._claims = claims
+        self._reception = reception
         self._beacons = 0
         self._discarded: Counter[str] = Counter()
         self._nodes: dict[str, str] = {}
 
     def statistics(self) -> TowerStatistics:
         """What this tower has done so far."""
-        return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
+        if self._reception is None:
+            return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
+        discarded = self._discarded.total() + self._reception.discarded.total()
+        return TowerStatistics(self._beacons, discarded, len(self._reception))
 
     def health(self) -> Health:
         """How it does, as a supervisor asks: it listens, and needs nobody."""
         return Health()
 
     def discarded(self) -> dict[str, int]:
-        """Beacons thrown away so far, by reason."""
-        return dict(self._discarded)
+        """Beacons and subscriptions thrown away so far, and connections ended, by reason."""
+        if self._reception is None:
+            return dict(self._discarded)
+        return dict(self._discarded + self._reception.discarded + self._reception.subscriptions_discarded)
+
+    def receives(self, frames: list[bytes], origin: Origin) -> bool:
+        """May this node be introduced by this connection? What is malformed `forward` finds."""
+        if self._reception is None:
+            return True
+        try:
+            address = NodeBeacon.decode(frames).address
+        except WireError:
+            return True
+        return self._reception.admit(address, origin, trio.current_time())
 
     def admit(self, frames: list[bytes], key: str) -> bool:
         """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
@@ -110,40 +140,53 @@ async def serve_tower(
         async with open_context(0) as context, AsyncExitStack() as stack:
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             stack.callback(subscriber.close, 0)
-            publisher = Socket(context.socket(zmq.SocketType.XPUB))
+            publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config.node)
             stack.callback(publisher.close, 0)
-            publisher.set_options(xpub_welcome_msg=WELCOME, sndhwm=0)
-            subscriber.set_options(maxmsgsize=1024)
+            limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS}
+            publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
+            subscriber.set_options(**limits)
             subscriber.subscribe(BEACON)
-            bind: Callable[[Socket, str], str] = Socket.bind
+            bind: Callable[[BaseSocket, str], str] = _bind
             claims = None
             if security is not None:
                 bind = (await stack.enter_async_context(open_guard(context, security, warn))).bind
                 claims = Claims(security.authorised.__contains__)
             pub_endpoint = bind(publisher, config.tower.pub_address)
-            tower = Tower(bind(subscriber, config.tower.sub_address), pub_endpoint, claims)
+            sub_endpoint = bind(subscriber, config.tower.sub_address)
+            reception = Reception(sub_endpoint, publisher, config)
+            tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
                 warn(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
                 nursery.start_soon(_drain_subscriptions, publisher)
+                nursery.start_soon(publisher.watch)
+                nursery.start_soon(reception.watch)
                 nursery.start_soon(watch_discards, tower.discarded, log)
                 log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)
 
 
-async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Socket) -> None:
+def _bind(socket: BaseSocket, endpoint: str) -> str:
+    return socket.bind(endpoint)
+
+
+async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: PublisherSocket) -> None:
     own_address = _own_address(tower.sub_endpoint)
     while True:
-        frames, peer, key = await subscriber.receive_with_key()
-        forwarded = tower.forward(frames, peer, own_address) if tower.admit(frames, key) else None
-        if forwarded is not None:
-            # In a closed cluster whoever hears of a node must know whom to expect there.
-            publisher.send_many([[*forwarded, key.encode("ascii")] if key else forwarded])
+        outbound: list[list[bytes]] = []
+        for frames, origin in await subscriber.receive_origins(DRAIN_MAX):
+            if not tower.receives(frames, origin) or not tower.admit(frames, origin.key):
+                continue
+            forwarded = tower.forward(frames, origin.peer, own_address)
+            if forwarded is not None:
+                # In a closed cluster whoever hears of a node must know whom to expect there.
+                outbound.append([*forwarded, origin.key.encode("ascii")] if origin.key else forwarded)
+        publisher.send_many(outbound)
 
 
-async def _drain_subscriptions(publisher: Socket) -> None:
+async def _drain_subscriptions(publisher: PublisherSocket) -> None:
     while True:
         await publisher.receive_many()
 

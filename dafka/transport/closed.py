@@ -27,7 +27,11 @@ Messages: TypeAlias = list[list[bytes] | FrameRun]
 
 
 class ClosedSubscriber:
-    """Many SUB sockets as one. `run` must be running; `connect` and the others may be called at any time."""
+    """Many SUB sockets as one. `run` must be running; `connect` and the others may be called at any time.
+
+    Attributes:
+        discarded: connections ended, by reason; here there are none.
+    """
 
     def __init__(
         self,
@@ -36,6 +40,7 @@ class ClosedSubscriber:
         options: dict[str, int],
         report: Callable[[Event], None],
     ) -> None:
+        self.discarded: Counter[str] = Counter()
         self._context = context
         self._security = security
         self._options = options
@@ -91,6 +96,16 @@ class ClosedSubscriber:
     async def receive(self) -> tuple[Messages, str]:
         """Waits for messages of any one key, and tells which."""
         return await self._deliveries.receive()
+
+    def judge(self, source: str, discarded: int) -> None:
+        """See `Subscriber.judge`. Who is let in here is trusted not to flood; and has a queue of its own."""
+
+    def endpoint_of(self, source: str) -> str:
+        """See `Subscriber.endpoint_of`. Here claims are held against keys."""
+        return ""
+
+    async def watch(self) -> None:
+        """See `Subscriber.watch`."""
 
     async def receive_connections(self) -> list[str]:
         """Waits until connections are made, or are known not to be made soon; gives their places."""

@@ -6,6 +6,7 @@ a closed cluster the first is guarded, and the second is many (`ClosedSubscriber
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
@@ -17,8 +18,9 @@ from dafka.config import NodeConfig
 from dafka.protocol import Event
 from dafka.transport.closed import ClosedSubscriber, Messages
 from dafka.transport.guard import open_guard
+from dafka.transport.plain import PlainSubscriber
+from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security
-from dafka.transport.socket import RunSocket, Socket, read_handshake
 
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
@@ -26,12 +28,24 @@ SLACK_S = 2.0
 SOCKETS_MAX = 60_000
 """Of a node in a closed cluster, which has three for each key that it is connected to; libzmq can have 65,535."""
 
-SUBSCRIPTION_BYTES_MAX = 4096
+SUBSCRIPTION_BYTES_MAX = 1024
 """A publisher hears subscriptions alone: a command and a topic. A peer that sends more is disconnected."""
+
+RECONNECT_MAX_MS = 2000
+"""Whoever does not answer is tried ever more rarely, at last so often."""
+
+HANDSHAKE_MS = 10_000
+"""How long a connection may take to become one."""
 
 
 class Subscriber(Protocol):
-    """What is connected to others' publishers. In a closed cluster an endpoint is followed by a space and a key."""
+    """What is connected to others' publishers. In a closed cluster an endpoint is followed by a space and a key.
+
+    Attributes:
+        discarded: connections ended, by reason.
+    """
+
+    discarded: Counter[str]
 
     def subscribe(self, prefix: bytes) -> None:
         """Receives messages whose first frame begins with this."""
@@ -46,31 +60,19 @@ class Subscriber(Protocol):
         """Undoes `connect`; nothing happens where there was none."""
 
     async def receive(self) -> tuple[Messages, str]:
-        """Waits for messages; gives them, and the public key of who sent them: empty in a plain cluster."""
+        """Waits for messages; gives them, and whose they are: a public key, the name of a connection, or empty."""
+
+    def judge(self, source: str, discarded: int) -> None:
+        """Of what `receive` gave last, so many messages had to be thrown away."""
+
+    def endpoint_of(self, source: str) -> str:
+        """Where the connection of this name was made to; empty where that is not known."""
+
+    async def watch(self) -> None:
+        """Looks after the connections until cancelled."""
 
     async def receive_connections(self) -> list[str]:
         """Waits until connections are made; gives the endpoints. Each comes again after a loss."""
-
-
-class PlainSubscriber(RunSocket):
-    """One SUB socket, connected to everybody."""
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        super().__init__(socket)
-        self._handshakes = self.monitor_handshakes()
-
-    async def receive(self) -> tuple[Messages, str]:
-        """See `Subscriber.receive`."""
-        return await self.receive_many(), ""
-
-    async def receive_connections(self) -> list[str]:
-        """See `Subscriber.receive_connections`."""
-        return [read_handshake(frames) for frames in await self._handshakes.receive_many()]
-
-    def close(self, linger_ms: int) -> None:
-        """Closes it, and what tells of its connections."""
-        super().close(linger_ms)
-        self._handshakes.close(0)
 
 
 class Mesh:
@@ -80,7 +82,7 @@ class Mesh:
     endpoint: where the publisher listens, with its port.
     """
 
-    def __init__(self, publisher: Socket, subscriber: Subscriber, endpoint: str) -> None:
+    def __init__(self, publisher: PublisherSocket, subscriber: Subscriber, endpoint: str) -> None:
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
@@ -120,11 +122,19 @@ async def open_mesh(
 
     Raises `AddressInUseError` where the publisher cannot listen at the configured endpoint.
     """
-    options = {"rcvhwm": high_watermark, "maxmsgsize": config.message_bytes_max}
+    options = {
+        "rcvhwm": min(high_watermark or config.receive_messages_max, config.receive_messages_max),
+        "maxmsgsize": config.message_bytes_max,
+        "reconnect_ivl_max": RECONNECT_MAX_MS,
+        "connect_timeout": HANDSHAKE_MS,
+        "handshake_ivl": HANDSHAKE_MS,
+    }
     async with open_context(config.linger_ms, SOCKETS_MAX if security else 0) as context:
-        publisher = Socket(context.socket(zmq.SocketType.XPUB))
+        publisher = PublisherSocket(context.socket(zmq.SocketType.XPUB), config)
         try:
-            publisher.set_options(sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX)
+            publisher.set_options(
+                sndhwm=high_watermark, xpub_verbose=1, maxmsgsize=SUBSCRIPTION_BYTES_MAX, handshake_ivl=HANDSHAKE_MS
+            )
             if security is None:
                 with _open_plain(context, options) as plain:
                     yield Mesh(publisher, plain, publisher.bind(config.bind))

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import errno
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 import anyio
+import attrs
 import trio
 import zmq
 
 from dafka.errors import AddressInUseError, TransportError
+from dafka.transport.descriptors import source_of
 from dafka.transport.loops import choose_loops
 from dafka.wire.batch import FrameRun
 
@@ -30,6 +33,15 @@ STREAM_COUNT_MIN = 50
 
 GATHER_S = 0.001
 """While messages stream in, how long more are left to gather: waking up for a few at a time costs more than they do."""
+
+SLICE_S = 0.002
+"""So long at a time may be spent on what one call drained."""
+
+LABOUR_ITEMS = 100
+"""Items of one drain that are no stream: of honest nodes' records, most come in runs."""
+
+COUNT_MIN = 20
+"""Messages drained in one call, however long working on them takes."""
 
 _Item = TypeVar("_Item")
 
@@ -43,6 +55,21 @@ _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 def read_handshake(frames: Sequence[bytes]) -> str:
     """The endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
     return frames[-1].decode("utf-8", "replace")
+
+
+@attrs.frozen
+class Origin:
+    """Where a message came from.
+
+    Attributes:
+        peer: the IP address; empty where that is unknown.
+        key: the public key that its sender has proven to have; empty in a plain cluster.
+        source: the descriptor of the connection; -1 where there is none.
+    """
+
+    peer: str
+    key: str
+    source: int
 
 
 class BaseSocket:
@@ -171,6 +198,11 @@ class BaseSocket:
                 _property(frames[0], "User-Id"),
             )
 
+    async def receive_origins(self, count_max: int) -> list[tuple[list[bytes], Origin]]:
+        """Waits for messages, and tells of each where it came from. A checkpoint."""
+        found = await self._receive(lambda: self._take_frames(count_max))
+        return [([frame.bytes for frame in frames], _origin(frames[0])) for frames in found]
+
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
         if not self._is_closed:
@@ -191,6 +223,14 @@ class BaseSocket:
             if items:
                 return items
             await self._wait_events()
+
+    def _take_frames(self, count_max: int) -> list[list[zmq.Frame]]:
+        """The messages that are here, with what libzmq knows of each."""
+        found, self._held = self._held, []
+        with suppress(zmq.Again):
+            while len(found) < count_max:
+                found.append(self._socket.recv_multipart(zmq.NOBLOCK, copy=False))
+        return found
 
     def _take_held(self) -> list[list[bytes]]:
         held, self._held = self._held, []
@@ -235,27 +275,61 @@ class RunSocket(BaseSocket):
     """A `Socket` for records: consecutive ones of a partition may be drained as one `FrameRun`.
 
     A run stands where the first of its messages stood.
+
+    Attributes:
+        count_max: how many messages are drained in one call; fewer where working on them takes long.
+        is_laboured: whether, of late, many single messages have taken long.
     """
 
-    _is_streaming = False
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        super().__init__(socket)
+        self.count_max = self._loops.receive_count_max
+        self.is_laboured = False
+        self._is_streaming = False
+        self._given_at = 0.0
+        self._given_count = 0
+        self._given_items = 0
 
     async def receive_many(self) -> list[list[bytes] | FrameRun]:
-        """Waits for messages and drains up to `Loops.receive_count_max` of them. A checkpoint.
+        """Waits for messages and drains up to `count_max` of them. A checkpoint.
 
         Where they stream in and this is the faster end, it lets some gather.
         """
+        self._pace()
         if self._is_streaming:
             await trio.sleep(GATHER_S)
         items = await self._receive(self.receive_nowait)
-        count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
-        self._is_streaming = STREAM_COUNT_MIN <= count < self._loops.receive_count_max
+        self._note_given(items)
+        self._is_streaming = STREAM_COUNT_MIN <= self._given_count < self.count_max
         return items
 
     def receive_nowait(self) -> list[list[bytes] | FrameRun]:
-        """The messages that are here, up to `Loops.receive_count_max` and `RECEIVE_BYTES_MAX`."""
+        """The messages that are here, up to `count_max` and `RECEIVE_BYTES_MAX`."""
         if self._held:
             return list(self._take_held())
-        return self._loops.receive_runs(self._socket, self._loops.receive_count_max, RECEIVE_BYTES_MAX)
+        return self._loops.receive_runs(self._socket, self.count_max, RECEIVE_BYTES_MAX)
+
+    def _note_given(self, items: list[list[bytes] | FrameRun]) -> None:
+        self._given_count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
+        self._given_items = len(items)
+        self._given_at = time.perf_counter()
+
+    def _pace(self) -> None:
+        """Fewer messages at once where working on them takes long: what else there is to do must not wait for them."""
+        if not self._given_count:
+            return
+        spent = time.perf_counter() - self._given_at
+        if spent > SLICE_S:
+            self.is_laboured = self._given_items > LABOUR_ITEMS
+            self.count_max = max(int(self._given_count * SLICE_S / spent), COUNT_MIN)
+        elif self._given_count >= self.count_max:
+            self.count_max = min(2 * self.count_max, self._loops.receive_count_max)
+        self._given_count = 0
+
+
+def _origin(frame: zmq.Frame) -> Origin:
+    source = source_of(frame)
+    return Origin(_property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source)
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

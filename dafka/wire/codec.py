@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dafka.errors import WireError
-from dafka.records import decode_text, encode_text
+from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.constants import SIGNATURE, VERSION, Dialect
 from dafka.wire.messages import MESSAGES, Ack, DirectRecord, Kind, Message, Record
 from dafka.wire.primitives import (
@@ -93,13 +93,21 @@ def _decode_fields(
     reader.literal(_VERSION_OCTET, "version")
     values: dict[str, Any] = {}
     for name, field_kind in kind.FIELDS:
-        if not _is_absent(kind, name, dialect):
+        if _is_absent(kind, name, dialect):
+            values[name] = ""
+        else:
             values[name] = frames[-1] if field_kind is Kind.FRAME else _READ[field_kind](reader, name)
     reader.end()
+    if len(topic) > TEXT_BYTES_MAX:
+        raise WireError(kind.TOPIC, f"at most {TEXT_BYTES_MAX} octets, not {len(topic)}")
     topic_text = decode_text(topic)
     if values.setdefault(kind.TOPIC, topic_text) != topic_text:
         raise WireError(kind.TOPIC, "the same text as in the topic frame")
-    return kind(**values)
+    # What was read is what a message may hold: it need not be checked once more.
+    message = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(message, name, value)
+    return message
 
 
 def _is_absent(kind: type[Message], name: str, dialect: Dialect) -> bool:

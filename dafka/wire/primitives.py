@@ -66,7 +66,20 @@ class Reader:
             raise WireError(field, f"at most {STRINGS_MAX} strings, not {count}", start)
         if count * 4 > len(self._data) - self.offset:
             raise WireError(field, f"a count that the frame has room for, not {count}", start)
-        return tuple(self.longstr(field) for _ in range(count))
+        data, end, place = self._data, len(self._data), self.offset
+        texts: list[str] = []
+        for _ in range(count):
+            if place + 4 > end:
+                break
+            (length,) = _NUMBER_4.unpack_from(data, place)
+            if length > TEXT_BYTES_MAX or place + 4 + length > end:
+                break
+            place += 4 + length
+            texts.append(decode_text(data[place - length : place]))
+        self.offset = place
+        if len(texts) < count:
+            self.longstr(field)  # which says what is wrong with it
+        return tuple(texts)
 
     def end(self) -> None:
         if self.offset != len(self._data):

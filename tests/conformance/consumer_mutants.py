@@ -122,7 +122,7 @@ def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
 def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its subscriptions bring, it takes."""
 
-    def follow(self: ConsumerMachine, partition: Partition, _: int) -> bool:
+    def follow(self: ConsumerMachine, partition: Partition, _: int, __: float, *, is_live: bool) -> bool:
         if not any(partition.topic.startswith(topic) for topic in self.topics):
             return False
         if partition not in self.assembly.cursors:

@@ -293,17 +293,20 @@ def answer_last_fetch(patch: Patch) -> None:
     """A FETCH takes the place of the one that is being answered."""
     offer = ReplyQueue.offer
 
-    def offer_alone(self: ReplyQueue, fetch: wire.Fetch) -> bool:
-        self._replies.clear()
-        self._count = 0
-        return offer(self, fetch)
+    def offer_alone(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+        for ranges in self.ranges.values():
+            for reply in list(ranges):
+                self.advance(reply, None)
+        return offer(self, fetch, **how)
 
     patch.setattr(ReplyQueue, "offer", offer_alone)
 
 
 def ignore_count(patch: Patch) -> None:
     offer = ReplyQueue.offer
-    patch.setattr(ReplyQueue, "offer", lambda self, fetch: offer(self, attrs.evolve(fetch, count=AHEAD_MAX)))
+    patch.setattr(
+        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
+    )
 
 
 def leave_unacknowledged(patch: Patch) -> None:

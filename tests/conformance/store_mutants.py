@@ -82,11 +82,13 @@ def swap_contents(messages: list[Any]) -> list[Any]:
 
 def answer_one_more(patch: Patch) -> None:
     offer = ReplyQueue.offer
-    patch.setattr(ReplyQueue, "offer", lambda self, fetch: offer(self, attrs.evolve(fetch, count=fetch.count + 1)))
+    patch.setattr(
+        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how)
+    )
 
 
 def match_prefixes(patch: Patch) -> None:
-    def direct_heads(self: StoreMachine, topic: str, requestor: str) -> list[Action]:
+    def direct_heads(self: StoreMachine, topic: str, requestor: str, *_: int) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, address, known, end - 1))
             for known, ends in self.durable.items()
@@ -100,12 +102,12 @@ def match_prefixes(patch: Patch) -> None:
 def tell_one_head(patch: Patch) -> None:
     direct_heads = StoreMachine._direct_heads
     patch.setattr(
-        StoreMachine, "_direct_heads", lambda self, topic, requestor: direct_heads(self, topic, requestor)[:1]
+        StoreMachine, "_direct_heads", lambda self, topic, requestor, *_: direct_heads(self, topic, requestor, 0, 1)
     )
 
 
 def tell_head_beyond_gap(patch: Patch) -> None:
-    def direct_heads(self: StoreMachine, topic: str, requestor: str) -> list[Action]:
+    def direct_heads(self: StoreMachine, topic: str, requestor: str, *_: int) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, partition.address, topic, cursor.known_end - 1))
             for partition, cursor in self.assembly.cursors.items()
@@ -226,8 +228,9 @@ def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
 def limit_partitions(patch: Patch) -> None:
     follow = StoreMachine._follow
 
-    def follow_some(self: StoreMachine, partition: Partition) -> bool:
-        return (partition in self.assembly.cursors or len(self.assembly.cursors) < 256) and follow(self, partition)
+    def follow_some(self: StoreMachine, partition: Partition, now: float, *, is_live: bool) -> bool:
+        is_room = partition in self.assembly.cursors or len(self.assembly.cursors) < 256
+        return is_room and follow(self, partition, now, is_live=is_live)
 
     patch.setattr(StoreMachine, "_follow", follow_some)
 
@@ -235,9 +238,9 @@ def limit_partitions(patch: Patch) -> None:
 def answer_any_subject(patch: Patch) -> None:
     receive = StoreMachine._receive_fetch
 
-    def receive_corrected(self: StoreMachine, fetch: wire.Fetch) -> list[Action]:
+    def receive_corrected(self: StoreMachine, fetch: wire.Fetch, now: float) -> list[Action]:
         topics = [topic for topic, ends in self.durable.items() if fetch.partition in ends]
-        return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch)
+        return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch, now)
 
     patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
 
@@ -248,7 +251,9 @@ def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], lis
     patch.setattr(
         StoreMachine,
         "_direct_heads",
-        lambda self, topic, requestor: change(self, topic, requestor, direct_heads(self, topic, requestor)),
+        lambda self, topic, requestor, *place: change(
+            self, topic, requestor, direct_heads(self, topic, requestor, *place)
+        ),
     )
 
 
@@ -272,9 +277,9 @@ def offer_with(change: Callable[[ReplyQueue, wire.Fetch], wire.Fetch | None], pa
     """A FETCH that is to be answered is changed, or dropped."""
     offer = ReplyQueue.offer
 
-    def offer_changed(self: ReplyQueue, fetch: wire.Fetch) -> bool:
+    def offer_changed(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
         changed = change(self, fetch)
-        return changed is None or offer(self, changed)
+        return changed is None or offer(self, changed, **how)
 
     patch.setattr(ReplyQueue, "offer", offer_changed)
 
@@ -291,11 +296,11 @@ def answer_once(patch: Patch) -> None:
 
 
 def _drop_while_busy(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    return None if any(found.address == fetch.partition for _, found in queue._replies) else fetch
+    return None if any(found.address == fetch.partition for _, found in queue.ranges) else fetch
 
 
 def _drop_overlap(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    ranges = queue._replies.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
+    ranges = queue.ranges.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
     end = fetch.sequence + fetch.count
     is_overlap = any(each.next_sequence < end and fetch.sequence < each.end_sequence for each in ranges)
     return None if is_overlap else fetch

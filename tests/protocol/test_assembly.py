@@ -150,7 +150,8 @@ def test_a_finished_partition_makes_room_for_the_next() -> None:
 def test_somebody_new_who_answers_is_asked_at_once(topic: str, count: int) -> None:
     assembly = make_assembly(5)
     assembly.fetches(0.0)
-    assembly.renew(*subscription(Command.FETCH, topic))
+    (subscribed,) = subscription(Command.FETCH, topic)
+    assembly.renew(subscribed, 0.0)
     assert len(assembly.fetches(0.1)) == count
 
 

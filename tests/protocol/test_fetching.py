@@ -179,7 +179,7 @@ def test_a_new_partition_does_not_overtake_the_line() -> None:
 def test_renew_asks_again_for_a_page_of_which_nothing_came() -> None:
     fetching, cursor = make_fetching(), missing(1000)
     fetching.plan(A, cursor, 0.0)
-    fetching.renew(A, cursor)
+    fetching.renew(A, cursor, 0.0)
     assert fetching.plan(A, cursor, 0.1) == (0, 10)
 
 
@@ -187,7 +187,7 @@ def test_renew_leaves_an_arriving_page_alone() -> None:
     fetching, cursor = make_fetching(), missing(1000)
     fetching.plan(A, cursor, 0.0)
     arrive(cursor, 0, 1)
-    fetching.renew(A, cursor)
+    fetching.renew(A, cursor, 0.0)
     assert fetching.plan(A, cursor, 0.1) is None
 
 

@@ -143,7 +143,7 @@ def test_a_libdafka_store_acknowledges_without_a_name_erratum_7() -> None:
     ("message", "reason"),
     [
         (ack(10), "beyond the head"),
-        (ack(2**64 - 1), "beyond the head"),
+        (ack(2**64 - 1), "sequence too large"),
         (wire.Ack("OTHER", "hello", 3, "STORE"), "another partition"),
         (wire.Ack("PRODUCER", "hello2", 3, "STORE"), "another partition"),
         (fetch(10, 1), "beyond the head"),

@@ -17,7 +17,7 @@ from dafka import Config, Consumer, EventFeed, Partition, Record, RecordBatch, S
 from dafka.discovery import Advertisement, open_discovery
 from dafka.protocol import Event
 from dafka.records import new_address
-from dafka.transport import Socket, open_mesh
+from dafka.transport import PublisherSocket, Socket, open_mesh
 
 DEADLINE_S = 20
 AN_HOUR_MS = 3_600_000
@@ -92,7 +92,7 @@ async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[
 
 
 @asynccontextmanager
-async def open_stranger(config: Config) -> AsyncIterator[Socket]:
+async def open_stranger(config: Config) -> AsyncIterator[PublisherSocket]:
     """A publisher that the cluster's nodes connect to, to send them whatever a test likes."""
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         advertisement = Advertisement(new_address(), "127.0.0.1", mesh.port)
@@ -101,7 +101,7 @@ async def open_stranger(config: Config) -> AsyncIterator[Socket]:
         nursery.cancel_scope.cancel()
 
 
-async def wait_subscribed(publisher: Socket, prefix: bytes, *, active: bool = True) -> None:
+async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *, active: bool = True) -> None:
     """Somebody is connected who wants what begins with this; or nobody is any more."""
     with trio.fail_after(DEADLINE_S):
         while [bytes((active,)) + prefix] not in await publisher.receive_many():

@@ -8,7 +8,7 @@ import trio.testing
 
 from dafka import EventFeed
 from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
-from dafka.roles.feed import EVENTS_MAX
+from dafka.roles.feed import EVENTS_MAX, LINES_BURST
 
 LOGGER = logging.getLogger("dafka.test")
 
@@ -79,3 +79,13 @@ def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.DEBUG, "dafka.test"):
         EventFeed(LOGGER).put(event)
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]
+
+
+def test_a_flood_of_events_of_one_kind_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    feed = EventFeed(LOGGER)
+    with caplog.at_level(logging.INFO, "dafka.test"):
+        for number in range(10 * LINES_BURST):
+            feed.put(joined(number))
+        assert len(caplog.records) <= LINES_BURST + 20
+        feed.put(StoresHeard())
+    assert caplog.messages[-1] == str(StoresHeard())

@@ -24,6 +24,7 @@ from dafka.wire import Dialect
 from dafka.wire.batch import expand
 
 HUGE = 2**64 - 1
+FAR = 2**61
 
 
 @pytest.fixture
@@ -87,9 +88,11 @@ async def test_consumer_takes_no_harm_from_a_head_that_promises_too_much(dafka_c
         open_stranger(dafka_cluster.config) as stranger,
     ):
         await wait_subscribed(stranger, b"Hhello")
-        heads = [wire.Head(producer.partition.address, "hello", HUGE), wire.Head("NOBODY", "hello", HUGE)]
+        heads = [wire.Head(producer.partition.address, "hello", FAR), wire.Head("NOBODY", "hello", FAR)]
+        heads += [wire.Head(producer.partition.address, "hello", HUGE), wire.Head("NOBODY2", "hello", HUGE)]
         stranger.send_many(encoded(*heads))
         await wait_until(lambda: len(consumer.statistics().lag) == 2)
+        await wait_until(lambda: consumer.statistics().discarded == {"sequence too large": 2})
         await producer.send_many(contents(0, 1000))
         await receive_partition(consumer, 0, 1000)
         await producer.send_many(contents(1000, 1010))
@@ -135,7 +138,7 @@ async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster
         stranger.send_many(hostile)
         await wait_until(lambda: sum(store.statistics().discarded.values()) >= len(hostile))
         assert sum(store.statistics().discarded.values()) == len(hostile)
-        stranger.send_many(encoded(wire.Head("NOBODY", "hello", HUGE)))
+        stranger.send_many(encoded(wire.Head("NOBODY", "hello", FAR)))
         await wait_until(lambda: bool(store.statistics().lag))
         await producer.send_many(contents(0, 100))
         with trio.fail_after(DEADLINE_S):

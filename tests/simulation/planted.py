@@ -124,7 +124,7 @@ def trimmed_records_are_not_noted(patch: Patch) -> None:
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
-    def all_known(_: Any, store: StoreMachine, topic: str, requestor: str) -> Any:
+    def all_known(_: Any, store: StoreMachine, topic: str, requestor: str, *__: int) -> Any:
         return [
             Publish(wire.DirectHead(requestor, each.address, topic, cursor.known_end - 1))
             for each, cursor in store.assembly.cursors.items()
@@ -227,11 +227,11 @@ def spool_is_trimmed_before_ack(patch: Patch) -> None:
 def another_topics_records_are_taken(patch: Patch) -> None:
     follow = ConsumerMachine._follow
 
-    def follow_any(self: ConsumerMachine, partition: Partition, latest: int) -> bool:
+    def follow_any(self: ConsumerMachine, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
         topics = self.topics
         self.topics = {**topics, partition.topic: 0.0}
         try:
-            return follow(self, partition, latest)
+            return follow(self, partition, latest, now, is_live=is_live)
         finally:
             self.topics = topics
 
@@ -341,12 +341,12 @@ def answer_begins_one_too_far(patch: Patch) -> None:
 def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
     offer = ReplyQueue.offer
 
-    def offer_once(self: ReplyQueue, fetch: wire.Fetch) -> bool:
+    def offer_once(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
         seen = self.__dict__.setdefault("seen", set())
         key = fetch.address, fetch.partition, fetch.sequence
         is_new = key not in seen
         seen.add(key)
-        return offer(self, fetch) if is_new else True
+        return offer(self, fetch, **how) if is_new else True
 
     patch.setattr(ReplyQueue, "offer", offer_once)
 
