@@ -49,7 +49,7 @@ standard error.
 CONFIGURATION_PREFACE = """\
 # Settings
 
-Written from `dafka/config.py` by `docs/generate.py`.
+Written from `dafka/config/sections.py` by `docs/generate.py`.
 
 Settings come from a TOML file (`--config FILE`, `dafka.Config.load(path)`), then from environment variables, then from
 the command line or the program, each overriding the one before. A key is written in its section, or as a variable in
@@ -98,7 +98,7 @@ def _commands(group: click.Group, program: str, parent: click.Context | None = N
 
 def configuration_page() -> str:
     """Every section's settings, their defaults, and what the code says of them."""
-    module = ast.parse(getsource(config))
+    module = ast.parse(getsource(config.sections))
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     parts = [CONFIGURATION_PREFACE]
     for section in attrs.fields(config.Config):

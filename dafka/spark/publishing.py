@@ -16,7 +16,7 @@ import attrs
 import pyarrow as pa
 import trio
 
-from dafka.config import MIB, Config
+from dafka.config import Config
 from dafka.errors import UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.records import Partition
@@ -31,7 +31,7 @@ PRODUCERS_MAX = 32
 """Producers open at once in a task. Of further topics, the one not written to for longest is closed, and opened again
 where it stood when rows of it come."""
 
-FURTHER_BYTES_MAX = 4 * MIB
+FURTHER_BYTES_MAX = 4 * 2**20
 """What may be unacknowledged of each topic but a task's first: many topics must not take much memory."""
 
 _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
