@@ -35,6 +35,14 @@ MAY_IMPORT = {
     "__main__": {"cli"},
 }
 PURE = {"wire", "protocol"}
+PROTOCOL_FOLDERS = {
+    "presence": set(),
+    "ordering": set(),
+    "answering": set(),
+    "observing": set(),
+    "machines": {"presence", "ordering", "answering"},
+}
+"""What stands in no folder of the protocol is its vocabulary, which all may know, and which knows no folder."""
 CONFORMANCE = {
     "dafka_conformance": set(),
     "model": set(),
@@ -144,8 +152,20 @@ def violations(root: Path, may_import: dict[str, set[str]] = MAY_IMPORT) -> list
 
 def test_imports_point_down() -> None:
     root = Path(dafka.__file__).parent
-    assert {"dafka.wire.codec", "dafka.protocol.store", "dafka.roles", "dafka"} <= set(modules_in(root))
+    assert {"dafka.wire.codec", "dafka.protocol.machines.store", "dafka.roles", "dafka"} <= set(modules_in(root))
     assert violations(root) == []
+
+
+def test_folders_of_the_protocol_import_one_way() -> None:
+    root = Path(dafka.__file__).parent
+
+    def folder_of(module: str) -> str:
+        return module.split(".")[2] if module.startswith("dafka.protocol.") else ""
+
+    pairs = {(folder_of(module), folder_of(target)) for module, target, _ in internal_imports(root)}
+    pairs = {pair for pair in pairs if pair[0] and pair[0] != pair[1] and pair[1] in PROTOCOL_FOLDERS}
+    assert ("machines", "ordering") in pairs
+    assert [pair for pair in pairs if pair[1] not in PROTOCOL_FOLDERS.get(pair[0], ())] == []
 
 
 def test_imports_of_the_conformance_suite_point_down() -> None:

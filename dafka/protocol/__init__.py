@@ -10,16 +10,8 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.admission import HOSTILE
-from dafka.protocol.answers import Answers, Chunk
-from dafka.protocol.beacons import Beacons, Report, SendBeacon, Settled
-from dafka.protocol.buffer import RunBuffer
-from dafka.protocol.census import CensusMachine
-from dafka.protocol.claims import Claims
-from dafka.protocol.commits import Commits, Work
-from dafka.protocol.consumer import ConsumerMachine
-from dafka.protocol.delivery import Delivery
-from dafka.protocol.driver import Driver, Surroundings
+from dafka.protocol.answering.answers import Answers, Chunk
+from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -40,10 +32,15 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
-from dafka.protocol.inquiry import Lacking
-from dafka.protocol.introductions import Introductions
-from dafka.protocol.links import Links
-from dafka.protocol.machine import Machine
+from dafka.protocol.machines.commits import Commits, Work
+from dafka.protocol.machines.consumer import ConsumerMachine
+from dafka.protocol.machines.delivery import Delivery
+from dafka.protocol.machines.driver import Driver, Surroundings
+from dafka.protocol.machines.machine import Machine
+from dafka.protocol.machines.producer import ProducerMachine
+from dafka.protocol.machines.reader import ReaderMachine
+from dafka.protocol.machines.spooling import SpoolTrim
+from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.notices import (
     ClusterFound,
     CommitSlow,
@@ -63,14 +60,8 @@ from dafka.protocol.notices import (
     notice_fields,
     notice_name,
 )
-from dafka.protocol.peers import Change, Peers
-from dafka.protocol.producer import ProducerMachine
-from dafka.protocol.reader import ReaderMachine
-from dafka.protocol.replies import Reply, ReplyQueue
-from dafka.protocol.senders import Senders
-from dafka.protocol.spooling import SpoolTrim
-from dafka.protocol.store import StoreMachine
-from dafka.protocol.survey import (
+from dafka.protocol.observing.census import CensusMachine
+from dafka.protocol.observing.survey import (
     HolderView,
     NodeState,
     NodeView,
@@ -80,6 +71,15 @@ from dafka.protocol.survey import (
     TopicView,
     TowerView,
 )
+from dafka.protocol.ordering.buffer import RunBuffer
+from dafka.protocol.ordering.inquiry import Lacking
+from dafka.protocol.presence.admission import HOSTILE
+from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
+from dafka.protocol.presence.claims import Claims
+from dafka.protocol.presence.introductions import Introductions
+from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.peers import Change, Peers
+from dafka.protocol.presence.senders import Senders
 from dafka.protocol.trust import (
     AuthorisedKept,
     ClaimRefused,

@@ -12,13 +12,13 @@ from mutants import Mutant, accept_any, accept_trailing
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.protocol import consumer
 from dafka.protocol.actions import Action, Deliver, Publish
-from dafka.protocol.assembly import Assembly
-from dafka.protocol.consumer import ConsumerMachine
-from dafka.protocol.cursor import Cursor
-from dafka.protocol.driver import Driver
-from dafka.protocol.fetching import Fetching
+from dafka.protocol.machines import consumer
+from dafka.protocol.machines.consumer import ConsumerMachine
+from dafka.protocol.machines.driver import Driver
+from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetching import Fetching
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import Reader

@@ -16,8 +16,8 @@ from dafka.config import ProducerConfig
 from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
-from dafka.protocol.replies import ReplyQueue
-from dafka.protocol.window import Window
+from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.ordering.window import Window
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch, codec

@@ -14,9 +14,9 @@ from mutants import Mutant, accept_any
 from dafka import wire
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.cursor import Cursor
-from dafka.protocol.fetching import Fetching
-from dafka.protocol.replies import ReplyQueue
+from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetching import Fetching
 from dafka.records import Partition, RecordBatch, decode_text
 from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec

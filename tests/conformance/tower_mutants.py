@@ -13,7 +13,7 @@ from mutants import Mutant
 from dafka.discovery import Advertisement
 from dafka.errors import WireError
 from dafka.protocol import Beacons, Peers, Report, SendBeacon
-from dafka.protocol.peers import Change
+from dafka.protocol.presence.peers import Change
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role

@@ -11,11 +11,11 @@ from machine_helpers import published
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
-from dafka.protocol.heads import QUESTIONS_MAX, SLICE, HeadAnswers
-from dafka.protocol.holders import ANSWERS_MAX, Holders
-from dafka.protocol.links import Links
-from dafka.protocol.repeats import KEYS_MAX, Repeats
-from dafka.protocol.replies import STRANGERS_MAX, ReplyQueue
+from dafka.protocol.answering.heads import QUESTIONS_MAX, SLICE, HeadAnswers
+from dafka.protocol.answering.repeats import KEYS_MAX, Repeats
+from dafka.protocol.answering.replies import STRANGERS_MAX, ReplyQueue
+from dafka.protocol.ordering.holders import ANSWERS_MAX, Holders
+from dafka.protocol.presence.links import Links
 from dafka.records import Partition, RecordBatch
 from dafka.testing.hostile import FAMILIES, Aim, generate
 from dafka.wire import Command

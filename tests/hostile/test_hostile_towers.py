@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dafka.protocol import Introductions
-from dafka.protocol.introductions import BEACONS_BURST, NODES_PER_CONNECTION_MAX
+from dafka.protocol.presence.introductions import BEACONS_BURST, NODES_PER_CONNECTION_MAX
 
 TIMEOUT_S = 4.0
 

@@ -9,7 +9,7 @@ from machine_helpers import HELLO, run, sequences, subscription
 from dafka import wire
 from dafka.config import FetchConfig
 from dafka.protocol import FetchUnanswered
-from dafka.protocol.assembly import Assembly
+from dafka.protocol.ordering.assembly import Assembly
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 

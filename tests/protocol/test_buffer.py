@@ -1,8 +1,8 @@
 import pytest
 
 from dafka import Partition, RecordBatch
-from dafka.protocol import buffer
-from dafka.protocol.buffer import RunBuffer
+from dafka.protocol.ordering import buffer
+from dafka.protocol.ordering.buffer import RunBuffer
 
 A, B = Partition("hello", "A"), Partition("other", "B")
 

@@ -19,11 +19,9 @@ from dafka.protocol import (
     PeerJoined,
     PeerLeft,
     Subscribe,
-    census,
-    roster,
-    rounds,
 )
-from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.observing import census, roster, rounds
+from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
 

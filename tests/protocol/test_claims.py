@@ -4,7 +4,7 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import Claims
-from dafka.protocol import claims as module
+from dafka.protocol.presence import claims as module
 from dafka.records import Partition, RecordBatch
 
 RUN = wire.RecordRun(RecordBatch(Partition("t", "A"), 0, [b"0", b"1", b"2"]))

@@ -30,7 +30,7 @@ from dafka.protocol import (
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.repeats import REPEAT_WAITS
+from dafka.protocol.answering.repeats import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_helpers import run, sequences
 
-from dafka.protocol.cursor import RUNS_MAX, Cursor
+from dafka.protocol.ordering.cursor import RUNS_MAX, Cursor
 
 ROOM = 2**20
 

@@ -6,8 +6,8 @@ import pytest
 from machine_helpers import run
 
 from dafka.config import FetchConfig
-from dafka.protocol.cursor import Cursor
-from dafka.protocol.fetching import Fetching
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetching import Fetching
 from dafka.records import Partition
 
 A, B, C = (Partition("hello", address) for address in "ABC")

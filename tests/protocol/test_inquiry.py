@@ -8,8 +8,8 @@ from machine_helpers import HELLO, asked, batches, direct, direct_head, publishe
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, Lacking, ReaderMachine, Subscribe, Unsubscribe
-from dafka.protocol.holders import HOLDS_NOTHING
-from dafka.protocol.inquiry import PATIENCE_S, PROBE_S, QUIET_S
+from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol.ordering.inquiry import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
 

@@ -6,8 +6,8 @@ from machine_helpers import HELLO, asked, batches, direct, direct_head, live, pu
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, ReaderMachine, Subscribe
-from dafka.protocol.holders import HOLDS_NOTHING
-from dafka.protocol.reader import GREETING_INTERVAL, PATIENCE, REFRESH_INTERVAL
+from dafka.protocol.machines.reader import GREETING_INTERVAL, PATIENCE, REFRESH_INTERVAL
+from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
 

@@ -20,7 +20,7 @@ from dafka.protocol import (
     Skip,
     StoreMachine,
 )
-from dafka.protocol.holders import HOLDS_NOTHING, PATIENCE_ATTEMPTS
+from dafka.protocol.ordering.holders import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command
 

@@ -4,7 +4,7 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import Reply, ReplyQueue
-from dafka.protocol.replies import RANGES_MAX
+from dafka.protocol.answering.replies import RANGES_MAX
 from dafka.records import Partition
 
 HELLO = Partition("hello", "PRODUCER")

@@ -18,7 +18,7 @@ from machine_helpers import (
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
-from dafka.protocol.repeats import REPEAT_WAITS
+from dafka.protocol.answering.repeats import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 

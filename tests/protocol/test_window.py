@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from machine_helpers import HELLO, contents, sequences
 
-from dafka.protocol.window import RUN_RECORDS_MAX, Window
+from dafka.protocol.ordering.window import RUN_RECORDS_MAX, Window
 
 
 def make_window(*ends: int, first: int = 0) -> Window:

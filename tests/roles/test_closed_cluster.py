@@ -24,7 +24,7 @@ from dafka import Config, NodeConfig, Partition, RecordBatch, open_producer, wir
 from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError, DiscoveryError
 from dafka.protocol import HandshakeRefused, NodeBarred, StrangerRefused
-from dafka.protocol.claims import NOT_THE_SENDERS
+from dafka.protocol.presence.claims import NOT_THE_SENDERS
 from dafka.records import new_address
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh, open_security

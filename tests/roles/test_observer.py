@@ -16,7 +16,7 @@ from dafka import Config, Partition, serve_tower, wire
 from dafka.discovery import Advertisement, Report, open_discovery
 from dafka.errors import ConfigError
 from dafka.protocol import NodeState, NodeView, PartitionView, PeerJoined, Survey
-from dafka.protocol.holders import HOLDS_NOTHING
+from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
 from dafka.testing import open_cluster

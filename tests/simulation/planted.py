@@ -28,11 +28,11 @@ from dafka.protocol import (
     SpoolTrim,
     StoreMachine,
 )
-from dafka.protocol.assembly import Assembly
-from dafka.protocol.cursor import Cursor
-from dafka.protocol.fetching import Fetching
-from dafka.protocol.holders import Holders
-from dafka.protocol.window import Window
+from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetching import Fetching
+from dafka.protocol.ordering.holders import Holders
+from dafka.protocol.ordering.window import Window
 from dafka.records import Partition
 from dafka.testing.simulation import run_seed
 from dafka.wire import Command
@@ -147,7 +147,7 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.repeats.Repeats.begin", lambda *_: None)
+    patch.setattr("dafka.protocol.answering.repeats.Repeats.begin", lambda *_: None)
 
 
 def another_stores_hello_is_passed_over(patch: Patch) -> None:
@@ -395,7 +395,7 @@ def repeats_what_a_tower_says(patch: Patch) -> None:
 
 
 def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.consumer._OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
+    patch.setattr("dafka.protocol.machines.consumer._OWN_COMMANDS", (Command.DIRECT_HEAD, Command.STORE_HELLO))
 
 
 PLANTED = [

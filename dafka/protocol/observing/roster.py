@@ -8,7 +8,7 @@ import attrs
 
 from dafka import wire
 from dafka.protocol.events import PeerJoined, PeerLeft
-from dafka.protocol.survey import NodeState, NodeView, Sighting, TowerView
+from dafka.protocol.observing.survey import NodeState, NodeView, Sighting, TowerView
 from dafka.wire import Command
 
 FORGET_S = 300.0

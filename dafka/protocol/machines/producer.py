@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
-from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, Admission
-from dafka.protocol.askers import Askers
-from dafka.protocol.audience import Audience
+from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.holders import SEQUENCE_MAX
-from dafka.protocol.replies import RECORDS_MAX, Reply, ReplyQueue
-from dafka.protocol.window import Window
+from dafka.protocol.ordering.holders import SEQUENCE_MAX
+from dafka.protocol.ordering.window import Window
+from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, Admission
+from dafka.protocol.presence.askers import Askers
+from dafka.protocol.presence.audience import Audience
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 

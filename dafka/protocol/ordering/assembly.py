@@ -11,10 +11,10 @@ from collections import OrderedDict
 
 from dafka import wire
 from dafka.config import FetchConfig
-from dafka.protocol.cursor import Cursor
 from dafka.protocol.events import FetchUnanswered
-from dafka.protocol.fetching import Fetching
-from dafka.protocol.holders import Holders
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetching import Fetching
+from dafka.protocol.ordering.holders import Holders
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 

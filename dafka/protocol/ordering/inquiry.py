@@ -16,8 +16,8 @@ import attrs
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.arrivals import Arrivals
-from dafka.protocol.holders import Holders
+from dafka.protocol.ordering.arrivals import Arrivals
+from dafka.protocol.ordering.holders import Holders
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 

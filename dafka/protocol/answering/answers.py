@@ -7,7 +7,7 @@ from typing import Protocol
 import attrs
 
 from dafka import wire
-from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.records import RecordBatch
 
 CHUNK_RECORDS_MAX = 10_000

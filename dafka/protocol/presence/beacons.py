@@ -16,7 +16,7 @@ import attrs
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
-from dafka.protocol.peers import Peers
+from dafka.protocol.presence.peers import Peers
 from dafka.protocol.trust import HandshakeRefused
 from dafka.wire import WELCOME, TowerBeacon
 

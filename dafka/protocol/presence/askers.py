@@ -7,7 +7,7 @@ libdafka's for one, it is never sent.
 from __future__ import annotations
 
 from dafka import wire
-from dafka.protocol.audience import Audience
+from dafka.protocol.presence.audience import Audience
 from dafka.wire import Command
 
 

@@ -27,9 +27,9 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.events import PeerJoined, PeerLeft
-from dafka.protocol.roster import OWN_COMMANDS, Entry, Roster
-from dafka.protocol.rounds import Rounds
-from dafka.protocol.survey import HolderView, NodeState, NodeView, PartitionView, Survey, TopicView
+from dafka.protocol.observing.roster import OWN_COMMANDS, Entry, Roster
+from dafka.protocol.observing.rounds import Rounds
+from dafka.protocol.observing.survey import HolderView, NodeState, NodeView, PartitionView, Survey, TopicView
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 

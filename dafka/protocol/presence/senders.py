@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dafka import wire
-from dafka.protocol.claims import NOT_THE_SENDERS, sender
+from dafka.protocol.presence.claims import NOT_THE_SENDERS, sender
 
 
 class Senders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.protocol.producer import ProducerMachine
+from dafka.protocol.machines.producer import ProducerMachine
 
 TRIM_RECORDS = 10_000
 """Records that stay in a spool though they may go, before they are trimmed together."""

@@ -17,7 +17,7 @@ import itertools
 from collections import OrderedDict
 
 from dafka.config import FetchConfig
-from dafka.protocol.cursor import Cursor
+from dafka.protocol.ordering.cursor import Cursor
 from dafka.records import Partition
 
 RENEWALS_MAX = 256

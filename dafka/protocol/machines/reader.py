@@ -18,11 +18,11 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
-from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, Admission
-from dafka.protocol.arrivals import Arrivals
-from dafka.protocol.assembly import Assembly
-from dafka.protocol.holders import HOLDS_NOTHING, SEQUENCE_MAX
-from dafka.protocol.inquiry import Inquiry, Lacking
+from dafka.protocol.ordering.arrivals import Arrivals
+from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.inquiry import Inquiry, Lacking
+from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, Admission
 from dafka.records import Partition
 from dafka.wire import Command
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
-from dafka.protocol.admission import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, Admission
-from dafka.protocol.assembly import Assembly
+from dafka.protocol.answering.repeats import Repeats
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
-from dafka.protocol.holders import SEQUENCE_MAX
-from dafka.protocol.repeats import Repeats
+from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.ordering.holders import SEQUENCE_MAX
+from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, Admission
 from dafka.records import Partition
 from dafka.wire import Command
 

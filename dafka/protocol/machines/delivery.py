@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dafka.protocol.actions import Action
-from dafka.protocol.buffer import RunBuffer
-from dafka.protocol.consumer import ConsumerMachine
+from dafka.protocol.machines.consumer import ConsumerMachine
+from dafka.protocol.ordering.buffer import RunBuffer
 from dafka.records import Partition, Record, RecordBatch
 
 

@@ -18,7 +18,13 @@ from itertools import islice
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
-from dafka.protocol.admission import (
+from dafka.protocol.answering.heads import HeadAnswers
+from dafka.protocol.answering.repeats import Repeats
+from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.events import PartitionHalted, RecordsGone
+from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.presence.admission import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
     MANY_QUESTIONS,
@@ -26,14 +32,8 @@ from dafka.protocol.admission import (
     TOO_OFTEN,
     Admission,
 )
-from dafka.protocol.askers import Askers
-from dafka.protocol.assembly import Assembly
-from dafka.protocol.audience import Audience
-from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.heads import HeadAnswers
-from dafka.protocol.holders import HOLDS_NOTHING, SEQUENCE_MAX
-from dafka.protocol.repeats import Repeats
-from dafka.protocol.replies import Reply, ReplyQueue
+from dafka.protocol.presence.askers import Askers
+from dafka.protocol.presence.audience import Audience
 from dafka.records import Partition
 from dafka.wire import Command
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from dafka.protocol.actions import Action, Notify, Skip
-from dafka.protocol.buffer import RunBuffer
 from dafka.protocol.events import StorageFailed, StorageRecovered
-from dafka.protocol.store import StoreMachine
+from dafka.protocol.machines.store import StoreMachine
+from dafka.protocol.ordering.buffer import RunBuffer
 from dafka.records import Partition, RecordBatch
 
 Work: TypeAlias = Skip | list[RecordBatch]

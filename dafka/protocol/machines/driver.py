@@ -11,10 +11,10 @@ from typing import Protocol
 
 from dafka import wire
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, Skip, Subscribe
-from dafka.protocol.beacons import Report, Settled
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
-from dafka.protocol.links import CONNECTING_MAX, Links
-from dafka.protocol.machine import Machine
+from dafka.protocol.machines.machine import Machine
+from dafka.protocol.presence.beacons import Report, Settled
+from dafka.protocol.presence.links import CONNECTING_MAX, Links
 from dafka.records import RecordBatch
 
 
