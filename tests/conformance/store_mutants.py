@@ -17,7 +17,7 @@ from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
 from dafka.protocol.answering.replies import ReplyQueue
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetching import Fetching
-from dafka.records import Partition, RecordBatch, decode_text
+from dafka.records import Partition, RecordBatch
 from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec
 from dafka.wire.messages import Kind
@@ -356,14 +356,13 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 def no_long_topics(patch: Patch) -> None:
     """A string of four octets' length is taken for one whose length has one octet, with a sign."""
-    number_4 = Reader.number_4
+    strings = Reader.strings
 
-    def longstr(self: Reader, field: str) -> str:
-        length = number_4(self, field)
-        octets = self.octets(length, field)
-        return decode_text(octets if length <= 127 else b"")
+    def short_strings(self: Reader, field: str) -> tuple[str, ...]:
+        found = strings(self, field)
+        return tuple(text if len(text.encode("utf-8", "surrogateescape")) <= 127 else "" for text in found)
 
-    patch.setattr(Reader, "longstr", longstr)
+    patch.setitem(codec._READ, Kind.STRINGS, short_strings)
 
 
 def read_32_bits(patch: Patch) -> None:
