@@ -63,7 +63,8 @@ async def read_held(
 def unacknowledged(partition: Partition, error: UnacknowledgedError) -> PublishingError:
     """What a user can do about it."""
     return PublishingError(
-        f"topic {partition.topic}: {error}; see to the stores, or change the option minStores or ackTimeout"
+        f"topic {partition.topic}: {error}; see to the stores, change the option minStores or ackTimeout, or end "
+        "another attempt of the task that still lives"
     )
 
 
