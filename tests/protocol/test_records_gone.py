@@ -153,6 +153,14 @@ def test_who_has_left_is_not_waited_for(leave: str) -> None:
     assert gone(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
 
 
+def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection_never_ended() -> None:
+    consumer = make_consumer("A")
+    consumer.peer_left("A", 0.2)
+    consumer.peer_joined("A", 0.3)
+    assert consumer.assembly.holders.stores == {"A"}
+    assert gone(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
+
+
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
     consumer = ConsumerMachine(ME, Config().override("consumer", offset_reset="earliest"))
     consumer.start(0.0)

@@ -42,6 +42,7 @@ class Holders:
         self.stores: set[str] = set()
         self.is_settled = False
         self._nodes: set[str] = set()
+        self._subscribed: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
         self._answers_count = 0
         self._news: set[Partition] = set()
@@ -50,9 +51,11 @@ class Holders:
         """Discovery found a node: if a partition is its own, it may hold records of it."""
         if len(self._nodes) < NODES_MAX:
             self._nodes.add(address)
+        if address in self._subscribed:
+            self.stores.add(address)
 
     def left(self, address: str) -> None:
-        """Discovery lost a node."""
+        """Discovery lost a node. Its connection may outlive that: a store that is found again is one at once."""
         self._nodes.discard(address)
         self.stores.discard(address)
 
@@ -60,8 +63,10 @@ class Holders:
         """A store is known by its subscription to what consumers greet it with."""
         if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
             if not subscription.active:
+                self._subscribed.discard(subscription.topic)
                 self.stores.discard(subscription.topic)
-            elif len(self.stores) < STORES_MAX:
+            elif len(self._subscribed) < STORES_MAX:
+                self._subscribed.add(subscription.topic)
                 self.stores.add(subscription.topic)
 
     def answered(self, message: wire.DirectEarliest, next_sequence: int) -> None:
@@ -70,7 +75,7 @@ class Holders:
         What is said by somebody who is neither a store nor the producer counts for nothing.
         """
         partition = Partition(message.subject, message.partition)
-        if message.address not in self.stores and message.address != partition.address:
+        if message.address not in self._subscribed and message.address != partition.address:
             return
         if partition in self._answers and self._answers[partition][0] != next_sequence:
             self.forget(partition)
