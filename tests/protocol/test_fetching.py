@@ -176,6 +176,30 @@ def test_a_new_partition_does_not_overtake_the_line() -> None:
     assert fetching.next_in_line() == B
 
 
+def test_a_partition_with_records_takes_nobody_s_turn() -> None:
+    """B, of which nothing has come, has its turn though A, whose producer is gone, is asked for on and on."""
+    fetching = make_fetching(partitions_max=1)
+    known, unknown = missing(5), missing(5)
+    arrive(known, 0, 2)
+    assert known.is_proven
+    fetching.plan(A, known, 0.0)
+    fetching.plan(B, unknown, 0.0)
+    now = fetching.deadline()
+    assert fetching.expire(now) == [A]
+    assert fetching.plan(A, known, now) is None
+    assert fetching.next_in_line() == B
+
+
+def test_a_partition_with_records_finds_room_beside_one_without() -> None:
+    fetching = make_fetching(partitions_max=1)
+    known = missing(5)
+    arrive(known, 0, 2)
+    fetching.plan(B, missing(5), 0.0)
+    fetching.plan(C, missing(5), 0.0)
+    assert fetching.plan(A, known, 0.0) is not None
+    assert fetching.active() == [B, A]
+
+
 def test_renew_asks_again_for_a_page_of_which_nothing_came() -> None:
     fetching, cursor = make_fetching(), missing(1000)
     fetching.plan(A, cursor, 0.0)

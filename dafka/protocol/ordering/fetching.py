@@ -157,10 +157,14 @@ class Fetching:
         return list(self._active)
 
     def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
-        """A partition whose records have come before goes first, and finds room: names alone may be invented."""
+        """Where there is no room, a partition whose records have come before finds some: names may be invented.
+
+        It never takes the place of who is next in line, whose turn would not come while it goes unanswered.
+        """
         is_first_in_line = not self._waiting or next(iter(self._waiting)) == partition
         is_full = len(self._active) >= self._config.partitions_max
-        has_reserve = cursor.is_proven and self._waiting and len(self._active) < 2 * self._config.partitions_max
+        is_reserve_free = len(self._active) < 2 * self._config.partitions_max
+        has_reserve = is_full and cursor.is_proven and self._waiting and is_reserve_free
         if not has_reserve and (is_full or not is_first_in_line):
             self._waiting.setdefault(partition, 0)
             return None
