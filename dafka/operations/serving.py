@@ -37,9 +37,8 @@ async def open_operations(
         async with AsyncExitStack() as stack:
             url = None
             if listen:
-                # Its libraries take a tenth of a second to load.
-                from dafka.operations.answers import handlers  # noqa: PLC0415
-                from dafka.operations.http import open_server  # noqa: PLC0415
+                from dafka.operations.answers import handlers  # noqa: PLC0415 (a tenth of a second to load)
+                from dafka.operations.http import open_server  # noqa: PLC0415 (likewise)
 
                 url = await stack.enter_async_context(open_server(listen, handlers(monitor)))
             nursery = await stack.enter_async_context(trio.open_nursery())

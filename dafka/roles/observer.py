@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -129,10 +129,12 @@ class Observer:
             self._machine.connected(trio.current_time())
             self._node.act(())
 
-        ignored: Callable[[HandshakeRefused], None] = lambda _: None  # noqa: E731 (the node itself tells of it)
+        def refused(_: HandshakeRefused) -> None:
+            pass  # the node itself tells of it
+
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, place, prefixes, take, made, ignored)
+            await listen(self._context, self._security, place, prefixes, take, made, refused)
 
 
 @asynccontextmanager

@@ -83,25 +83,15 @@ class Tower:
             return dict(self._discarded)
         return dict(self._discarded + self._reception.discarded + self._reception.subscriptions_discarded)
 
-    def receives(self, frames: list[bytes], origin: Origin) -> bool:
-        """May this node be introduced by this connection? What is malformed `forward` finds."""
-        if self._reception is None:
-            return True
-        try:
-            address = NodeBeacon.decode(frames).address
-        except WireError:
-            return True
-        return self._reception.admit(address, origin, trio.current_time())
-
-    def admit(self, frames: list[bytes], key: str) -> bool:
-        """Is a beacon from the holder of this key to be heard? Not where its address is another key's."""
-        if self._claims is None:
-            return True
+    def hears(self, frames: list[bytes], origin: Origin) -> bool:
+        """May this connection introduce this node? Not beyond its limits, nor by an address that is another key's."""
         try:
             address = NodeBeacon.decode(frames).address
         except WireError:
             return True  # which `forward` finds, and counts
-        if not self._claims.claim(address, key):
+        if self._reception is not None and not self._reception.admit(address, origin, trio.current_time()):
+            return False
+        if self._claims is not None and not self._claims.claim(address, origin.key):
             self._discarded["another key's address"] += 1
             return False
         return True
@@ -177,9 +167,7 @@ async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Publishe
     while True:
         outbound: list[list[bytes]] = []
         for frames, origin in await subscriber.receive_origins(DRAIN_MAX):
-            if not tower.receives(frames, origin) or not tower.admit(frames, origin.key):
-                continue
-            forwarded = tower.forward(frames, origin.peer, own_address)
+            forwarded = tower.forward(frames, origin.peer, own_address) if tower.hears(frames, origin) else None
             if forwarded is not None:
                 # In a closed cluster whoever hears of a node must know whom to expect there.
                 outbound.append([*forwarded, origin.key.encode("ascii")] if origin.key else forwarded)

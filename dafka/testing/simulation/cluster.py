@@ -185,13 +185,10 @@ class Cluster:
         return self._ports[member.name]
 
     def _take_away(self, name: str) -> SimulatedNode | None:
-        role: dict[str, SimulatedNode]
-        for role in (self.producers, self.stores, self.consumers):  # type: ignore[assignment]
-            if name in role:
-                node = role.pop(name)
-                self._heard_by = {pair for pair in self._heard_by if pair[0] != name}
-                return node
-        return None
+        node = self.producers.pop(name, None) or self.stores.pop(name, None) or self.consumers.pop(name, None)
+        if node is not None:
+            self._heard_by = {pair for pair in self._heard_by if pair[0] != name}
+        return node
 
     # Towers
 
