@@ -25,7 +25,7 @@ from dafka_conformance.cli import main as conformance_command_line
 from dafka_conformance.frontend import watched_clauses
 from dafka_conformance.model import Clause, Dialect
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "reference"
 
 CLI_PREFACE = """\
 # The `dafka` command
@@ -39,7 +39,7 @@ wrongly. Errors are one sentence on standard error.
 CONFORMANCE_CLI_PREFACE = """\
 # The `dafka-conformance` command
 
-[conformance.md](conformance.md) says what it is for, and how to test an implementation with it.
+[conformance.md](../how-to/conformance.md) says what it is for, and how to test an implementation with it.
 
 Exit status: 0 where no clause that binds is violated; 1 where one is, or a scenario could not be run, or none could; 2
 where it was asked for wrongly; 130, 143 or 129 where SIGINT, SIGTERM or SIGHUP ended it. Errors are one sentence on
@@ -69,7 +69,7 @@ milliseconds.
 CLAUSES_PREFACE = """\
 # The clauses of the conformance suite
 
-Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](conformance.md) is about the
+Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](../how-to/conformance.md) is about the
 suite.
 
 A clause is one demand of RFC 46. Its level is the RFC's keyword; or **grammar**: a grammar rule, its comment, or what a
@@ -183,7 +183,7 @@ def main(arguments: list[str]) -> int:
         else:
             path.write_text(text, "utf-8")
     for name in stale:
-        print(f"docs/{name} is out of date: run python docs/generate.py", file=sys.stderr)
+        print(f"docs/reference/{name} is out of date: run python docs/generate.py", file=sys.stderr)
     return 1 if stale else 0
 
 

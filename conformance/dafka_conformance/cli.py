@@ -50,7 +50,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
 def main() -> None:
     """Hold any implementation of Dafka against the protocol (ZeroMQ RFC 46).
 
-    `dafka-conformance run dafka` tests this project's own command; docs/conformance.md says how to test yours.
+    `dafka-conformance run dafka` tests this project's own command; docs/how-to/conformance.md says how to test yours.
     """
 
 
@@ -276,7 +276,7 @@ def _remarks(clause: Clause) -> Iterator[str]:
         holds = " (this reading holds)" if reading == clause.holds else ""
         yield f"reading {reading}{holds}: {text}"
     if clause.erratum:
-        yield f"see docs/errata.md, number {clause.erratum}"
+        yield f"see docs/reference/errata.md, number {clause.erratum}"
     if len(clause.dialects) < len(Dialect):
         yield f"applies to {' and '.join(dialect.value for dialect in clause.dialects)} alone"
     if clause.untestable:

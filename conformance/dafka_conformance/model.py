@@ -67,7 +67,7 @@ class Clause:
         untestable: why it cannot be tested from outside; empty where it can.
         readings: where the RFC contradicts itself: each reading's name, and what it says.
         holds: the name of the reading that the suite takes.
-        erratum: the entry of docs/errata.md that says why; 0 where there is none.
+        erratum: the entry of docs/reference/errata.md that says why; 0 where there is none.
         dialects: the dialects that it applies to.
     """
 

@@ -111,7 +111,7 @@ class Exposed:
         where = " and ".join(self.endpoints)
         return (
             f"whoever reaches {where} can read and write everything: "
-            "listen at 127.0.0.1, or close the cluster with keys ([security], docs/security.md)"
+            "listen at 127.0.0.1, or close the cluster with keys ([security], docs/how-to/security.md)"
         )
 
 

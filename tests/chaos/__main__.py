@@ -3,7 +3,7 @@
     python tests/chaos --minutes 60 --stores 3 --producers 4 --consumers 2 --rate 20000
 
 The folder gets `timeline.txt` (faults, what nodes said, problems) and `summary.json`. Exit status 0 where every promise
-was kept, 1 where one was not, 2 where it was asked for wrongly. docs/chaos.md says more.
+was kept, 1 where one was not, 2 where it was asked for wrongly. docs/contributing/chaos.md says more.
 """
 
 from __future__ import annotations

@@ -170,8 +170,8 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
 
 
 def test_the_walk_through_of_the_guide_works(dafka: Dafka, folder: Path) -> None:
-    """Every command of docs/security.md, with this test's endpoints instead of its machines'."""
-    guide = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    """Every command of docs/how-to/security.md, with this test's endpoints instead of its machines'."""
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "security.md").read_text()
     block = next(each for each in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL) if "dafka keys new" in each)
     text = b"one\ntwo\n"
     for line in block.replace("\\\n", " ").splitlines():

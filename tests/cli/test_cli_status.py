@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from dafka.cli import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "status.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
 
 def block(language: str) -> str:

@@ -216,7 +216,7 @@ def test_every_contradiction_says_which_reading_holds(table: Clauses) -> None:
 
 
 def test_every_erratum_is_on_the_page(table: Clauses) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "errata.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errata.md").read_text(encoding="utf-8")
     numbers = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert {clause.erratum for clause in table} - {0} <= numbers
     # What the RFC says against itself: each of those entries belongs to a clause.

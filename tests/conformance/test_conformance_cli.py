@@ -175,7 +175,7 @@ def test_explain_tells_everything_about_a_clause() -> None:
     text = command("explain", "ack.address").stdout
     assert "reading store (this reading holds): The address of the store that acknowledges." in text
     assert "reading partition: The address of the producer." in text
-    assert "see docs/errata.md, number 7" in text
+    assert "see docs/reference/errata.md, number 7" in text
     assert "applies to rfc46 alone" in text
     assert "every message that it concerns is held against it, in any scenario" in text
     text = command("explain", "topic.ascii").stdout

@@ -1,4 +1,4 @@
-"""docs/conformance.md: its examples work, and it leaves out nothing that a target file may say."""
+"""docs/how-to/conformance.md: its examples work, and it leaves out nothing that a target file may say."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dafka_conformance.targets import Ability, Target, TargetError, open_target,
 from dafka_conformance.targets.description import ALWAYS_KNOWN, OF_A_NODE
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "conformance.md").read_text("utf-8")
 TIMEOUT_S = 60
 
 PROGRAMS = {

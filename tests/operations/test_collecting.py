@@ -21,7 +21,7 @@ from dafka.roles import ConsumerStatistics, Health, Histogram
 from dafka.testing import open_cluster
 from dafka.wire import Command
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 
 Values = dict[tuple[str, ...], float]
 """By a sample's name and its labels' values, in the order of the labels' names."""

@@ -37,7 +37,7 @@ from dafka.roles.log import NodeLog
 from dafka.storage import memory
 from dafka.testing import open_cluster
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 PARTITION = Partition("orders", "A" * 32)
 FORGED = Partition('o"r\nd\x1b[31mers\u2028\x00', "B" * 32)
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md and the README show of Spark runs as it stands there, in the page's order."""
+"""What docs/how-to/spark.md and the README show of Spark runs as it stands there, in the page's order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "spark.md"
+PAGE = ROOT / "docs" / "how-to" / "spark.md"
 ORDERS = [b'{"item": "tea", "count": 2}', b'{"item": "coffee", "count": 1}']
 
 

@@ -1,4 +1,4 @@
-"""The forms of names, entries and indexes; and that they are as docs/filelog-format.md says."""
+"""The forms of names, entries and indexes; and that they are as docs/reference/filelog-format.md says."""
 
 from __future__ import annotations
 
@@ -180,8 +180,8 @@ def test_index_is_sparse_and_reads_back() -> None:
 
 
 def read_by_the_page(folder: Path) -> dict[tuple[str, str], list[tuple[int, int, bytes]]]:
-    """The reading program of docs/filelog-format.md, written out."""
-    page = Path(__file__).parents[2] / "docs" / "filelog-format.md"
+    """The reading program of docs/reference/filelog-format.md, written out."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "filelog-format.md"
     program = page.read_text().partition("```python\n")[2].partition("```")[0]
     names: dict[str, object] = {}
     exec(compile(program, str(page), "exec"), names)

@@ -1,4 +1,4 @@
-"""`docs/sqlite-schema.md` is a promise: its tables are the real ones, and its queries run against a real store."""
+"""`docs/reference/sqlite-schema.md` is a promise: its tables are the real ones, and its queries run against a real store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dafka.records import Partition, RecordBatch, decode_text
 from dafka.storage import open_storage
 from dafka.storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sqlite-schema.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "sqlite-schema.md").read_text("utf-8")
 
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
 

@@ -2,7 +2,7 @@
 
 Options: `segment_bytes` (64 MiB) and `segment_ms` (7 days) say when a new segment begins, `fsync` when records are
 durable: `batch`, when `append` returns; a number, at the latest after so many milliseconds; `never`, when the system
-likes it, or `flush` is called. docs/filelog-format.md describes the files.
+likes it, or `flush` is called. docs/reference/filelog-format.md describes the files.
 """
 
 from __future__ import annotations

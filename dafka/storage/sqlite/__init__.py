@@ -1,7 +1,7 @@
 """Storage in a SQLite file, `sqlite:PATH` or `sqlite:PATH?synchronous=NORMAL`; the default.
 
 One connection writes and one reads, each in a worker thread of its own turn. The file is public: see
-docs/sqlite-schema.md.
+docs/reference/sqlite-schema.md.
 """
 
 from dafka.storage.sqlite.opening import open_sqlite

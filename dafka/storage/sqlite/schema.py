@@ -1,4 +1,4 @@
-"""The tables of a SQLite store: public, versioned, and made by migrations (docs/sqlite-schema.md).
+"""The tables of a SQLite store: public, versioned, and made by migrations (docs/reference/sqlite-schema.md).
 
     partitions      one row a partition: its topic, its address (the producer's), what is held of it
     records         one row a record, in the order of its key (partition_id, sequence)
