@@ -60,19 +60,19 @@ from dafka.protocol.notices import (
     notice_fields,
     notice_name,
 )
-from dafka.protocol.observing.census import CensusMachine
-from dafka.protocol.observing.survey import (
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
     HolderView,
     NodeState,
     NodeView,
     PartitionView,
     Sighting,
-    Survey,
     TopicView,
     TowerView,
 )
-from dafka.protocol.ordering.buffer import RunBuffer
-from dafka.protocol.ordering.inquiry import Lacking
+from dafka.protocol.observing.survey_machine import SurveyMachine
+from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.ordering.held_end import Incomplete
 from dafka.protocol.presence.admission import HOSTILE
 from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.presence.claims import Claims
@@ -97,13 +97,14 @@ __all__ = [
     "Answers",
     "Append",
     "AuthorisedKept",
+    "BatchBuffer",
     "Beacons",
-    "CensusMachine",
     "Change",
     "Chunk",
     "ClaimRefused",
     "Claims",
     "ClusterFound",
+    "ClusterSurvey",
     "CommitSlow",
     "Commits",
     "ConsumerMachine",
@@ -119,9 +120,9 @@ __all__ = [
     "ForeignDialect",
     "HandshakeRefused",
     "HolderView",
+    "Incomplete",
     "Interrupted",
     "Introductions",
-    "Lacking",
     "Links",
     "Machine",
     "MessagesDiscarded",
@@ -147,7 +148,6 @@ __all__ = [
     "Reply",
     "ReplyQueue",
     "Report",
-    "RunBuffer",
     "SendBeacon",
     "Senders",
     "Settled",
@@ -169,7 +169,7 @@ __all__ = [
     "StrangerRefused",
     "Subscribe",
     "Surroundings",
-    "Survey",
+    "SurveyMachine",
     "TopicView",
     "TowerView",
     "TowersHeard",

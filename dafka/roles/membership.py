@@ -43,7 +43,7 @@ class Membership:
         self._report(ClaimRefused(report.address, endpoint))
         return False
 
-    def check(self, messages: list[wire.Inbound], key: str, endpoint: str = "") -> list[wire.Inbound]:
+    def check(self, messages: list[wire.BatchedMessage], key: str, endpoint: str = "") -> list[wire.BatchedMessage]:
         """Of messages that came from the holder of this key, those that are really from whom they name.
 
         In a plain cluster, of those that came from this endpoint, if that is known.

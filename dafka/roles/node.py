@@ -115,7 +115,7 @@ class Node:
         """Carries out actions, in order, without waiting."""
         self._driver.act(actions)
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """Publishes messages in this node's dialect."""
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 

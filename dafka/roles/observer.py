@@ -15,7 +15,7 @@ from dafka.config import Config
 from dafka.discovery import Report
 from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import CensusMachine, HandshakeRefused, PeerJoined, PeerLeft, Survey
+from dafka.protocol import ClusterSurvey, HandshakeRefused, PeerJoined, PeerLeft, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -33,7 +33,7 @@ class Observer:
     def __init__(
         self,
         node: Node,
-        machine: CensusMachine,
+        machine: SurveyMachine,
         config: Config,
         context: zmq.Context[zmq.Socket[bytes]],
         nursery: trio.Nursery,
@@ -59,7 +59,7 @@ class Observer:
         """Waits until the nodes of a running cluster have been found, and are connected to."""
         await self._node.settled.wait()
 
-    async def survey(self, seconds: float) -> Survey:
+    async def survey(self, seconds: float) -> ClusterSurvey:
         """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
 
         The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
@@ -149,7 +149,7 @@ async def open_observer(config: Config | None = None, topics: Iterable[str] = ()
         raise ConfigError(
             f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
         )
-    machine = CensusMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    machine = SurveyMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
     with single_exception():
         async with (
             open_node(machine.address, machine, config, "observer", config.consumer.high_watermark) as node,

@@ -107,18 +107,18 @@ class Store:
         machine = self._machine
         lag = {
             partition: cursor.known_end - machine.durable_end(partition)
-            for partition, cursor in machine.assembly.cursors.items()
+            for partition, cursor in machine.reassembler.cursors.items()
             if cursor.known_end > machine.durable_end(partition)
         }
         return StoreStatistics(
-            partitions=len(machine.assembly.cursors),
+            partitions=len(machine.reassembler.cursors),
             records_stored=self._commits.records,
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
             commit_seconds=self._timings.histogram(),
             pending_bytes=machine.pending_bytes,
-            fetches_sent=machine.assembly.fetches_sent,
+            fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
             bytes_sent=self._answers.bytes_sent,

@@ -21,9 +21,9 @@ from dafka.transport.caller import Caller
 from dafka.transport.keys import is_key
 from dafka.transport.security import Security
 from dafka.transport.socket import RunSocket
-from dafka.wire.batch import FrameRun
+from dafka.wire.batch import EncodedRun
 
-Messages: TypeAlias = list[list[bytes] | FrameRun]
+Messages: TypeAlias = list[list[bytes] | EncodedRun]
 
 
 class ClosedSubscriber:

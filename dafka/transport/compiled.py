@@ -15,7 +15,7 @@ import zmq
 
 from dafka.contents import PackedContents
 from dafka.transport.pure import FRAME_BYTES
-from dafka.wire.batch import FrameRun
+from dafka.wire.batch import EncodedRun
 
 _MODULE = "dafka.transport._accelerator"
 _INTERFACE = 2
@@ -37,12 +37,14 @@ class CompiledLoops:
         messages: list[list[bytes]] = self._receive(socket.underlying, count_max, bytes_max, FRAME_BYTES, False)
         return messages
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | FrameRun]:
+    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
         """See `Loops.receive_runs`."""
-        items: list[list[bytes] | FrameRun] = self._receive(socket.underlying, count_max, bytes_max, FRAME_BYTES, True)
+        items: list[list[bytes] | EncodedRun] = self._receive(
+            socket.underlying, count_max, bytes_max, FRAME_BYTES, True
+        )
         return items
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
+    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """See `Loops.send`."""
         count: int = self._send(socket.underlying, messages)
         return count
@@ -69,7 +71,7 @@ def load_compiled() -> CompiledLoops | str:
 def _connect(module: Any) -> None:
     """Raises ImportError or OSError where the module cannot be connected to pyzmq's own libzmq."""
     library: Any = importlib.import_module("zmq.backend.cython._zmq")
-    version = module.connect(library.__file__, FrameRun, PackedContents, _failure)
+    version = module.connect(library.__file__, EncodedRun, PackedContents, _failure)
     if version != zmq.zmq_version_info():
         raise OSError(f"found is version {'.'.join(map(str, version))}, and pyzmq's is {zmq.zmq_version()}")
 

@@ -14,7 +14,7 @@ import zmq
 from dafka.errors import ConfigError
 from dafka.transport.compiled import load_compiled
 from dafka.transport.pure import PureLoops
-from dafka.wire.batch import FrameRun
+from dafka.wire.batch import EncodedRun
 
 VARIABLE = "DAFKA_ACCELERATOR"
 
@@ -38,10 +38,10 @@ class Loops(Protocol):
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
         """The messages that are here: up to `count_max`, and none after `bytes_max` octets have been reached."""
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | FrameRun]:
+    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
         """The same, where consecutive records of a partition may come as one, where the first of them stood."""
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
+    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """Queues messages; gives how many. One that is not taken is dropped."""
 
 

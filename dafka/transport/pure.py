@@ -11,7 +11,7 @@ import zmq
 from zmq.backend import Socket as Backend
 
 from dafka.wire import NUMBER_8_MAX, Command
-from dafka.wire.batch import FrameRun, expand
+from dafka.wire.batch import EncodedRun, iter_frames
 from dafka.wire.primitives import NUMBER_8
 
 FRAME_BYTES = 64
@@ -31,9 +31,9 @@ class PureLoops:
         """See `Loops.receive`."""
         return list(_drain(socket, count_max, bytes_max))
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | FrameRun]:
+    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
         """See `Loops.receive_runs`. Gathers those that follow each other: comparing is quicker than reading."""
-        items: list[list[bytes] | FrameRun] = []
+        items: list[list[bytes] | EncodedRun] = []
         expected: list[bytes] | None = None
         contents: list[bytes] | None = None
         stem, sequence = b"", 0
@@ -42,7 +42,7 @@ class PureLoops:
             if heading == expected:
                 if contents is None:
                     contents = []
-                    items.append(FrameRun(heading[0] if len(heading) == 2 else None, stem, sequence, contents))
+                    items.append(EncodedRun(heading[0] if len(heading) == 2 else None, stem, sequence, contents))
                 contents.append(frames[-1])
             else:
                 items.append(frames)
@@ -59,12 +59,12 @@ class PureLoops:
                 expected = heading
         return items
 
-    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
+    def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """See `Loops.send`."""
         send = Backend.send  # what `zmq.Socket.send` adds is for sockets of other kinds, and takes longer than sending
         more, last = _NOBLOCK | int(zmq.SNDMORE), _NOBLOCK
         count = 0
-        for frames in expand(messages):
+        for frames in iter_frames(messages):
             try:
                 for frame in frames[:-1]:
                     send(socket, frame, more)

@@ -23,7 +23,7 @@ import zmq
 from dafka.errors import AddressInUseError, TransportError
 from dafka.transport.descriptors import source_of
 from dafka.transport.loops import choose_loops
-from dafka.wire.batch import FrameRun
+from dafka.wire.batch import EncodedRun
 
 RECEIVE_BYTES_MAX = 16 * 1024 * 1024
 """Octets drained in one call, with what keeping each frame costs; the message that reaches them is the last."""
@@ -169,7 +169,7 @@ class BaseSocket:
         self._socket.setsockopt(zmq.UNSUBSCRIBE, prefix)
         self._wake()
 
-    def send_many(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
+    def send_many(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """Queues these messages for whoever subscribed to them; gives how many. Never waits.
 
         A message that the socket cannot take at all (it has no peer, or its queue is full) is dropped.
@@ -272,7 +272,7 @@ class Socket(BaseSocket):
 
 
 class RunSocket(BaseSocket):
-    """A `Socket` for records: consecutive ones of a partition may be drained as one `FrameRun`.
+    """A `Socket` for records: consecutive ones of a partition may be drained as one `EncodedRun`.
 
     A run stands where the first of its messages stood.
 
@@ -290,7 +290,7 @@ class RunSocket(BaseSocket):
         self._given_count = 0
         self._given_items = 0
 
-    async def receive_many(self) -> list[list[bytes] | FrameRun]:
+    async def receive_many(self) -> list[list[bytes] | EncodedRun]:
         """Waits for messages and drains up to `count_max` of them. A checkpoint.
 
         Where they stream in and this is the faster end, it lets some gather.
@@ -303,14 +303,14 @@ class RunSocket(BaseSocket):
         self._is_streaming = STREAM_COUNT_MIN <= self._given_count < self.count_max
         return items
 
-    def receive_nowait(self) -> list[list[bytes] | FrameRun]:
+    def receive_nowait(self) -> list[list[bytes] | EncodedRun]:
         """The messages that are here, up to `count_max` and `RECEIVE_BYTES_MAX`."""
         if self._held:
             return list(self._take_held())
         return self._loops.receive_runs(self._socket, self.count_max, RECEIVE_BYTES_MAX)
 
-    def _note_given(self, items: list[list[bytes] | FrameRun]) -> None:
-        self._given_count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
+    def _note_given(self, items: list[list[bytes] | EncodedRun]) -> None:
+        self._given_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._given_items = len(items)
         self._given_at = time.perf_counter()
 

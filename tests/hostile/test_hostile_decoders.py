@@ -16,7 +16,7 @@ from dafka.errors import WireError
 from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
 from dafka.transport.compiled import load_compiled
 from dafka.transport.pure import PureLoops
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 
 MEMORY_FACTOR = 40
 """A text of no octets is an object all the same."""
@@ -94,7 +94,7 @@ def test_both_loops_receive_the_same(family: str) -> None:
             for message in messages:
                 near.send_multipart(message, zmq.NOBLOCK)
             items = loops.receive_runs(far, len(messages) + 1, 2**40)
-        assert sorted(map(list, expand(items))) == sorted(messages)
+        assert sorted(map(list, iter_frames(items))) == sorted(messages)
         decoder = wire.BatchDecoder()
         found.append((decoder.decode(items), decoder.discarded))
     assert found[0] == found[1]

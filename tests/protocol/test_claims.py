@@ -8,7 +8,7 @@ from dafka.protocol.presence import claims as module
 from dafka.records import Partition, RecordBatch
 
 RUN = wire.RecordRun(RecordBatch(Partition("t", "A"), 0, [b"0", b"1", b"2"]))
-OF_A: list[wire.Inbound] = [
+OF_A: list[wire.BatchedMessage] = [
     RUN,
     wire.Head("A", "t", 1),
     wire.Ack("P", "t", 1, "A"),
@@ -18,7 +18,7 @@ OF_A: list[wire.Inbound] = [
     wire.StoreHello("C", "A"),
     wire.DirectEarliest("C", "A", "P", "t", 0, 0),
 ]
-OF_NOBODY: list[wire.Inbound] = [
+OF_NOBODY: list[wire.BatchedMessage] = [
     wire.RecordRun(RUN.batch, "C"),
     wire.DirectHead("C", "A", "t", 1),
     wire.Ack("P", "t", 1),
@@ -30,7 +30,7 @@ def open_claims(*authorised: str) -> Claims:
 
 
 @pytest.mark.parametrize("message", OF_A, ids=lambda message: type(message).__name__)
-def test_what_names_its_sender_must_come_from_it(message: wire.Inbound) -> None:
+def test_what_names_its_sender_must_come_from_it(message: wire.BatchedMessage) -> None:
     claims = open_claims("a", "b")
     assert claims.join("A", "a")
     assert claims.join("B", "b")
@@ -41,7 +41,7 @@ def test_what_names_its_sender_must_come_from_it(message: wire.Inbound) -> None:
 
 
 @pytest.mark.parametrize("message", OF_NOBODY, ids=lambda message: type(message).__name__)
-def test_what_names_no_sender_may_come_from_any_member(message: wire.Inbound) -> None:
+def test_what_names_no_sender_may_come_from_any_member(message: wire.BatchedMessage) -> None:
     claims = open_claims("a", "b")
     assert claims.check([message], "b") == [message]
 

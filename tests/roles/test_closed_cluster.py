@@ -161,7 +161,7 @@ async def open_insider(keys: Keys, config: Config, address: str, task_status: tr
         await trio.sleep_forever()
 
 
-async def say(mesh: Mesh, *messages: wire.Inbound) -> None:
+async def say(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
     """Publishes, when somebody listens to each."""
     missing = {
         frames[0][:1] for frames in wire.BatchEncoder(wire.Dialect.RFC46).encode(messages) if isinstance(frames, list)

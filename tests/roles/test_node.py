@@ -21,7 +21,7 @@ from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, To
 from dafka.records import Partition, RecordBatch
 from dafka.testing import Cluster, open_cluster
 from dafka.wire import Dialect
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 
 HUGE = 2**64 - 1
 FAR = 2**61
@@ -51,8 +51,8 @@ def malformed(prefix: bytes) -> list[list[bytes]]:
     ]
 
 
-def encoded(*messages: wire.Inbound) -> list[list[bytes]]:
-    return [list(frames) for frames in expand(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
+def encoded(*messages: wire.BatchedMessage) -> list[list[bytes]]:
+    return [list(frames) for frames in iter_frames(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
 
 
 async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:

@@ -15,8 +15,8 @@ from role_helpers import DEADLINE_S, check_leaves_nothing, contents, open_store,
 from dafka import Config, Partition, serve_tower, wire
 from dafka.discovery import Advertisement, Report, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import NodeState, NodeView, PartitionView, PeerJoined, Survey
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
 from dafka.testing import open_cluster
@@ -95,21 +95,21 @@ LIBDAFKA_READER = [b"G", b"F", b"W*"]
 LIBDAFKA_WRITER = [b"M", b"H", b"D*"]
 
 
-async def survey(observer: Observer) -> Survey:
+async def survey(observer: Observer) -> ClusterSurvey:
     with trio.fail_after(DEADLINE_S):
         await observer.wait_settled()
         return await observer.survey(DEADLINE_S)
 
 
-def node(found: Survey, address: str) -> NodeView:
+def node(found: ClusterSurvey, address: str) -> NodeView:
     return next(each for each in found.nodes if each.address == address)
 
 
-def partition(found: Survey, wanted: Partition) -> PartitionView:
+def partition(found: ClusterSurvey, wanted: Partition) -> PartitionView:
     return next(each for each in found.partitions if each.partition == wanted)
 
 
-def lags(found: Survey, wanted: Partition) -> dict[str, int | None]:
+def lags(found: ClusterSurvey, wanted: Partition) -> dict[str, int | None]:
     return {holder.store: holder.lag for holder in partition(found, wanted).holders}
 
 

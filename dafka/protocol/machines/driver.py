@@ -21,7 +21,7 @@ from dafka.records import RecordBatch
 class Surroundings(Protocol):
     """A node's sockets, its program or disk. None of these waits."""
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """Publishes messages."""
 
     def subscribe(self, prefix: bytes) -> None:
@@ -63,7 +63,7 @@ class Driver:
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order; what is to be published goes out together."""
         surroundings = self._surroundings
-        outbound: list[wire.Inbound] = []
+        outbound: list[wire.BatchedMessage] = []
         for action in actions:
             if isinstance(action, Publish):
                 outbound.append(action.message)

@@ -61,10 +61,10 @@ class Claims:
             del self._present[address]
         return True
 
-    def check(self, messages: Iterable[wire.Inbound], key: str) -> list[wire.Inbound]:
+    def check(self, messages: Iterable[wire.BatchedMessage], key: str) -> list[wire.BatchedMessage]:
         """Of what came from the holder of this key, what it may say."""
         keys = self._keys
-        allowed: list[wire.Inbound] = []
+        allowed: list[wire.BatchedMessage] = []
         for message in messages:
             address = sender(message)
             if not address or keys.get(address) == key or self._claim_nameless(address, key):
@@ -78,7 +78,7 @@ class Claims:
         return key in self._nameless and self.claim(address, key)
 
 
-def sender(message: wire.Inbound) -> str:
+def sender(message: wire.BatchedMessage) -> str:
     """The node that a message says it is from; empty where it says nothing that could be held against anybody."""
     if isinstance(message, wire.RecordRun):
         return message.batch.partition.address if message.requestor is None else ""

@@ -32,9 +32,9 @@ class Senders:
         if self._endpoints.get(address) == endpoint:
             del self._endpoints[address]
 
-    def check(self, messages: Iterable[wire.Inbound], endpoint: str) -> list[wire.Inbound]:
+    def check(self, messages: Iterable[wire.BatchedMessage], endpoint: str) -> list[wire.BatchedMessage]:
         """Of what came from who is at this endpoint, what may be its own."""
-        allowed: list[wire.Inbound] = []
+        allowed: list[wire.BatchedMessage] = []
         for message in messages:
             if self._endpoints.get(sender(message), endpoint) == endpoint:
                 allowed.append(message)

@@ -54,7 +54,7 @@ class SimulatedNode:
         self._beacon = NodeBeacon(address, "", port).encode()
         self._timer_at = float("inf")
         self._is_waking = False
-        self._messages: list[tuple[Link, Sequence[wire.Inbound]]] = []
+        self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
         self._subscriptions: list[bytes] = []
         self._connections: list[str] = []
         self._from_towers: list[list[bytes]] = []
@@ -79,7 +79,7 @@ class SimulatedNode:
 
     # What the network and towers bring
 
-    def arrive(self, link: Link, messages: Sequence[wire.Inbound]) -> None:
+    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
         """See `Peer.arrive`."""
         self._messages.append((link, messages))
         self._wake()
@@ -106,7 +106,7 @@ class SimulatedNode:
 
     # What the driver asks for
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """See `Surroundings.send`."""
         messages = list(messages)
         self.cluster.checks.sent(self, messages)
@@ -224,7 +224,7 @@ class SimulatedNode:
         if not self._messages:
             return
         arrived, self._messages = self._messages, []
-        messages: list[wire.Inbound] = []
+        messages: list[wire.BatchedMessage] = []
         for link, part in arrived:
             link.taken(part)
             messages += part

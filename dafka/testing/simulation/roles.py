@@ -174,7 +174,7 @@ class SimulatedProducer(Answering):
         """See `Answering.read`."""
         if self.spool is not None:
             return self.spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self.machine.window.read(chunk.first_sequence, chunk.count, 2**20)
+        return self.machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, 2**20)
 
     def crash(self) -> None:
         """Is killed; what was being spooled is there, or not."""

@@ -145,7 +145,7 @@ static void module_free(void *module)
 PyDoc_STRVAR(receive_doc,
 "receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
 "What is here, of up to `count_max` messages and about `bytes_max` octets, each frame counting `frame_bytes` more.\n"
-"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one FrameRun, which\n"
+"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one EncodedRun, which\n"
 "stands where the first of them stood.");
 
 PyDoc_STRVAR(send_doc,

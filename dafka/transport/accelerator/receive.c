@@ -339,7 +339,7 @@ static PyObject *single_frames(const Run *run)
     return frames;
 }
 
-/* What Python sees of a run: a FrameRun, or the only message's frames. */
+/* What Python sees of a run: a EncodedRun, or the only message's frames. */
 static PyObject *run_item(State *state, const Run *run)
 {
     if (run->first_sequence == run->last_sequence)

@@ -1,6 +1,6 @@
 """What one look at a cluster has found: its towers, nodes, topics and partitions, and what is wrong with them.
 
-Values alone, made by `dafka.protocol.CensusMachine`. Times are seconds on the clock of whoever took the census, or,
+Values alone, made by `dafka.protocol.SurveyMachine`. Times are seconds on the clock of whoever took the census, or,
 after `at`, since 1970.
 """
 
@@ -98,7 +98,7 @@ class PartitionView:
     @property
     def lag(self) -> int | None:
         """The largest lag of a store, as far as it is known."""
-        return max((holder.lag for holder in self.holders if holder.lag is not None), default=None)
+        return max((holder.lag for holder in self.gap_resolver if holder.lag is not None), default=None)
 
 
 @attrs.frozen
@@ -111,7 +111,7 @@ class TopicView:
 
 
 @attrs.frozen
-class Survey:
+class ClusterSurvey:
     """A cluster at one moment.
 
     Attributes:
@@ -131,7 +131,7 @@ class Survey:
         """The stores that are there."""
         return tuple(node for node in self.nodes if "store" in node.roles and node.state is not NodeState.SILENT)
 
-    def at(self, time: float) -> Survey:
+    def at(self, time: float) -> ClusterSurvey:
         """The same, its clock set so that it was taken at this time."""
         by = time - self.time
 

@@ -16,8 +16,8 @@ import attrs
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.ordering.arrivals import Arrivals
-from dafka.protocol.ordering.holders import Holders
+from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.polling import PendingPeers
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
@@ -33,7 +33,7 @@ QUIET_S = 1.0
 its way to a disk, and one that lives goes on adding."""
 
 
-class Lacking(Enum):
+class Incomplete(Enum):
     """Why it is not known yet how much is held."""
 
     STORES = "stores"
@@ -51,14 +51,14 @@ class _Question:
     ends: dict[str, int] = attrs.field(factory=dict)
 
 
-class Inquiry:
+class HeldEndQuery:
     """The questions of one node."""
 
-    def __init__(self, address: str, config: Config, holders: Holders, arrivals: Arrivals) -> None:
+    def __init__(self, address: str, config: Config, holders: GapResolver, pending_peers: PendingPeers) -> None:
         self._address = address
         self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
-        self._holders = holders
-        self._arrivals = arrivals
+        self._gap_resolver = holders
+        self._pending_peers = pending_peers
         self._questions: dict[Partition, _Question] = {}
         self._settled_at = float("inf")
         self._probe_due = float("inf")
@@ -80,17 +80,17 @@ class Inquiry:
             self._probe_due = float("inf")
         return [Unsubscribe(_acks_of(partition))]
 
-    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Lacking:
+    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
         """The sequence after the last record that any store holds, where `min_stores` are there and all have told."""
         question = self._questions[partition]
-        stores = self._holders.stores
-        if not self._holders.is_settled or len(stores) < min_stores:
-            return Lacking.STORES
-        has_all = not self._arrivals.awaited and question.ends.keys() >= stores
+        stores = self._gap_resolver.stores
+        if not self._gap_resolver.is_settled or len(stores) < min_stores:
+            return Incomplete.STORES
+        has_all = not self._pending_peers.awaited and question.ends.keys() >= stores
         if not has_all and now < self._patient_until(question):
-            return Lacking.ANSWERS
+            return Incomplete.ANSWERS
         end = max(question.ends.values(), default=0)
-        return Lacking.QUIET if end and now < question.moved_at + QUIET_S else end
+        return Incomplete.QUIET if end and now < question.moved_at + QUIET_S else end
 
     def learn(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
         """A store, its address empty where that is not told, holds the records before this sequence (0: none)."""
@@ -132,7 +132,9 @@ class Inquiry:
         actions: list[Action] = [Publish(wire.Fetch(partition.address, self._address, partition.topic, 0, 1))]
         if self._is_libdafka:
             # GET-HEADS would do, but producers answer it, too, and not with what is stored.
-            hellos = [wire.ConsumerHello(store, self._address, (partition.topic,)) for store in self._holders.stores]
+            hellos = [
+                wire.ConsumerHello(store, self._address, (partition.topic,)) for store in self._gap_resolver.stores
+            ]
             actions += map(Publish, hellos)
         return actions
 

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 from machine_helpers import HELLO, contents, sequences
 
-from dafka.protocol.ordering.window import RUN_RECORDS_MAX, Window
+from dafka.protocol.ordering.buffers import RUN_RECORDS_MAX, RetransmitBuffer
 
 
-def make_window(*ends: int, first: int = 0) -> Window:
+def make_window(*ends: int, first: int = 0) -> RetransmitBuffer:
     """One push for each end."""
-    window = Window(HELLO, first)
+    window = RetransmitBuffer(HELLO, first)
     for end in ends:
         window.push(contents(window.end_sequence, end))
     return window
 
 
-def read(window: Window, first: int, count: int, bytes_max: int = 2**20) -> list[int] | None:
+def read(window: RetransmitBuffer, first: int, count: int, bytes_max: int = 2**20) -> list[int] | None:
     batch = window.read(first, count, bytes_max)
     return None if batch is None else sequences([batch])
 
@@ -29,7 +29,7 @@ def test_what_was_pushed_is_read_run_by_run() -> None:
 def test_what_is_not_held_is_none() -> None:
     window = make_window(12, first=10)
     assert [read(window, first, 5) for first in (9, 12, 2**64)] == [None, None, None]
-    assert read(Window(HELLO), 0, 5) is None
+    assert read(RetransmitBuffer(HELLO), 0, 5) is None
 
 
 def test_reading_stops_at_bytes_max_but_gives_at_least_one() -> None:

@@ -27,9 +27,16 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.events import PeerJoined, PeerLeft
-from dafka.protocol.observing.roster import OWN_COMMANDS, Entry, Roster
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    TopicView,
+)
+from dafka.protocol.observing.node_table import OWN_COMMANDS, Entry, NodeTable
 from dafka.protocol.observing.rounds import Rounds
-from dafka.protocol.observing.survey import HolderView, NodeState, NodeView, PartitionView, Survey, TopicView
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
@@ -66,7 +73,7 @@ class _Known:
     held: dict[str, _Held] = attrs.field(factory=dict)
 
 
-class CensusMachine:
+class SurveyMachine:
     """One observer; of these topics alone, where any are named. A round begins with `begin`, and ends `is_complete`.
 
     Attributes:
@@ -77,7 +84,7 @@ class CensusMachine:
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
-        self.roster = Roster(
+        self.roster = NodeTable(
             address, config.beacon.pub_addresses, config.beacon.timeout_ms / 1000, config.node.peers_max
         )
         self.stores: dict[str, str] = {}
@@ -127,7 +134,7 @@ class CensusMachine:
         """The connection to a store by itself is made: only now its answers arrive."""
         self._rounds.ask_soon(now, 0.0)
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """HEADs; answers come by `told`."""
         for message in messages:
             if isinstance(message, wire.Head):
@@ -137,7 +144,7 @@ class CensusMachine:
         self._rounds.look(now)
         return []
 
-    def told(self, store: str, messages: Iterable[wire.Inbound], now: float) -> None:
+    def told(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
         """What came by the connection to this store."""
         for message in messages:
             if not isinstance(message, (wire.DirectHead, wire.DirectEarliest)):
@@ -194,12 +201,12 @@ class CensusMachine:
         """When `tick` next has something to do."""
         return self._rounds.deadline()
 
-    def survey(self, now: float) -> Survey:
+    def survey(self, now: float) -> ClusterSurvey:
         """What is known by now."""
         nodes = self.roster.views(now)
         present = {node.address for node in nodes if node.state is not NodeState.SILENT}
         counts = Counter(partition.topic for partition in self._partitions)
-        return Survey(
+        return ClusterSurvey(
             now,
             self.roster.tower_views(now),
             tuple(self._view_node(node) for node in nodes),

@@ -8,7 +8,7 @@ import attrs
 
 from dafka import wire
 from dafka.protocol.events import PeerJoined, PeerLeft
-from dafka.protocol.observing.survey import NodeState, NodeView, Sighting, TowerView
+from dafka.protocol.observing.cluster_survey import NodeState, NodeView, Sighting, TowerView
 from dafka.wire import Command
 
 FORGET_S = 300.0
@@ -90,7 +90,7 @@ class _Tower:
     refusal: str = ""
 
 
-class Roster:
+class NodeTable:
     """Attributes:
     entries: the nodes, by address.
     """

@@ -1,8 +1,8 @@
 import pytest
 
 from dafka import Partition, RecordBatch
-from dafka.protocol.ordering import buffer
-from dafka.protocol.ordering.buffer import RunBuffer
+from dafka.protocol.ordering import buffers
+from dafka.protocol.ordering.buffers import BatchBuffer
 
 A, B = Partition("hello", "A"), Partition("other", "B")
 
@@ -11,8 +11,8 @@ def run(partition: Partition, first: int, end: int) -> RecordBatch:
     return RecordBatch(partition, first, [b"%d" % sequence for sequence in range(first, end)])
 
 
-def filled() -> RunBuffer:
-    runs = RunBuffer()
+def filled() -> BatchBuffer:
+    runs = BatchBuffer()
     for batch in (run(A, 5, 7), run(B, 0, 1), run(A, 7, 8)):
         runs.put(batch)
     return runs
@@ -33,7 +33,7 @@ def test_everything_is_taken_as_one_run_a_partition() -> None:
 
 def test_what_is_put_in_is_not_changed() -> None:
     first, second = run(A, 0, 1), run(A, 1, 2)
-    runs = RunBuffer()
+    runs = BatchBuffer()
     runs.put(first)
     runs.put(second)
     runs.take()
@@ -41,8 +41,8 @@ def test_what_is_put_in_is_not_changed() -> None:
 
 
 def test_partitions_take_turns_when_one_has_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer, "TAKE_RECORDS_MAX", 4)
-    runs = RunBuffer()
+    monkeypatch.setattr(buffers, "TAKE_RECORDS_MAX", 4)
+    runs = BatchBuffer()
     for first in range(0, 9, 3):
         runs.put(run(A, first, first + 3))
     runs.put(run(B, 0, 9))

@@ -31,7 +31,7 @@ NODES_MAX = 100_000
 """Nodes that are remembered as being there."""
 
 
-class Holders:
+class GapResolver:
     """Attributes:
     stores: the addresses of the stores that are connected.
     is_settled: whether the nodes that were there before have been found. Until then nothing is given up: somebody
@@ -47,19 +47,19 @@ class Holders:
         self._answers_count = 0
         self._news: set[Partition] = set()
 
-    def joined(self, address: str) -> None:
+    def add_node(self, address: str) -> None:
         """Discovery found a node: if a partition is its own, it may hold records of it."""
         if len(self._nodes) < NODES_MAX:
             self._nodes.add(address)
         if address in self._subscribed:
             self.stores.add(address)
 
-    def left(self, address: str) -> None:
+    def remove_node(self, address: str) -> None:
         """Discovery lost a node. Its connection may outlive that: a store that is found again is one at once."""
         self._nodes.discard(address)
         self.stores.discard(address)
 
-    def subscribed(self, subscription: wire.Subscription, own_address: str) -> None:
+    def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
         """A store is known by its subscription to what consumers greet it with."""
         if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
             if not subscription.active:
@@ -69,7 +69,7 @@ class Holders:
                 self._subscribed.add(subscription.topic)
                 self.stores.add(subscription.topic)
 
-    def answered(self, message: wire.DirectEarliest, next_sequence: int) -> None:
+    def add_answer(self, message: wire.DirectEarliest, next_sequence: int) -> None:
         """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
 
         What is said by somebody who is neither a store nor the producer counts for nothing.
@@ -78,7 +78,7 @@ class Holders:
         if message.address not in self._subscribed and message.address != partition.address:
             return
         if partition in self._answers and self._answers[partition][0] != next_sequence:
-            self.forget(partition)
+            self.forget_partition(partition)
         _, answers = self._answers.get(partition, (next_sequence, {}))
         is_possible = next_sequence < message.sequence <= SEQUENCE_MAX or message.sequence == HOLDS_NOTHING
         is_room = len(answers) <= STORES_MAX and self._answers_count < ANSWERS_MAX
@@ -88,26 +88,26 @@ class Holders:
             self._answers[partition] = next_sequence, answers
             self._news.add(partition)
 
-    def forget(self, partition: Partition) -> None:
+    def forget_partition(self, partition: Partition) -> None:
         """Nothing is missing of it (any more)."""
         _, answers = self._answers.pop(partition, (0, {}))
         self._answers_count -= len(answers)
         self._news.discard(partition)
 
-    def in_doubt(self) -> list[Partition]:
+    def answered_partitions(self) -> list[Partition]:
         """The partitions about which somebody has answered, once it is known who is there."""
         return list(self._answers) if self.is_settled else []
 
-    def news(self) -> list[Partition]:
+    def take_newly_answered(self) -> list[Partition]:
         """Those of them about which somebody has answered since this was asked last."""
         news, self._news = self._news, set()
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
-    def earliest(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
+    def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
         """Where to go on, if the record at `next_sequence` is gone; None where somebody may have it."""
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:
-            self.forget(partition)
+            self.forget_partition(partition)
             return None
         if not any(answer.gone > next_sequence for answer in answers.values()):
             return None

@@ -40,7 +40,7 @@ class _Page:
         self.asked_end = progress
 
 
-class Fetching:
+class FetchPlanner:
     """Plans the FETCHes of one node."""
 
     def __init__(self, config: FetchConfig) -> None:
@@ -58,7 +58,7 @@ class Fetching:
         """When `expire` next has something to do."""
         return self._deadlines[0][0] if self._deadlines else float("inf")
 
-    def expire(self, now: float) -> list[Partition]:
+    def expire_pages(self, now: float) -> list[Partition]:
         """The partitions whose page made no progress in time; each is to be planned again."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
@@ -84,15 +84,15 @@ class Fetching:
         page = self._active.get(partition)
         return page.attempts if page is not None else self._waiting.get(partition, 0)
 
-    def measure(self, partition: Partition, content_bytes: int, count: int) -> None:
+    def note_record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
         """Takes note of how large this partition's records are, to choose the size of its pages."""
         self._record_bytes[partition] = max(content_bytes // count, 1)
 
-    def plan(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def plan_fetch(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         """What to FETCH now, as (first sequence, count), given where the cursor stands; or nothing."""
-        gap = cursor.missing()
+        gap = cursor.first_gap()
         if gap is None:
-            self.forget(partition)
+            self.mark_complete(partition)
             return None
         page = self._active.get(partition) or self._admit(partition, cursor, now)
         if page is None:
@@ -112,7 +112,7 @@ class Fetching:
         page.asked_first, page.asked_end = first, first + count
         return first, count
 
-    def renew(self, partition: Partition, cursor: Cursor, now: float) -> None:
+    def allow_refetch(self, partition: Partition, cursor: Cursor, now: float) -> None:
         """What was asked for may not have been heard: ask again at the next plan.
 
         A page that is arriving is left alone.
@@ -126,33 +126,33 @@ class Fetching:
             self._renewals += page.asked_end > page.progress
             page.asked_end = page.progress
 
-    def answered(self, now: float) -> None:
+    def note_answer(self, now: float) -> None:
         """Records that had been asked for came in, of whichever partition, new or not."""
         self._answered_at = now
 
-    def let_go(self, partition: Partition, first_sequence: int) -> None:
+    def note_dropped(self, partition: Partition, first_sequence: int) -> None:
         """Records from here on came and were let go: ask for them again at the next plan."""
         page = self._active.get(partition)
         if page is not None:
             page.asked_end = min(page.asked_end, first_sequence)
 
-    def forget(self, partition: Partition) -> None:
+    def mark_complete(self, partition: Partition) -> None:
         """Nothing is missing of this partition (any more)."""
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
 
-    def unfollow(self, partition: Partition) -> None:
+    def forget_partition(self, partition: Partition) -> None:
         """Nothing of this partition is wanted any more."""
-        self.forget(partition)
+        self.mark_complete(partition)
         self._record_bytes.pop(partition, None)
 
-    def next_in_line(self) -> Partition | None:
+    def next_waiting(self) -> Partition | None:
         """A partition that waits, and for which there is room now."""
         if not self._waiting or len(self._active) >= self._config.partitions_max:
             return None
         return next(iter(self._waiting))
 
-    def active(self) -> list[Partition]:
+    def active_partitions(self) -> list[Partition]:
         """The partitions being fetched."""
         return list(self._active)
 

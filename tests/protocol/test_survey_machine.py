@@ -12,16 +12,16 @@ from machine_helpers import head, published, subscription
 from dafka import Config, wire
 from dafka.protocol import (
     Action,
-    CensusMachine,
     HolderView,
     NodeState,
     PartitionView,
     PeerJoined,
     PeerLeft,
     Subscribe,
+    SurveyMachine,
 )
 from dafka.protocol.observing import census, roster, rounds
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
 
@@ -46,7 +46,7 @@ class Census:
     """A machine in a cluster that is played: what it asks stores is answered when a test says so."""
 
     def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
-        self.machine = CensusMachine(ME, config or Config(), topics)
+        self.machine = SurveyMachine(ME, config or Config(), topics)
         self.now = 100.0
         self.machine.start(self.now)
 
@@ -107,7 +107,7 @@ class Census:
 
 
 def test_it_listens_to_heads_and_to_nothing_that_is_not_for_it() -> None:
-    machine = CensusMachine(ME, Config())
+    machine = SurveyMachine(ME, Config())
     assert machine.start(0.0) == [Subscribe(b"H"), Subscribe(b"T" + ME.encode())]
     assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode()]
 
@@ -571,7 +571,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
 ) -> None:
     events = json.loads((VECTORS / f"{recording}.json").read_text())
     recorder = next(bytes.fromhex(each["frames"][1]).decode() for each in events if len(each["frames"]) == 3)
-    machine = CensusMachine(recorder, Config())
+    machine = SurveyMachine(recorder, Config())
     decoder = wire.BatchDecoder()
     for event in events:
         frames = [bytes.fromhex(frame) for frame in event["frames"]]

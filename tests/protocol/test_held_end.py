@@ -7,9 +7,9 @@ from machine_helpers import HELLO, asked, batches, direct, direct_head, publishe
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, Lacking, ReaderMachine, Subscribe, Unsubscribe
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
-from dafka.protocol.ordering.inquiry import PATIENCE_S, PROBE_S, QUIET_S
+from dafka.protocol import Action, Incomplete, ReaderMachine, Subscribe, Unsubscribe
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -58,7 +58,7 @@ def test_it_asks_by_fetching_the_first_record_and_hears_the_partitions_acks() ->
 def test_a_store_that_holds_nothing_says_so_and_that_is_certain_at_once() -> None:
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
-    assert reader.held_end(HELLO, 1, 0.1) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 0.1) is Incomplete.ANSWERS
     reader.receive([nothing()], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) == 0
     assert reader.discarded == {}
@@ -68,10 +68,10 @@ def test_what_is_held_is_certain_when_nothing_has_been_added_for_a_while() -> No
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
     reader.receive([ack(9)], 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Lacking.QUIET
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.QUIET
     reader.receive([ack(11)], 1.0)
     reader.receive([ack(11)], 1.5)
-    assert reader.held_end(HELLO, 1, 1.0 + QUIET_S - 0.01) is Lacking.QUIET
+    assert reader.held_end(HELLO, 1, 1.0 + QUIET_S - 0.01) is Incomplete.QUIET
     assert reader.held_end(HELLO, 1, 1.0 + QUIET_S) == 12
 
 
@@ -79,7 +79,7 @@ def test_every_store_must_have_told_and_the_furthest_counts() -> None:
     reader = make_reader("A", "B", "C")
     reader.ask(HELLO, 0.1)
     reader.receive([ack(9, "A"), ack(4, "B")], 0.1)
-    assert reader.held_end(HELLO, 1, 1.5) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 1.5) is Incomplete.ANSWERS
     reader.receive([nothing("C")], 1.5)
     assert reader.held_end(HELLO, 1, 1.5) == 10
 
@@ -88,7 +88,7 @@ def test_there_must_be_so_many_stores() -> None:
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
     reader.receive([nothing("A")], 0.1)
-    assert reader.held_end(HELLO, 2, 100.0) is Lacking.STORES
+    assert reader.held_end(HELLO, 2, 100.0) is Incomplete.STORES
     connect(reader, "B", 100.0)
     reader.receive([nothing("B")], 100.1)
     assert reader.held_end(HELLO, 2, 100.1) == 0
@@ -100,7 +100,7 @@ def test_not_before_the_cluster_has_been_found() -> None:
     connect(reader, "A")
     reader.ask(HELLO, 0.1)
     reader.receive([nothing()], 0.2)
-    assert reader.held_end(HELLO, 1, 50.0) is Lacking.STORES
+    assert reader.held_end(HELLO, 1, 50.0) is Incomplete.STORES
     assert questions(reader.settled(50.0)) == [QUESTION]
     assert reader.held_end(HELLO, 1, 50.0) == 0
 
@@ -110,7 +110,7 @@ def test_a_store_that_says_nothing_is_given_time_and_then_taken_for_empty() -> N
     reader.ask(HELLO, 0.1)
     reader.receive([ack(9, "A")], 0.2)
     now = 0.2
-    while isinstance(found := reader.held_end(HELLO, 1, now), Lacking):
+    while isinstance(found := reader.held_end(HELLO, 1, now), Incomplete):
         assert reader.deadline() > now, "it is told when to look again, and does not turn in circles"
         now = reader.deadline()
         reader.tick(now)
@@ -123,7 +123,7 @@ def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
     reader.peer_joined("P", 0.0)
     reader.ask(HELLO, 0.1)
     reader.receive([nothing("A")], 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
     reader.subscribed(subscription(Command.ACK, "P"), 0.3)
     assert reader.held_end(HELLO, 1, 0.3) == 0
 
@@ -159,7 +159,7 @@ def test_others_answers_are_not_its_own() -> None:
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
     other = Partition("hello", "OTHER")
-    strangers: list[wire.Inbound] = [
+    strangers: list[wire.BatchedMessage] = [
         nothing("A", requestor="SOMEBODY"),
         nothing("A", partition=other),
         ack(9, "A", other),
@@ -167,7 +167,7 @@ def test_others_answers_are_not_its_own() -> None:
         direct_head(9, "SOMEBODY"),
     ]
     reader.receive(strangers, 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 0
     assert reader.discarded == {"another requestor": 2, "not asked for": 1}
 
@@ -176,7 +176,7 @@ def test_a_producer_that_holds_nothing_is_no_store() -> None:
     reader = make_reader("A")
     reader.ask(HELLO, 0.1)
     reader.receive([nothing(HELLO.address), nothing("UNKNOWN")], 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
 
 
 def test_the_record_that_answers_the_question_is_not_delivered() -> None:
@@ -190,7 +190,7 @@ def test_libdafkas_stores_are_greeted_for_their_heads() -> None:
     reader = make_reader("A", config=LIBDAFKA)
     assert published(reader.ask(HELLO, 0.1), wire.ConsumerHello) == [wire.ConsumerHello("A", ME, ("hello",))]
     reader.receive([direct_head(9, ME)], 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Lacking.ANSWERS, "it is not told which store's head this is"
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS, "it is not told which store's head this is"
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 10
     assert published(make_reader("A").ask(HELLO, 0.1), wire.ConsumerHello) == []
 
@@ -213,4 +213,4 @@ def test_what_is_asked_anew_is_told_anew() -> None:
     reader.receive([nothing()], 0.2)
     reader.drop(HELLO)
     reader.ask(HELLO, 5.0)
-    assert reader.held_end(HELLO, 1, 5.0) is Lacking.ANSWERS
+    assert reader.held_end(HELLO, 1, 5.0) is Incomplete.ANSWERS

@@ -18,13 +18,13 @@ from dafka.protocol.actions import Action, Publish
 SLICE = 100
 """Heads told at a time to those who listen: a few milliseconds' work."""
 
-STRANGERS_SLICE = 20
+UNVERIFIED_SLICE = 20
 """Heads told at a time to all others."""
 
 PAUSE_S = 0.001
 """After which the next ones are told."""
 
-STRANGERS_PAUSE_S = 0.01
+UNVERIFIED_PAUSE_S = 0.01
 """After which they are where nobody is known to listen."""
 
 QUESTIONS_MAX = 50_000
@@ -43,7 +43,7 @@ class _Asker:
     following: list[wire.DirectEarliest] = attrs.field(factory=list)
 
 
-class HeadAnswers:
+class HeadResponder:
     """Of one store; `durable` is, by topic, the end of each partition by address, and nothing ever leaves it.
 
     `tell` gives, of a topic and for a requestor, so many heads from a place on.
@@ -67,7 +67,7 @@ class HeadAnswers:
         """After how many seconds to `take` again; infinity where there is nothing to tell."""
         if self._listeners:
             return PAUSE_S
-        return STRANGERS_PAUSE_S if self._strangers else float("inf")
+        return UNVERIFIED_PAUSE_S if self._strangers else float("inf")
 
     def ask(self, requestor: str, topics: Iterable[str], *, is_listening: bool) -> bool:
         """A node wants the heads of these topics. False where too much is asked for already."""
@@ -99,7 +99,7 @@ class HeadAnswers:
         """What is to be said now."""
         said: list[Action] = []
         self._tell(self._listeners, SLICE, said)
-        self._tell(self._strangers, STRANGERS_SLICE, said)
+        self._tell(self._strangers, UNVERIFIED_SLICE, said)
         return said
 
     def _tell(self, line: OrderedDict[str, _Asker], count_max: int, said: list[Action]) -> None:

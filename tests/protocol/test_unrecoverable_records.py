@@ -20,7 +20,7 @@ from dafka.protocol import (
     Skip,
     StoreMachine,
 )
-from dafka.protocol.ordering.holders import HOLDS_NOTHING, PATIENCE_ATTEMPTS
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -157,7 +157,7 @@ def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection
     consumer = make_consumer("A")
     consumer.peer_left("A", 0.2)
     consumer.peer_joined("A", 0.3)
-    assert consumer.assembly.holders.stores == {"A"}
+    assert consumer.reassembler.holders.stores == {"A"}
     assert gone(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
 
 
@@ -290,7 +290,7 @@ def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
     for first in range(0, 200, 10):
         producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert answer.sequence == answer.gone == producer.window.first_sequence > 0
+    assert answer.sequence == answer.gone == producer.retransmit_buffer.first_sequence > 0
     consumer = make_consumer()
     consumer.peer_joined(HELLO.address, 0.1)
     told = wire.DirectEarliest(ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.gone)
