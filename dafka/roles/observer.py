@@ -90,15 +90,15 @@ class Observer:
             )
 
     def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
-        roster = self._machine.roster
-        roster.tower_heard(endpoint, trio.current_time())
+        nodes = self._machine.node_table
+        nodes.tower_heard(endpoint, trio.current_time())
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
-                roster.seen(endpoint, beacon, trio.current_time())
+                nodes.seen(endpoint, beacon, trio.current_time())
 
     def _note_refusal(self, endpoint: str, event: HandshakeRefused) -> None:
-        self._machine.roster.tower_refused(endpoint, str(event))
+        self._machine.node_table.tower_refused(endpoint, str(event))
 
     def _discovered(self, report: Report) -> None:
         if isinstance(report, (PeerJoined, PeerLeft)):

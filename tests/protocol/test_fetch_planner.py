@@ -45,11 +45,11 @@ def test_nothing_missing_asks_for_nothing() -> None:
 
 
 def test_the_first_page_is_small() -> None:
-    assert make_planner().plan(A, missing(1000), 0.0) == (0, 10)
+    assert make_planner().plan_fetch(A, missing(1000), 0.0) == (0, 10)
 
 
 def test_no_more_is_asked_for_than_is_missing() -> None:
-    assert make_planner().plan(A, missing(12, first=8), 0.0) == (8, 4)
+    assert make_planner().plan_fetch(A, missing(12, first=8), 0.0) == (8, 4)
 
 
 @pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])

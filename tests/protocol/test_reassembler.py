@@ -57,7 +57,7 @@ class Responder:
 
 
 def test_fetches_name_the_partition_and_the_requestor() -> None:
-    assert make_reassembler(5).fetches(0.0) == [wire.Fetch("PRODUCER", ME, "hello", 0, 5)]
+    assert make_reassembler(5).due_fetches(0.0) == [wire.Fetch("PRODUCER", ME, "hello", 0, 5)]
 
 
 def test_what_is_missing_is_asked_for_once() -> None:

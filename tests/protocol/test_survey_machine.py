@@ -20,7 +20,7 @@ from dafka.protocol import (
     Subscribe,
     SurveyMachine,
 )
-from dafka.protocol.observing import census, roster, rounds
+from dafka.protocol.observing import node_table, rounds, survey_machine
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
@@ -59,7 +59,7 @@ class Census:
         self.machine.found(PeerLeft(address, place), self.now)
 
     def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
-        self.machine.roster.seen(tower, TowerBeacon(address, endpoint, key), self.now)
+        self.machine.node_table.seen(tower, TowerBeacon(address, endpoint, key), self.now)
 
     def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
         self.machine.receive([head(sequence, partition)], self.now)
@@ -306,7 +306,7 @@ def test_only_a_stores_own_answer_to_the_last_question_counts() -> None:
 def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_given_up() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
-    play.machine.roster.tower_heard(TOWER, play.now)
+    play.machine.node_table.tower_heard(TOWER, play.now)
     play.begin()
     began = play.now
     times = []
@@ -419,7 +419,7 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     play.tell(STORE, play.begin(), {PRODUCER: 60})
     play.now += 4.0
     play.leave(STORE)
-    play.machine.roster.tower_heard(TOWER, play.now)
+    play.machine.node_table.tower_heard(TOWER, play.now)
     survey = play.machine.survey(play.now)
     (node,) = survey.nodes
     assert (node.roles, node.state) == (("store",), NodeState.SILENT)
@@ -427,7 +427,7 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     assert play.partition().holders == ()
     gone = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
     assert list(survey.faults(1000)) == [gone, "no store was found"]
-    play.now += roster.FORGET_S - 4.1
+    play.now += node_table.FORGET_S - 4.1
     play.machine.begin(play.now)
     assert len(play.machine.survey(play.now).nodes) == 1
     play.now += 0.1
@@ -450,14 +450,14 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
 def test_each_towers_word_is_kept() -> None:
     far = "tcp://10.9.9.9:5557"
     play = Census(Config().override("beacon", pub_addresses=(TOWER, far)))
-    play.machine.roster.tower_heard(TOWER, play.now)
+    play.machine.node_table.tower_heard(TOWER, play.now)
     play.join(STORE, "store", "tcp://10.0.0.1:7000")
     play.see(STORE)
     play.now += 1
     play.see(STORE)
     play.see(STORE, far, "tcp://192.0.2.1:7000")
     play.see(ME)
-    play.machine.roster.tower_refused(far, "no entry")
+    play.machine.node_table.tower_refused(far, "no entry")
     survey = play.machine.survey(play.now)
     (node,) = survey.nodes
     assert node.endpoint == "tcp://10.0.0.1:7000"
@@ -487,7 +487,7 @@ def test_a_beacon_with_another_key_says_nothing_of_a_node() -> None:
 
 def test_what_is_not_well_is_said() -> None:
     play = Census(topics=["orders"])
-    play.machine.roster.tower_heard(TOWER, play.now)
+    play.machine.node_table.tower_heard(TOWER, play.now)
     play.join(PRODUCER.address, "producer")
     play.hear(99)
     play.begin()
@@ -503,7 +503,7 @@ def test_what_is_not_well_is_said() -> None:
 
 def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
-        monkeypatch.setattr(census, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
+        monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
     play = Census(Config().override("node", peers_max=5))
     play.begin()
     for number in range(10):
@@ -576,7 +576,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
     for event in events:
         frames = [bytes.fromhex(frame) for frame in event["frames"]]
         if event["kind"] == "beacon" and len(frames) == 3:
-            machine.roster.seen(TOWER, TowerBeacon.decode(frames), event["t"])
+            machine.node_table.seen(TOWER, TowerBeacon.decode(frames), event["t"])
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None

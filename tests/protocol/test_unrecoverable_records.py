@@ -157,7 +157,7 @@ def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection
     consumer = make_consumer("A")
     consumer.peer_left("A", 0.2)
     consumer.peer_joined("A", 0.3)
-    assert consumer.reassembler.holders.stores == {"A"}
+    assert consumer.reassembler.gap_resolver.stores == {"A"}
     assert gone(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
 
 

@@ -17,7 +17,7 @@ from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
 from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
-from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, Admission
+from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -60,8 +60,8 @@ class ConsumerMachine:
         self._silent: set[Partition] = set()
         self._silence_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
-        self._repeats = RetrySchedule[str]()
-        self._admission = Admission(config.node)
+        self._get_heads_retries = RetrySchedule[str]()
+        self._limits = PeerLimits(config.node)
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this consumer."""
@@ -81,7 +81,7 @@ class ConsumerMachine:
             return []
         del self.topics[topic]
         self._heads_wanted.pop(topic, None)
-        self._repeats.stop(topic)
+        self._get_heads_retries.cancel(topic)
         for partition in [partition for partition in self.reassembler.cursors if partition.topic == topic]:
             self._forget(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
@@ -109,7 +109,7 @@ class ConsumerMachine:
         actions: list[Action] = []
         heads: set[str] = set()
         for subscription in subscriptions:
-            self.reassembler.holders.subscribed(subscription, self.address)
+            self.reassembler.gap_resolver.note_subscription(subscription, self.address)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
@@ -127,10 +127,10 @@ class ConsumerMachine:
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
-        holders = self.reassembler.holders
-        holders.joined(address)
-        self._admission.joined(address)
-        if not holders.is_settled:
+        gap_resolver = self.reassembler.gap_resolver
+        gap_resolver.add_node(address)
+        self._limits.peer_joined(address)
+        if not gap_resolver.is_settled:
             if len(self._older_peers) < PEERS_REMEMBERED_MAX:
                 self._older_peers.add(address)
         elif address not in self._older_peers:
@@ -141,8 +141,8 @@ class ConsumerMachine:
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
-        self.reassembler.holders.left(address)
-        self._admission.left(address)
+        self.reassembler.gap_resolver.remove_node(address)
+        self._limits.peer_left(address)
         for topic in self.topics:
             partition = Partition(topic, address)
             if partition in self._heard:
@@ -153,7 +153,7 @@ class ConsumerMachine:
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self.reassembler.holders.is_settled = True
+        self.reassembler.gap_resolver.is_settled = True
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -166,7 +166,7 @@ class ConsumerMachine:
                 if now - heard >= self._silence and partition not in self._silent:
                     self._silent.add(partition)
                     actions.append(Notify(PartitionSilent(partition, now - heard)))
-        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._repeats.take(now)]
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
         return actions + self._due_get_heads(now) + self._fetches(now)
 
     def taken(self, now: float) -> list[Action]:
@@ -176,7 +176,7 @@ class ConsumerMachine:
     def deadline(self) -> float:
         """When `tick` next has something to do."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
-        return min(self.reassembler.deadline(), self._silence_due, self._repeats.deadline(), heads_due)
+        return min(self.reassembler.deadline(), self._silence_due, self._get_heads_retries.deadline(), heads_due)
 
     @property
     def _silence(self) -> float:
@@ -234,7 +234,7 @@ class ConsumerMachine:
 
     def _forget(self, partition: Partition) -> None:
         self.reassembler.forget_partition(partition)
-        self._admission.forget(partition)
+        self._limits.forget_partition(partition)
         self._heard.pop(partition, None)
         self._silent.discard(partition)
 
@@ -258,9 +258,9 @@ class ConsumerMachine:
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
                 self._forget(idle)
-        reason = self._admission.begin(partition, len(self.reassembler.cursors), is_live=is_live)
+        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
         if not reason and not self.reassembler.has_room():
-            self._admission.forget(partition)
+            self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             self._heads_wanted[partition.topic] = None
         if reason:
@@ -277,7 +277,7 @@ class ConsumerMachine:
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL
         self._heads_wanted.pop(topic, None)
-        self._repeats.begin(topic, now)
+        self._get_heads_retries.schedule(topic, now)
         return Publish(wire.GetHeads(topic, self.address))
 
     def _due_get_heads(self, now: float) -> list[Action]:
@@ -285,7 +285,7 @@ class ConsumerMachine:
         return [self._get_heads(topic, now) for topic in due]
 
     def _hello(self, store: str, now: float) -> list[Action]:
-        if not self._admission.may_ask(store, now):
+        if not self._limits.allow_request(store, now):
             self.discarded[TOO_OFTEN] += 1
             return []
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]

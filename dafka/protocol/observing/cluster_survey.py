@@ -98,7 +98,7 @@ class PartitionView:
     @property
     def lag(self) -> int | None:
         """The largest lag of a store, as far as it is known."""
-        return max((holder.lag for holder in self.gap_resolver if holder.lag is not None), default=None)
+        return max((holder.lag for holder in self.holders if holder.lag is not None), default=None)
 
 
 @attrs.frozen

@@ -77,14 +77,14 @@ class SurveyMachine:
     """One observer; of these topics alone, where any are named. A round begins with `begin`, and ends `is_complete`.
 
     Attributes:
-        roster: the towers and nodes.
+        node_table: the towers and nodes.
         stores: where each store is that is to be listened to by itself: endpoints, in closed clusters with their keys.
         discarded: messages thrown away, by reason.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
-        self.roster = NodeTable(
+        self.node_table = NodeTable(
             address, config.beacon.pub_addresses, config.beacon.timeout_ms / 1000, config.node.peers_max
         )
         self.stores: dict[str, str] = {}
@@ -114,14 +114,14 @@ class SurveyMachine:
 
     def begin(self, now: float) -> list[Action]:
         """A new round: every store is asked for the heads of every known topic."""
-        self.roster.forget(now)
+        self.node_table.forget(now)
         self._limits.clear()
         self._rounds.begin(now)
         return self.tick(now)
 
     def found(self, report: PeerJoined | PeerLeft, now: float) -> None:
         """Discovery has found a node, or lost it."""
-        entry = self.roster.found(report, now)
+        entry = self.node_table.found(report, now)
         if entry is None:
             return
         self._rounds.found(now)
@@ -167,7 +167,7 @@ class SurveyMachine:
             if not topic:
                 continue
             if command in OWN_COMMANDS:
-                entry = self.roster.subscribed(subscription)
+                entry = self.node_table.subscribed(subscription)
                 if entry is not None and entry.is_store and entry.is_joined:
                     self._add_store(topic, entry, now)
                 continue
@@ -192,7 +192,7 @@ class SurveyMachine:
 
     def tick(self, now: float) -> list[Action]:
         """Asks, or asks again, or sees that the round is over."""
-        joined = [entry for entry in self.roster.entries.values() if entry.is_joined]
+        joined = [entry for entry in self.node_table.entries.values() if entry.is_joined]
         has_shown = bool(joined) and all(map(_has_shown, joined))
         answers = [self._has_answered(store, self._rounds.question) for store in self.stores]
         return self._ask() if self._rounds.tick(now, answers, has_shown=has_shown) else []
@@ -203,19 +203,19 @@ class SurveyMachine:
 
     def survey(self, now: float) -> ClusterSurvey:
         """What is known by now."""
-        nodes = self.roster.views(now)
+        nodes = self.node_table.views(now)
         present = {node.address for node in nodes if node.state is not NodeState.SILENT}
         counts = Counter(partition.topic for partition in self._partitions)
         return ClusterSurvey(
             now,
-            self.roster.tower_views(now),
+            self.node_table.tower_views(now),
             tuple(self._view_node(node) for node in nodes),
             tuple(TopicView(name, counts[name], bool(wanted)) for name, wanted in sorted(self._topics.items())),
             tuple(
                 self._view_partition(partition, known, partition.address in present)
                 for partition, known in sorted(self._partitions.items(), key=lambda item: item[0])
             ),
-            (*self.roster.limits(), *self._limits),
+            (*self.node_table.limits(), *self._limits),
         )
 
     def _ask(self) -> list[Action]:
@@ -226,7 +226,7 @@ class SurveyMachine:
 
     def _has_answered(self, store: str, question: int) -> bool | None:
         """Has it answered this question, or a later one? None where it never says so."""
-        entry = self.roster.entries.get(store)
+        entry = self.node_table.entries.get(store)
         if entry is None or not entry.answers:
             return None
         return self._answered.get(store, 0) >= question
@@ -248,7 +248,7 @@ class SurveyMachine:
                 known.held.pop(address, None)
 
     def _note_head(self, head: wire.Head, now: float) -> None:
-        entry = self.roster.entries.get(head.address)
+        entry = self.node_table.entries.get(head.address)
         if entry is not None:
             entry.publishes = True
         known = self._learn(Partition(head.subject, head.address), now)
