@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from machine_helpers import HELLO, contents, sequences
-
 from dafka.protocol.ordering.buffers import RUN_RECORDS_MAX, RetransmitBuffer
+from tests.protocol.helpers import HELLO, contents, sequences
 
 
 def make_window(*ends: int, first: int = 0) -> RetransmitBuffer:
