@@ -1,4 +1,4 @@
-"""`python -m dafka.testing.simulation`: runs seeds, and tells of one that fails as little as it takes."""
+"""`python -m tests.simulation`: runs seeds, and tells of one that fails as little as it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from dafka.testing.simulation.running import Outcome, run_plan, run_seed, shrink
+from tests.simulation.running import Outcome, run_plan, run_seed, shrink
 
 LINES_MAX = 120
 """Lines of the history that are printed; the last ones tell most."""
@@ -68,7 +68,7 @@ def print_failure(seed: int, outcome: Outcome, *, is_whole: bool = False) -> Non
     if len(lines) > LINES_MAX:
         click.echo(f"... {len(lines) - LINES_MAX} lines before")
     click.echo("\n".join(lines[-LINES_MAX:]))
-    click.echo(f"\n{least.promise}: {least.detail}\nagain: python -m dafka.testing.simulation --seed {seed}\n")
+    click.echo(f"\n{least.promise}: {least.detail}\nagain: python -m tests.simulation --seed {seed}\n")
 
 
 def changed_settings(outcome: Outcome) -> str:

@@ -10,8 +10,8 @@ import zmq
 
 from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
-from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
 from dafka.transport import Socket, open_context
+from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
 from tests.roles.helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
 
 TOPIC = "orders"

@@ -14,10 +14,10 @@ from dafka.config import Config
 from dafka.protocol import Action, Beacons, Driver, Event, Machine, SendBeacon, Skip
 from dafka.protocol import Report as BeaconReport
 from dafka.records import RecordBatch
-from dafka.testing.simulation.network import Link, topic_frame
-from dafka.testing.simulation.violations import Violation
-from dafka.testing.simulation.world import World
 from dafka.wire import NodeBeacon
+from tests.simulation.network import Link, topic_frame
+from tests.simulation.violations import Violation
+from tests.simulation.world import World
 
 BUSY_MAX = 50
 """So often may a machine ask to be called again without time passing."""

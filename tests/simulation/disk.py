@@ -14,7 +14,7 @@ import attrs
 from dafka.protocol import Skip, Work
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Retention
-from dafka.testing.simulation.violations import Violation
+from tests.simulation.violations import Violation
 
 
 @attrs.define

@@ -16,8 +16,8 @@ from dafka.protocol.answering.replies import STRANGERS_MAX, ReplyQueue
 from dafka.protocol.ordering.holders import ANSWERS_MAX, Holders
 from dafka.protocol.presence.links import Links
 from dafka.records import Partition, RecordBatch
-from dafka.testing.hostile import FAMILIES, Aim, generate
 from dafka.wire import Command
+from tests.adversarial import FAMILIES, Aim, generate
 from tests.protocol.helpers import published
 
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32

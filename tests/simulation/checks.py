@@ -8,11 +8,11 @@ from typing import Protocol
 from dafka import wire
 from dafka.protocol import Event, PartitionHalted, RecordsGone, Skip, Work
 from dafka.records import Partition, RecordBatch
-from dafka.testing.simulation.disk import Disk, check_contents, describe
-from dafka.testing.simulation.nodes import SimulatedNode
-from dafka.testing.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
-from dafka.testing.simulation.violations import Violation
-from dafka.testing.simulation.world import World
+from tests.simulation.disk import Disk, check_contents, describe
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
+from tests.simulation.violations import Violation
+from tests.simulation.world import World
 
 LATEST_SLACK_S = 1.0
 """A `latest` consumer has every record published so long after its block was entered: subscriptions take a moment."""

@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 
 from dafka.records import Partition
 from dafka.roles.tower import Tower
-from dafka.testing.simulation.checks import Checks
-from dafka.testing.simulation.clock import Clock
-from dafka.testing.simulation.disk import Disk
-from dafka.testing.simulation.network import Network, Split
-from dafka.testing.simulation.nodes import SimulatedNode
-from dafka.testing.simulation.plan import Member, Plan, Step
-from dafka.testing.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
-from dafka.testing.simulation.violations import Violation
 from dafka.wire import WELCOME
+from tests.simulation.checks import Checks
+from tests.simulation.clock import Clock
+from tests.simulation.disk import Disk
+from tests.simulation.network import Network, Split
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.plan import Member, Plan, Step
+from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
+from tests.simulation.violations import Violation
 
 ROUND_S = 0.25
 """How often it is looked whether everybody has everything."""

@@ -1,4 +1,4 @@
-"""`python -m dafka.testing.hostile --target store`: attacks a role, and tells how it fared."""
+"""`python -m tests.adversarial --target store`: attacks a role, and tells how it fared."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from dafka.testing.hostile.families import BEACON_FAMILIES, FAMILIES
-from dafka.testing.hostile.running import attack, describe
+from tests.adversarial.families import BEACON_FAMILIES, FAMILIES
+from tests.adversarial.running import attack, describe
 
 
 @click.command()

@@ -1,6 +1,6 @@
 """One role in a process of its own, with honest traffic, which tells how it fares when it is asked.
 
-`python -m dafka.testing.hostile.target ROLE` reads a configuration, tells where it is, and then answers every line with
+`python -m tests.adversarial.target ROLE` reads a configuration, tells where it is, and then answers every line with
 what it has measured since the last one.
 """
 

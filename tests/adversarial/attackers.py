@@ -1,6 +1,6 @@
 """Attackers: raw ZeroMQ sockets that pass for nodes, and send what they like as fast as they can.
 
-An attacker whose connection is ended comes back as another node. `python -m dafka.testing.hostile.attackers` runs one
+An attacker whose connection is ended comes back as another node. `python -m tests.adversarial.attackers` runs one
 as a process, whose work does not slow the one that measures.
 """
 
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import zmq
 
-from dafka.testing.hostile.families import FAMILIES, Aim, generate
+from tests.adversarial.families import FAMILIES, Aim, generate
 
 POOL = 20_000
 """Messages made beforehand, and sent again and again: making one takes longer than sending it."""

@@ -18,9 +18,9 @@ from dafka.protocol import (
 )
 from dafka.records import Partition, RecordBatch
 from dafka.storage import Retention
-from dafka.testing.simulation.disk import Disk, contents
-from dafka.testing.simulation.nodes import SimulatedNode
-from dafka.testing.simulation.world import World
+from tests.simulation.disk import Disk, contents
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.world import World
 
 RUN_RECORDS_MAX = 50
 """Records published at once, at most."""

@@ -18,7 +18,7 @@ import trio
 
 from dafka.config import Config
 from dafka.roles import open_consumer, open_producer
-from dafka.testing.hostile.target import INTERVAL_S, TOPIC, stamp
+from tests.adversarial.target import INTERVAL_S, TOPIC, stamp
 
 IDLE_S = 5.0
 MEMORY_FACTOR = 2.0
@@ -167,17 +167,17 @@ def attack(
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-hostile-"))
         free = "tcp://127.0.0.1:*"
         order: dict[str, Any] = {"tower": {"sub_address": free, "pub_address": free}}
-        tower = stack.enter_context(start("dafka.testing.hostile.target", "tower", order=order))
+        tower = stack.enter_context(start("tests.adversarial.target", "tower", order=order))
         where = tower.hear()
         order["beacon"] = {"sub_addresses": [where["sub"]], "pub_addresses": [where["pub"]]}
         config = Config().override("beacon", sub_addresses=(where["sub"],), pub_addresses=(where["pub"],))
         order["store"] = {"storage": f"sqlite:{folder}/hostile.db"}
         target, said = tower, where
         if role in ("store", "producer"):
-            store = stack.enter_context(start("dafka.testing.hostile.target", "store", order=order))
+            store = stack.enter_context(start("tests.adversarial.target", "store", order=order))
             target, said = store, store.hear()
         if role in ("producer", "consumer"):
-            target = stack.enter_context(start("dafka.testing.hostile.target", role, order=order))
+            target = stack.enter_context(start("tests.adversarial.target", role, order=order))
             said = target.hear()
         return trio.run(_measure, role, family, frames, seconds, seed, attackers, config, target, said, where)
 
@@ -215,7 +215,7 @@ async def _measure(
         began = time.monotonic()
         with ExitStack() as stack:
             running = [
-                stack.enter_context(start("dafka.testing.hostile.attackers", order={**order, "seed": seed + number}))
+                stack.enter_context(start("tests.adversarial.attackers", order={**order, "seed": seed + number}))
                 for number in range(attackers)
             ]
             ended: list[dict[str, Any]] = []

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
 from dafka.transport.compiled import load_compiled
 from dafka.transport.pure import PureLoops
 from dafka.wire.batch import expand
+from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
 
 MEMORY_FACTOR = 40
 """A text of no octets is an object all the same."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from dafka.testing.simulation.cluster import Cluster
-from dafka.testing.simulation.plan import Plan, make_plan
-from dafka.testing.simulation.violations import Violation
+from tests.simulation.cluster import Cluster
+from tests.simulation.plan import Plan, make_plan
+from tests.simulation.violations import Violation
 
 RUNS_MAX = 400
 """So many plans are tried while shrinking one."""

@@ -16,8 +16,8 @@ import attrs
 
 from dafka import wire
 from dafka.records import RecordBatch
-from dafka.testing.simulation.clock import Clock
 from dafka.wire import Command
+from tests.simulation.clock import Clock
 
 REDIAL_S = 0.1
 """ZeroMQ tries again after so long, about."""

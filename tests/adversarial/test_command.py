@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from click.testing import CliRunner
 
-from dafka.testing.hostile.__main__ import main
-from dafka.testing.hostile.families import BEACON_FAMILIES, FAMILIES
-from dafka.testing.hostile.running import Outcome, Phase, describe
+from tests.adversarial.__main__ import main
+from tests.adversarial.families import BEACON_FAMILIES, FAMILIES
+from tests.adversarial.running import Outcome, Phase, describe
 
 
 def make_outcome(memory: int = 100, latency: float = 0.004, *, is_up: bool = True) -> Outcome:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from dafka import wire
 from dafka.protocol import Event, Work
 from dafka.records import Partition, RecordBatch
-from dafka.testing.simulation.clock import Clock
-from dafka.testing.simulation.network import Network
-from dafka.testing.simulation.plan import Plan
+from tests.simulation.clock import Clock
+from tests.simulation.network import Network
+from tests.simulation.plan import Plan
 
 
 class Watcher(Protocol):
