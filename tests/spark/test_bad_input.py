@@ -13,8 +13,8 @@ from store_helpers import A, B, batch, fill, trim
 
 from dafka.errors import DafkaError
 from dafka.records import Partition
+from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
-from dafka.spark.source import DafkaDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
