@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import trio
-from role_helpers import contents, wait_until
-from store_process import read_store
 
 from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
@@ -21,6 +19,8 @@ from dafka.spark.publishing import PublishResult, derive_address, publish
 from dafka.spark.schema import RecordColumns
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import contents, wait_until
+from tests.spark.store_process import read_store
 
 ONE_TOPIC = RecordColumns(0, None, "t")
 TASK = ("test", 0)

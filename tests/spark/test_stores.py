@@ -12,7 +12,6 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from store_helpers import A, B, batch, fill, trim
 
 from dafka.errors import StorageError
 from dafka.groups import single_exception
@@ -23,6 +22,7 @@ from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import READING_OPTIONS, StoreQuery
 from dafka.spark.stores import Replica, StoreCache, StoredPartition, list_partitions, merge_replicas, open_stores
 from dafka.storage import PartitionInfo
+from tests.spark.store_helpers import A, B, batch, fill, trim
 
 
 def held_by(*urls: str) -> dict[PartitionName, StoredPartition]:
