@@ -19,10 +19,7 @@ from dafka.spark.schema import COLUMNS
 
 
 class DafkaDataSource(DataSource):
-    """Stores as tables and streams, a running cluster as a stream, and as a sink.
-
-    See docs/how-to/spark.md for the options.
-    """
+    """The data source `dafka`: stores as tables and streams, a running cluster as a stream and as a sink."""
 
     @classmethod
     def name(cls) -> str:
@@ -35,9 +32,9 @@ class DafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads stores once. Raises `ConfigError` for options that cannot be."""
-        from dafka.spark.batch import make_reader  # noqa: PLC0415
+        from dafka.spark.store_source import make_batch_reader  # noqa: PLC0415
 
-        return make_reader(self.options, schema)
+        return make_batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
         """Follows stores (option `path`) or a running cluster (`towers` or `config`). Raises `ConfigError`."""
@@ -46,21 +43,21 @@ class DafkaDataSource(DataSource):
         if is_cluster and not given.isdisjoint({"path", "paths"}):
             raise ConfigError("option path: a stream reads stores at a path, or a cluster found by towers, not both")
         if is_cluster:
-            from dafka.spark.cluster import ClusterStreamReader  # noqa: PLC0415
+            from dafka.spark.cluster_source import ClusterStreamReader  # noqa: PLC0415
 
             return ClusterStreamReader(self.options, schema)
-        from dafka.spark.stream import StoreStreamReader  # noqa: PLC0415
+        from dafka.spark.store_source import StoreStreamReader  # noqa: PLC0415
 
         return StoreStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Publishes a DataFrame into a running cluster. Raises `ConfigError`."""
-        from dafka.spark.writer import BatchWriter  # noqa: PLC0415
+        from dafka.spark.sink import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Publishes each micro-batch into a running cluster. Raises `ConfigError`."""
-        from dafka.spark.writer import StreamWriter  # noqa: PLC0415
+        from dafka.spark.sink import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

@@ -8,7 +8,7 @@ import pytest
 
 import dafka.spark
 from dafka.errors import ConfigError, MissingExtraError, StorageError
-from dafka.spark.helpers import view_names
+from dafka.spark.dataframes import name_views
 from tests.spark.store_helpers import A, B, batch, fill
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def test_a_view_of_each_topic(spark: SparkSession, store: Path) -> None:
 
 def test_names_of_views_are_safe_and_differ() -> None:
     topics = ["orders", "Orders", "orders?", "orders!", "2013", "", "ü", "orders_2"]
-    assert view_names(topics) == {
+    assert name_views(topics) == {
         "": "_",
         "2013": "_2013",
         "Orders": "Orders",

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.spark.options import CLUSTER_OPTIONS, Options, cluster_config
-from dafka.spark.publishing import Published, publish
-from dafka.spark.rows import Rows, find_rows
+from dafka.spark.publishing import PublishResult, publish
+from dafka.spark.schema import RecordColumns, find_record_columns
 from dafka.wire import Dialect
 
 WRITE_OPTIONS = (*CLUSTER_OPTIONS, "topic", "minStores", "ackTimeout")
@@ -29,10 +29,10 @@ _logger = logging.getLogger("dafka.spark")
 
 
 @attrs.frozen
-class TaskPublished(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """A task's word to the driver that all of its rows are stored."""
 
-    published: Published
+    published: PublishResult
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -45,9 +45,9 @@ class BatchWriter(DataSourceArrowWriter):
         parsed = Options(options, (*WRITE_OPTIONS, "writeId"), "writing")
         self._config, self._rows = _prepare(parsed, schema)
         self._is_named = "writeId" in parsed
-        self._write_id = parsed.text("writeId") or uuid.uuid4().hex
+        self._write_id = parsed.get_text("writeId") or uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: publishes its rows."""
         return _publish(iterator, self._rows, self._config, ("batch", self._write_id))
 
@@ -73,7 +73,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             raise ConfigError('outputMode complete: records are only ever added; use outputMode("append") or "update"')
         self._config, self._rows = _prepare(Options(options, WRITE_OPTIONS, "writing a stream"), schema)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskPublished:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: publishes its rows of a micro-batch."""
         context = _context()
         query_id, batch_id = (context.getLocalProperty(key) for key in (QUERY_ID, BATCH_ID))
@@ -90,16 +90,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         _logger.warning("micro-batch %d failed; what it has published is found when it is run again", batchId)
 
 
-def _prepare(options: Options, schema: StructType) -> tuple[Config, Rows]:
+def _prepare(options: Options, schema: StructType) -> tuple[Config, RecordColumns]:
     config = cluster_config(options).override(
         "producer",
-        min_stores=options.number("minStores", 1),
-        close_timeout_ms=options.number("ackTimeout"),
+        min_stores=options.get_int("minStores", 1),
+        close_timeout_ms=options.get_int("ackTimeout"),
         spool="",
     )
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
         raise ConfigError("option minStores: above 1 it needs wire rfc46, for a libdafka ACK does not name its store")
-    return config, find_rows(schema, options.text("topic"), config)
+    return config, find_record_columns(schema, options.get_text("topic"), config)
 
 
 def _context() -> TaskContext:
@@ -110,14 +110,14 @@ def _context() -> TaskContext:
 
 
 def _publish(
-    batches: Iterator[pa.RecordBatch], rows: Rows, config: Config, identity: tuple[str | int, ...]
-) -> TaskPublished:
+    batches: Iterator[pa.RecordBatch], rows: RecordColumns, config: Config, identity: tuple[str | int, ...]
+) -> TaskCommit:
     identity = (*identity, _context().partitionId())
-    return TaskPublished(trio.run(publish, batches, rows, config, identity))
+    return TaskCommit(trio.run(publish, batches, rows, config, identity))
 
 
 def _total(messages: Sequence[WriterCommitMessage | None]) -> str:
-    done = [message.published for message in messages if isinstance(message, TaskPublished)]
+    done = [message.published for message in messages if isinstance(message, TaskCommit)]
     records, partitions = sum(each.records for each in done), sum(each.partitions for each in done)
     found = sum(each.found for each in done)
     return f"{records} records stored, {partitions} partitions; {found} of them had been published before"

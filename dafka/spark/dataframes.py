@@ -13,12 +13,12 @@ from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
-from dafka.spark.decoding import VALUE, decode
+from dafka.spark.decoding import VALUE_COLUMN, decode
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.schema import COLUMNS
 from dafka.spark.session import register
-from dafka.spark.stores import hold, open_stores
+from dafka.spark.stores import list_partitions, open_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,8 +59,8 @@ def read(
     same words, when the table is read.
     """
     register(session)
-    reader = session.read.format("dafka").options(**_spark_options(path, topic, options))
-    return _decoded(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
+    reader = session.read.format("dafka").options(**_to_spark_options(path, topic, options))
+    return _decode_if_asked(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
 
 
 def read_stream(
@@ -80,8 +80,8 @@ def read_stream(
     Without a path it reads from a running cluster, which `towers` or `config` among the options names.
     """
     register(session)
-    reader = session.readStream.format("dafka").options(**_spark_options(path, topic, options))
-    return _decoded(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
+    reader = session.readStream.format("dafka").options(**_to_spark_options(path, topic, options))
+    return _decode_if_asked(reader.schema(_spark_schema(columns, schema)).load(), schema, into, mode, writer_schemas)
 
 
 def make_views(
@@ -115,14 +115,14 @@ def make_views(
         if topic not in topics:
             there = ", ".join(map(repr, topics)) or "no records"
             raise ConfigError(f"schemas: no store has a topic {topic!r}; they hold {there}")
-    names = view_names(topics, prefix)
+    names = name_views(topics, prefix)
     for topic, name in names.items():
-        reader = session.read.format("dafka").options(**_spark_options(path, topic, options))
-        _decoded(reader.load(), (schemas or {}).get(topic), None, mode, ()).createOrReplaceTempView(name)
+        reader = session.read.format("dafka").options(**_to_spark_options(path, topic, options))
+        _decode_if_asked(reader.load(), (schemas or {}).get(topic), None, mode, ()).createOrReplaceTempView(name)
     return names
 
 
-def view_names(topics: Iterable[str], prefix: str = "") -> dict[str, str]:
+def name_views(topics: Iterable[str], prefix: str = "") -> dict[str, str]:
     """The views' names by topic, as `make_views` makes them."""
     names: dict[str, str] = {}
     taken: set[str] = set()
@@ -138,7 +138,7 @@ def view_names(topics: Iterable[str], prefix: str = "") -> dict[str, str]:
     return names
 
 
-def _decoded(
+def _decode_if_asked(
     frame: DataFrame, schema: Schema | None, into: str | None, mode: str, writer_schemas: Sequence[object]
 ) -> DataFrame:
     if schema is not None:
@@ -157,11 +157,11 @@ def _spark_schema(columns: Sequence[str] | None, schema: Schema | None) -> Struc
     unknown = [name for name in columns if name not in COLUMNS.names]
     if unknown or isinstance(columns, str):
         raise ConfigError(f"columns: expected some of {', '.join(COLUMNS.names)}, not {columns!r}")
-    wanted = list(dict.fromkeys(columns if schema is None else [*columns, VALUE]))
+    wanted = list(dict.fromkeys(columns if schema is None else [*columns, VALUE_COLUMN]))
     return StructType([COLUMNS[name] for name in wanted])
 
 
-def _spark_options(
+def _to_spark_options(
     path: Paths | None, topic: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> dict[str, str]:
     """Every option as the text that Spark takes."""
@@ -191,12 +191,12 @@ def _absolute(path: str) -> str:
 
 def _find_topics(path: Paths) -> list[str]:
     """The topics of which the stores at a path hold records, in order."""
-    given = {name: text for name, text in _spark_options(path, None, {}).items() if name in PATH_OPTIONS}
+    given = {name: text for name, text in _to_spark_options(path, None, {}).items() if name in PATH_OPTIONS}
     finder = StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
 
     async def program() -> set[str]:
         with single_exception():
             async with open_stores(finder.find()) as storages:
-                return {topic for topic, _ in await hold(storages)}
+                return {topic for topic, _ in await list_partitions(storages)}
 
     return sorted(trio.run(program))
