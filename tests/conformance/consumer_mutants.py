@@ -106,7 +106,7 @@ def _skip_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         self.next_sequence = self.known_end = max(self.next_sequence, run.end_sequence)
         return ready if is_new else []
 
-    monkeypatch.setattr(Cursor, "take", take)
+    monkeypatch.setattr(Cursor, "add_batch", take)
 
 
 def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     def taken(self: Cursor, run: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
         return [run] if run.end_sequence <= self.next_sequence else take(self, run, ahead_bytes_left)
 
-    monkeypatch.setattr(Cursor, "take", taken)
+    monkeypatch.setattr(Cursor, "add_batch", taken)
 
 
 def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def _never_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _stop_paging(monkeypatch: pytest.MonkeyPatch) -> None:
     """As libdafka does: it asks up to the next multiple of 100,000, and that is all."""
-    plan = FetchPlanner.plan
+    plan = FetchPlanner.plan_fetch
 
     def planned(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         asked = plan(self, partition, cursor, now)
@@ -269,7 +269,7 @@ def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     def learn(self: Cursor, end_sequence: int) -> None:
         self.known_end = max(end_sequence, self.next_sequence)
 
-    monkeypatch.setattr(Cursor, "learn", learn)
+    monkeypatch.setattr(Cursor, "note_known_end", learn)
 
 
 def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,10 +288,10 @@ def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _one_gap_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one partition lacks records, no other one is fetched."""
-    plan = FetchPlanner.plan
+    plan = FetchPlanner.plan_fetch
 
     def one(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        is_busy = any(each != partition for each in self.active())
+        is_busy = any(each != partition for each in self.active_partitions())
         return None if is_busy else plan(self, partition, cursor, now)
 
     monkeypatch.setattr(FetchPlanner, "plan_fetch", one)
@@ -310,7 +310,7 @@ def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
         held.clear()
         return ready
 
-    monkeypatch.setattr(Reassembler, "take", take_all)
+    monkeypatch.setattr(Reassembler, "add_batch", take_all)
 
 
 def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             self.known_end = self.next_sequence
         return ready
 
-    monkeypatch.setattr(Cursor, "take", forget)
+    monkeypatch.setattr(Cursor, "add_batch", forget)
 
 
 def _narrow_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,7 +349,7 @@ def _narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for all at once, and cuts the count to 32 bits."""
-    plan = FetchPlanner.plan
+    plan = FetchPlanner.plan_fetch
 
     def narrow(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         planned = plan(self, partition, cursor, now)

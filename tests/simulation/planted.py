@@ -34,8 +34,8 @@ from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition
-from dafka.testing.simulation import run_seed
 from dafka.wire import Command
+from tests.simulation import run_seed
 
 SEEDS_MAX = 2000
 """Within so many seeds every planted bug must be found."""
