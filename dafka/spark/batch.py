@@ -86,9 +86,9 @@ class StoreReader(DataSourceReader):
         """The records of a range whose times are wanted, by the times of the store that is read."""
         start, end = each.start, each.end
         if self._narrowing.since_ms is not None:
-            start = max(start, await storage.find_time(each.partition, self._narrowing.since_ms))
+            start = max(start, await storage.find_sequence_by_time(each.partition, self._narrowing.since_ms))
         if self._narrowing.until_ms is not None:
-            end = min(end, await storage.find_time(each.partition, self._narrowing.until_ms))
+            end = min(end, await storage.find_sequence_by_time(each.partition, self._narrowing.until_ms))
         return attrs.evolve(each, start=min(start, end), end=end)
 
 

@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from dafka.spark.offsets import Name
 from dafka.spark.stores import Held, hold
 from dafka.storage import Storage, open_storage
-from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.filelog.layout import MARKER_FILE
 
 
 class StoreKeeper:
@@ -38,11 +38,11 @@ class StoreKeeper:
             self._identities = identities
         return self._portal.call(hold, self._storages)
 
-    def find_time(self, held: Held, stored_at: int) -> int:
+    def find_sequence_by_time(self, held: Held, stored_at: int) -> int:
         """The first offset stored at this time or later, by the store that reaches furthest; else the end."""
         assert self._portal is not None, "nothing is held before it is asked for"
         storage = self._storages[held.replicas[0].url]
-        return self._portal.call(storage.find_time, held.partition, stored_at)
+        return self._portal.call(storage.find_sequence_by_time, held.partition, stored_at)
 
     def close(self) -> None:
         """Closes what is open. May be called again."""

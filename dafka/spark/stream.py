@@ -42,7 +42,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = self._reading.select(self._look())
         since_ms = self._reading.since_ms
         if since_ms is not None:
-            found = {name: self._keeper.find_time(each, since_ms) for name, each in held.items()}
+            found = {name: self._keeper.find_sequence_by_time(each, since_ms) for name, each in held.items()}
             return nest({name: max(offset, held[name].earliest) for name, offset in found.items()})
         fail = self._reading.fail_on_data_loss
         return nest(resolve("startingOffsets", self._reading.starts, held, is_start=True, fail_on_data_loss=fail))

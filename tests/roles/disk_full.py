@@ -16,7 +16,7 @@ from role_helpers import contents, open_store, wait_event, wait_until
 from dafka import Config, Producer
 from dafka.protocol import StorageFailed, StorageRecovered
 from dafka.storage import open_storage
-from dafka.storage.verifying import verify
+from dafka.storage.tools.verify import verify
 from dafka.testing import open_cluster
 
 SIZE_BYTES = 6 * 2**20
