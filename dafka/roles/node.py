@@ -18,7 +18,7 @@ from dafka.config import Config
 from dafka.discovery import Advertisement, Discovery, Report, open_discovery
 from dafka.errors import TransportError
 from dafka.protocol import (
-    HOSTILE,
+    HOSTILE_REASONS,
     Action,
     ClusterFound,
     Driver,
@@ -207,7 +207,7 @@ class Node:
         """Messages so far that no honest node sends."""
         machine = self._machine.discarded
         others = self._decoder.discarded.total() + self._membership.discarded.total()
-        return others + sum(machine[reason] for reason in HOSTILE)
+        return others + sum(machine[reason] for reason in HOSTILE_REASONS)
 
     async def _receive_subscriptions(self) -> None:
         while True:

@@ -19,7 +19,10 @@ from dafka.spark.schema import COLUMNS
 
 
 class DafkaDataSource(DataSource):
-    """Stores as tables and streams, a running cluster as a stream, and as a sink. See docs/how-to/spark.md for the options."""
+    """Stores as tables and streams, a running cluster as a stream, and as a sink.
+
+    See docs/how-to/spark.md for the options.
+    """
 
     @classmethod
     def name(cls) -> str:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 from collections import Counter, deque
 
-import attrs
 import trio
 import zmq
 
 from dafka.errors import TransportError
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.closed import Messages
 from dafka.transport.descriptors import source_of
 from dafka.transport.socket import RunSocket
@@ -48,14 +48,6 @@ FLOODS = "messages thrown away: connection ended for a while"
 _HEADING = struct.Struct("=Hi")
 
 
-@attrs.define
-class _Suspect:
-    """One connection's messages that were thrown away, of late; and how often it was ended."""
-
-    count: float = 0.0
-    counted_at: float = 0.0
-
-
 class PlainSubscriber(RunSocket):
     """Attributes:
     discarded: connections ended, by reason.
@@ -68,7 +60,7 @@ class PlainSubscriber(RunSocket):
         self._endpoints: set[str] = set()
         self._by_source: dict[str, str] = {}
         self._waiting_groups: deque[tuple[Messages, str]] = deque()
-        self._suspects: dict[str, _Suspect] = {}
+        self._suspects: dict[str, TokenBucket] = {}
         self._absences: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         self._seen = 0
@@ -119,10 +111,8 @@ class PlainSubscriber(RunSocket):
         if not discarded:
             return
         self._suspicious_until = now + SUSPICIOUS_S
-        suspect = self._suspects.setdefault(source, _Suspect(counted_at=now))
-        suspect.count = max(suspect.count - TOLERATED_PER_S * (now - suspect.counted_at), 0.0) + discarded
-        suspect.counted_at = now
-        if suspect.count >= TOLERATED_BURST:
+        suspect = self._suspects.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
+        if suspect.spend(now, discarded) <= 0:
             del self._suspects[source]
             self._end(source, now)
 

@@ -7,11 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, Dafka
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
 from dafka.transport.keys import is_key, read_key_file
+from tests.cli.harness import FREE, Dafka
 
 
 @pytest.fixture

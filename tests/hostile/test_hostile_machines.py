@@ -6,7 +6,6 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
-from machine_helpers import published
 
 from dafka import wire
 from dafka.config import Config
@@ -19,6 +18,7 @@ from dafka.protocol.presence.links import Links
 from dafka.records import Partition, RecordBatch
 from dafka.testing.hostile import FAMILIES, Aim, generate
 from dafka.wire import Command
+from tests.protocol.helpers import published
 
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
 CONFIG = (

@@ -7,12 +7,12 @@ from itertools import islice
 import pytest
 import trio
 import zmq
-from role_helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
 
 from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
 from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
 from dafka.transport import Socket, open_context
+from tests.roles.helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
 
 TOPIC = "orders"
 MESSAGES = 300

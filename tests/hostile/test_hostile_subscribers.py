@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.lowlevel
 import zmq
-from role_helpers import DEADLINE_S
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
 from dafka.transport.descriptors import connection_of, cut, open_descriptors
 from dafka.transport.subscriptions import NAMES_MAX
+from tests.roles.helpers import DEADLINE_S
 
 LIMITS = NodeConfig(bind="tcp://127.0.0.1:*", subscriptions_max=500, subscription_bytes_max=20_000)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import planted
 import pytest
 
 from dafka.testing.simulation import run_seed
+from tests.simulation import planted
 
 
 @pytest.mark.parametrize("bug", planted.PLANTED, ids=lambda bug: bug.name)

@@ -7,12 +7,12 @@ import random
 import subprocess
 import sys
 
-import planted
 import pytest
 from click.testing import CliRunner
 
 from dafka.testing.simulation import Plan, make_plan, run_plan, run_seed, shrink
 from dafka.testing.simulation.__main__ import main
+from tests.simulation import planted
 
 FIXED_SEEDS = 400
 FRESH_SEEDS = 400
@@ -52,8 +52,8 @@ def test_what_once_failed_is_well(seed: int) -> None:
 
 def test_a_seed_decides_everything_in_every_process() -> None:
     program = (
-        "import sys, hashlib, pathlib; sys.path[:0] = ['tests/simulation']\n"
-        "from test_simulation import history, make_plan\n"
+        "import hashlib\n"
+        "from tests.simulation.test_simulation import history, make_plan\n"
         "print([hashlib.sha256(repr(history(make_plan(seed))).encode()).hexdigest() for seed in range(12)])"
     )
     told = {

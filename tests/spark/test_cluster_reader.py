@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_fixtures import RunningCluster, cluster, run_cluster
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
-from role_helpers import contents
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
 from dafka.spark.cluster import ClusterStreamReader
 from dafka.spark.cluster_offsets import Standing, split
 from dafka.spark.schema import COLUMNS
+from tests.roles.helpers import contents
+from tests.spark.cluster_fixtures import RunningCluster, cluster, run_cluster
 
 __all__ = ["cluster"]
 

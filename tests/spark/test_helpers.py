@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_helpers import A, B, batch, fill
 
 import dafka.spark
 from dafka.errors import ConfigError, MissingExtraError, StorageError
 from dafka.spark.helpers import view_names
+from tests.spark.store_helpers import A, B, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import trio
-from role_helpers import contents, wait_until
-from store_process import read_store
 
 from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
@@ -22,6 +20,8 @@ from dafka.spark.publishing import Published, make_address, publish
 from dafka.spark.rows import RowError, Rows
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import contents, wait_until
+from tests.spark.store_process import read_store
 
 ONE_TOPIC = Rows(0, None, "t")
 TASK = ("test", 0)

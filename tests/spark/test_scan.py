@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import TIME, A, B, batch, content, fill, trim
 
 from dafka.errors import StorageError
 from dafka.records import Partition
@@ -24,6 +23,7 @@ from dafka.spark.planning import Range, StoreTask
 from dafka.spark.scan import scan
 from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, printable
 from dafka.storage import open_storage
+from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
 
 PARTITION = Partition("orders", A)
 

@@ -14,11 +14,11 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
 )
-from store_helpers import A, batch
 
 from dafka.contents import pack
 from dafka.errors import ConfigError
 from dafka.spark.schema import COLUMNS, arrow_schema, columns_of, printable, to_arrow
+from tests.spark.store_helpers import A, batch
 
 
 @pytest.mark.parametrize("contents", [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]])

@@ -12,7 +12,6 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from store_helpers import A, B, batch, fill, trim
 
 from dafka.errors import StorageError
 from dafka.groups import single_exception
@@ -24,6 +23,7 @@ from dafka.spark.reading import READING_OPTIONS, StoreReading
 from dafka.spark.schema import COLUMNS
 from dafka.spark.stores import Held, Replica, hold, merge, open_stores
 from dafka.storage import PartitionInfo
+from tests.spark.store_helpers import A, B, batch, fill, trim
 
 
 def held_by(*urls: str) -> dict[Name, Held]:

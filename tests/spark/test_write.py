@@ -9,16 +9,16 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from cli_harness import Dafka
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
-from store_process import read_store, tower_option
 
 from dafka.errors import ConfigError
 from dafka.records import Partition
 from dafka.spark.publishing import Published
 from dafka.spark.writer import BatchWriter, StreamWriter, TaskPublished
+from tests.cli.harness import Dafka
+from tests.spark.store_process import read_store, tower_option
 
 VALUES = StructType([StructField("value", BinaryType())])
 KEYED = StructType([*VALUES, StructField("key", StringType())])

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
-from spark_fixtures import SETTINGS
 
 from dafka.spark.session import make_session
+from tests.spark.fixtures import SETTINGS
 
 HEAD_ROWS = 1000
 """Rows before which a task does not stop."""

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from chaos_contents import Sequel
+
+from tests.chaos.contents import Sequel
 
 
 class LedgerWriter:

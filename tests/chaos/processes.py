@@ -12,7 +12,8 @@ from signal import SIGKILL, SIGTERM, Signals
 
 import attrs
 import trio
-from chaos_timeline import Timeline
+
+from tests.chaos.timeline import Timeline
 
 RESTART_S = 0.5
 """A process that ended by itself is started again after this, as a supervisor would."""

@@ -10,15 +10,15 @@ from typing import TextIO
 
 import attrs
 import trio
-from chaos_checker import find_different, find_lost, find_unconsumed, find_wrong_contents
-from chaos_cluster import Size, make_cluster
-from chaos_faults import Faults
-from chaos_ledger import Published
-from chaos_schedule import Fault
-from chaos_timeline import Timeline
 
 from dafka.groups import single_exception
 from dafka.storage import PartitionInfo
+from tests.chaos.checker import find_different, find_lost, find_unconsumed, find_wrong_contents
+from tests.chaos.cluster import Size, make_cluster
+from tests.chaos.faults import Faults
+from tests.chaos.ledger import Published
+from tests.chaos.schedule import Fault
+from tests.chaos.timeline import Timeline
 
 STARTED_S = 60.0
 """Until the first records are acknowledged."""

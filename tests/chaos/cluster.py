@@ -8,15 +8,13 @@ from pathlib import Path
 
 import attrs
 import trio
-from chaos_ledger import ConsumerLedger, LedgerReader, ProducerLedger
-from chaos_processes import Node
-from chaos_proxy import Link
-from chaos_timeline import Timeline
 
 from dafka.errors import StorageError
 from dafka.storage import PartitionInfo, open_storage
-
-HERE = Path(__file__).parent
+from tests.chaos.ledger import ConsumerLedger, LedgerReader, ProducerLedger
+from tests.chaos.processes import Node
+from tests.chaos.proxy import Link
+from tests.chaos.timeline import Timeline
 
 REAL_HOST = "127.0.0.1"
 """Where nodes listen."""
@@ -161,7 +159,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         ledger = folder / f"{name}.ledger"
         spool = {"DAFKA_PRODUCER_SPOOL": f"sqlite:{folder}/{name}.spool"} if number % 2 else {}
         arguments = [TOPICS[number % len(TOPICS)], str(size.rate / size.producers), str(ledger)]
-        process = node(name, str(HERE / "producer_node.py"), *arguments, **spool)
+        process = node(name, "-m", "tests.chaos.producer_node", *arguments, **spool)
         producers.append(ProducerNode(process, ProducerLedger(LedgerReader(ledger))))
 
     consumers = []
@@ -173,7 +171,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
             "DAFKA_CONSUMER_NAME": name,
             "DAFKA_CONSUMER_POSITIONS": f"sqlite:{folder}/{name}.positions",
         }
-        process = node(name, str(HERE / "consumer_node.py"), ",".join(TOPICS), str(ledger), **positions)
+        process = node(name, "-m", "tests.chaos.consumer_node", ",".join(TOPICS), str(ledger), **positions)
         consumers.append(ConsumerNode(process, ConsumerLedger(LedgerReader(ledger))))
     return Cluster(size.min_stores, tower, stores, producers, consumers, links)
 

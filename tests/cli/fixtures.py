@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli_harness import Dafka
+
+from tests.cli.harness import Dafka
 
 
 @pytest.fixture(scope="session", autouse=True)

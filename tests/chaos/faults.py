@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import trio
-from chaos_cluster import Cluster, StoreNode
-from chaos_processes import Node
-from chaos_proxy import GOOD, Conditions
-from chaos_schedule import Fault
-from chaos_timeline import Timeline
+
+from tests.chaos.cluster import Cluster, StoreNode
+from tests.chaos.processes import Node
+from tests.chaos.proxy import GOOD, Conditions
+from tests.chaos.schedule import Fault
+from tests.chaos.timeline import Timeline
 
 POLL_S = 0.5
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from chaos_contents import find_wrong
-from chaos_ledger import Published
-
 from dafka.storage import PartitionInfo, Storage, open_storage, read_range
+from tests.chaos.contents import find_wrong
+from tests.chaos.ledger import Published
 
 PROBLEMS_MAX = 20
 """Of one kind, in one storage; further ones say nothing new."""
