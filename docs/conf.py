@@ -15,10 +15,8 @@ author = "the dafka contributors"
 project_copyright = "the dafka contributors, Mozilla Public License 2.0"
 version = release = dafka.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "mermaid_svg"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "mermaid_svg", "plain_docstrings"]
 exclude_patterns = ["_ext", "_build"]
-nitpicky = False
-suppress_warnings: list[str] = []
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
 myst_fence_as_directive = ["mermaid"]
@@ -28,8 +26,6 @@ autoclass_content = "class"
 autodoc_class_signature = "mixed"
 autodoc_default_options = {"member-order": "bysource"}
 autodoc_typehints = "signature"
-autodoc_preserve_defaults = True
-autodoc_type_aliases: dict[str, str] = {}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
@@ -40,7 +36,6 @@ html_theme = "furo"
 html_title = f"dafka {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_show_sourcelink = False
 html_copy_source = False
