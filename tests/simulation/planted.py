@@ -34,8 +34,8 @@ from dafka.protocol.ordering.fetching import Fetching
 from dafka.protocol.ordering.holders import Holders
 from dafka.protocol.ordering.window import Window
 from dafka.records import Partition
-from dafka.testing.simulation import run_seed
 from dafka.wire import Command
+from tests.simulation import run_seed
 
 SEEDS_MAX = 2000
 """Within so many seeds every planted bug must be found."""
