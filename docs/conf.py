@@ -15,7 +15,14 @@ author = "the dafka contributors"
 project_copyright = "the dafka contributors, Mozilla Public License 2.0"
 version = release = dafka.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "mermaid_svg", "plain_docstrings"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "mermaid_svg",
+    "plain_docstrings",
+]
 exclude_patterns = ["_ext", "_build"]
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
