@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from dafka import wire
 from dafka.errors import WireError
 from dafka.testing.hostile import BEACON_FAMILIES, FAMILIES, Aim, generate
-from dafka.transport.compiled import load_compiled
-from dafka.transport.pure import PureLoops
+from dafka.transport.loops import PureLoops, load_compiled
 from dafka.wire.batch import expand
 
 MEMORY_FACTOR = 40
