@@ -73,11 +73,11 @@ from dafka.protocol.observing.survey import (
 )
 from dafka.protocol.ordering.buffer import RunBuffer
 from dafka.protocol.ordering.inquiry import Lacking
-from dafka.protocol.presence.admission import HOSTILE
 from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
 from dafka.protocol.presence.claims import KeyIdentity
 from dafka.protocol.presence.introductions import BeaconRegistry
 from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
 from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
@@ -92,7 +92,7 @@ from dafka.protocol.trust import (
 )
 
 __all__ = [
-    "HOSTILE",
+    "HOSTILE_REASONS",
     "Action",
     "AddressConflict",
     "Answers",

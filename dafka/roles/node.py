@@ -19,7 +19,7 @@ from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_disco
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
-    HOSTILE,
+    HOSTILE_REASONS,
     Action,
     ClusterFound,
     Driver,
@@ -208,7 +208,7 @@ class Node:
         """Messages so far that no honest node sends."""
         machine = self._machine.discarded
         others = self._decoder.discarded.total() + self._membership.discarded.total()
-        return others + sum(machine[reason] for reason in HOSTILE)
+        return others + sum(machine[reason] for reason in HOSTILE_REASONS)
 
     async def _receive_subscriptions(self) -> None:
         while True:

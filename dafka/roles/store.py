@@ -25,6 +25,7 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.roles.health import Health
@@ -84,7 +85,7 @@ class Store:
         self._retry_s = config.store.retry_ms / 1000
         self._grace_s = config.node.grace_ms / 1000
         self._timings = Timings()
-        self._slow_told_at = -SLOW_TOLD_S
+        self._slow_commit_log = TokenBucket(1 / SLOW_TOLD_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
         self._answers = Answers(machine)
@@ -242,8 +243,7 @@ class Store:
         now = trio.current_time()
         self._timings.add(now - begun)
         is_slow = now - begun > self._config.slow_commit_ms / 1000
-        if is_slow and now - self._slow_told_at >= SLOW_TOLD_S:
-            self._slow_told_at = now
+        if is_slow and self._slow_commit_log.try_take(now):
             records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
             self.events.log.write(CommitSlow(now - begun, records, octets), logging.WARNING)
 

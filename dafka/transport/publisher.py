@@ -14,6 +14,7 @@ import trio
 import zmq
 
 from dafka.config import NodeConfig
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connections import (
     MANY_CONNECTIONS,
     SWEEP_S,
@@ -147,9 +148,7 @@ class _Account:
 
     connection: Connection
     since: float
-    count_max: int
-    counted_at: float
-    count: float = 0.0
+    bucket: TokenBucket
     octets: int = 0
     names: set[bytes] = attrs.field(factory=set)
     is_ended: bool = False
@@ -182,7 +181,7 @@ class Subscriptions:
             if connection is None:
                 return False
             count_max = max(self._count_max >> self._penalty(connection.host, now), COUNT_MIN)
-            self._accounts[source] = _Account(connection, now, count_max, now)
+            self._accounts[source] = _Account(connection, now, TokenBucket(COUNT_PER_S, count_max, now))
         return True
 
     def may_have(self, source: int, octets: bytes, now: float) -> bool:
@@ -190,12 +189,12 @@ class Subscriptions:
         account = self._accounts[source]
         if account.is_ended:
             return False
-        account.count += 1
+        is_too_often = account.bucket.spend(now) < 0
         is_subscription = octets[:1] in (b"\0", b"\1")
         if is_subscription and octets[0]:
             account.octets += len(octets)
             self._octets += len(octets)
-        if not self._is_within(source, account, now):
+        if not self._is_within(source, account, now, is_too_often=is_too_often):
             return False
         if not is_subscription:
             self.discarded[NO_SUBSCRIPTION] += 1
@@ -221,12 +220,9 @@ class Subscriptions:
         if account is not None:
             self._octets -= account.octets
 
-    def _is_within(self, source: int, account: _Account, now: float) -> bool:
+    def _is_within(self, source: int, account: _Account, now: float, *, is_too_often: bool) -> bool:
         """False where the connection had to be ended."""
-        if account.count > account.count_max:
-            account.count = max(account.count - COUNT_PER_S * (now - account.counted_at), 0)
-            account.counted_at = now
-        if account.count > account.count_max or account.octets > self._octets_max:
+        if is_too_often or account.octets > self._octets_max:
             self._end(source, account, now)
         while self._octets > TOTAL_FACTOR * self._octets_max:
             largest = max(self._accounts, key=lambda each: self._accounts[each].octets)

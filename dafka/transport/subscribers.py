@@ -13,13 +13,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-import attrs
 import trio
 import zmq
 
 from dafka.endpoints import PeerEndpoint, is_key
 from dafka.errors import TransportError
 from dafka.protocol import Event, PeerNotAuthorized, RefusedByPeer
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connections import source_descriptor
 from dafka.transport.connector import Connector
 from dafka.transport.security import Security
@@ -55,14 +55,6 @@ FLOODS = "messages thrown away: connection ended for a while"
 _HEADING = struct.Struct("=Hi")
 
 
-@attrs.define
-class _Suspect:
-    """One connection's messages that were thrown away, of late; and how often it was ended."""
-
-    count: float = 0.0
-    counted_at: float = 0.0
-
-
 class PlainSubscriber(RunSocket):
     """Attributes:
     discarded: connections ended, by reason.
@@ -75,7 +67,7 @@ class PlainSubscriber(RunSocket):
         self._endpoints: set[str] = set()
         self._by_source: dict[str, str] = {}
         self._waiting_groups: deque[tuple[Messages, str]] = deque()
-        self._suspects: dict[str, _Suspect] = {}
+        self._suspects: dict[str, TokenBucket] = {}
         self._absences: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         self._seen = 0
@@ -126,10 +118,8 @@ class PlainSubscriber(RunSocket):
         if not discarded:
             return
         self._suspicious_until = now + SUSPICIOUS_S
-        suspect = self._suspects.setdefault(source, _Suspect(counted_at=now))
-        suspect.count = max(suspect.count - TOLERATED_PER_S * (now - suspect.counted_at), 0.0) + discarded
-        suspect.counted_at = now
-        if suspect.count >= TOLERATED_BURST:
+        suspect = self._suspects.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
+        if suspect.spend(now, discarded) <= 0:
             del self._suspects[source]
             self._end(source, now)
 

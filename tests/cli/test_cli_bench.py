@@ -6,7 +6,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from cli_harness import Dafka, Running, wait_until
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -17,6 +16,7 @@ from dafka.bench.report import notes, to_json, to_svg, to_table
 from dafka.bench.systems import Libdafka
 from dafka.bench.task import Task, sequence_of, stamp_of
 from dafka.cli import main
+from tests.cli.harness import Dafka, Running, wait_until
 
 OURS = ("--system", "dafka", "--storage", "memory", "--wire", "libdafka", "--accelerator", "off", "--rounds", "1")
 NAME = "dafka memory libdafka pure"

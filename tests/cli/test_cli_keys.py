@@ -7,12 +7,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, Dafka
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
 from dafka.endpoints import is_key
 from dafka.transport.keys import read_key_file
+from tests.cli.harness import FREE, Dafka
 
 
 @pytest.fixture

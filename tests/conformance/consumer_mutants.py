@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-from mutants import Mutant, accept_any, accept_trailing
 
 from dafka import wire
 from dafka.errors import WireError
@@ -22,6 +21,7 @@ from dafka.protocol.ordering.fetching import Fetching
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import Reader
+from tests.conformance.mutants import Mutant, accept_any, accept_trailing
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 Actions = list[Action]

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 import pytest
-from mutants import Mutant, accept_any, accept_trailing
 
 from dafka import wire
 from dafka.config import ProducerConfig
@@ -22,6 +21,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch, codec
 from dafka_conformance.model import Dialect
+from tests.conformance.mutants import Mutant, accept_any, accept_trailing
 
 Patch = pytest.MonkeyPatch
 Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]

@@ -8,8 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-from mutant_process import process_target
-from mutants import Mutant, accept_any
 
 from dafka import wire
 from dafka.protocol import StoreMachine
@@ -23,6 +21,8 @@ from dafka.wire import Command, batch, codec
 from dafka.wire.messages import Kind
 from dafka.wire.primitives import Reader
 from dafka_conformance.model import Dialect
+from tests.conformance.mutant_process import process_target
+from tests.conformance.mutants import Mutant, accept_any
 
 STALLS_AT = 100_000
 

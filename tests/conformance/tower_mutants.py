@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from mutants import Mutant
 
 from dafka.discovery import Advertisement
 from dafka.errors import WireError
@@ -21,6 +20,7 @@ from dafka.roles.node import Node
 from dafka.roles.tower import Tower
 from dafka.wire import WELCOME, TowerBeacon
 from dafka.wire import beacon as wire_beacon
+from tests.conformance.mutants import Mutant
 
 Patch = pytest.MonkeyPatch
 Forward = Callable[[Tower, list[bytes], str, str], list[bytes] | None]

@@ -4,7 +4,6 @@ import heapq
 from collections.abc import Callable
 
 import pytest
-from machine_helpers import HELLO, run, sequences, subscription
 
 from dafka import wire
 from dafka.config import FetchConfig
@@ -12,6 +11,7 @@ from dafka.protocol import FetchUnanswered
 from dafka.protocol.ordering.assembly import Assembly
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
+from tests.protocol.helpers import HELLO, run, sequences, subscription
 
 ME = "CONSUMER"
 

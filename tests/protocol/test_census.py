@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from machine_helpers import head, published, subscription
 
 from dafka import Config, wire
 from dafka.endpoints import PeerEndpoint
@@ -25,6 +24,7 @@ from dafka.protocol.observing import census, roster, rounds
 from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
+from tests.protocol.helpers import head, published, subscription
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 

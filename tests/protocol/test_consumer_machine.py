@@ -4,19 +4,6 @@ import math
 from typing import Any
 
 import pytest
-from machine_helpers import (
-    HELLO,
-    asked,
-    batches,
-    direct,
-    direct_head,
-    events,
-    head,
-    live,
-    published,
-    sequences,
-    subscription,
-)
 
 from dafka import wire
 from dafka.config import Config
@@ -33,6 +20,19 @@ from dafka.protocol import (
 from dafka.protocol.answering.repeats import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
+from tests.protocol.helpers import (
+    HELLO,
+    asked,
+    batches,
+    direct,
+    direct_head,
+    events,
+    head,
+    live,
+    published,
+    sequences,
+    subscription,
+)
 
 ME = "CONSUMER"
 

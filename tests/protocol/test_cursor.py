@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machine_helpers import run, sequences
 
 from dafka.protocol.ordering.cursor import RUNS_MAX, Cursor
+from tests.protocol.helpers import run, sequences
 
 ROOM = 2**20
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import math
 
 import pytest
-from machine_helpers import run
 
 from dafka.config import FetchConfig
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetching import Fetching
 from dafka.records import Partition
+from tests.protocol.helpers import run
 
 A, B, C = (Partition("hello", address) for address in "ABC")
 ROOM = 2**20

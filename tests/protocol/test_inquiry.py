@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from machine_helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
 
 from dafka import wire
 from dafka.config import Config
@@ -12,6 +11,7 @@ from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.protocol.ordering.inquiry import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
+from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
 
 ME = "READER"
 LIBDAFKA = Config().override("node", wire="libdafka")

@@ -10,12 +10,12 @@ from functools import partial
 from typing import TypeAlias
 
 import pytest
-from machine_helpers import batches, contents, sequences
 
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, ConsumerMachine, ProducerMachine, Publish, Reply, StoreMachine, Subscribe
 from dafka.records import Partition, RecordBatch
+from tests.protocol.helpers import batches, contents, sequences
 
 Machine: TypeAlias = ProducerMachine | StoreMachine | ConsumerMachine
 

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 import pytest
-from machine_helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import Action, ProducerMachine, Reply, StoresHeard, StoresSilent, Subscribe
 from dafka.wire import Command
+from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 
 REPLIES_MAX = 100
 

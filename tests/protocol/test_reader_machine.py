@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from machine_helpers import HELLO, asked, batches, direct, direct_head, live, published, sequences, subscription
 
 from dafka import wire
 from dafka.config import Config
@@ -10,6 +9,7 @@ from dafka.protocol.machines.reader import GREETING_INTERVAL, PATIENCE, REFRESH_
 from dafka.protocol.ordering.holders import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
+from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, live, published, sequences, subscription
 
 ME = "READER"
 OTHER = Partition("hello", "OTHER")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from machine_helpers import HELLO, asked, batches, direct, events, head, live, published, run, sequences, subscription
 
 from dafka import wire
 from dafka.config import Config
@@ -23,6 +22,19 @@ from dafka.protocol import (
 from dafka.protocol.ordering.holders import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command
+from tests.protocol.helpers import (
+    HELLO,
+    asked,
+    batches,
+    direct,
+    events,
+    head,
+    live,
+    published,
+    run,
+    sequences,
+    subscription,
+)
 
 ME = "ME"
 EARLIEST, HELLO_TO_STORE = Command.DIRECT_EARLIEST, Command.CONSUMER_HELLO

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 import pytest
-from machine_helpers import (
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol.answering.repeats import REPEAT_WAITS
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+from tests.protocol.helpers import (
     HELLO,
     asked,
     batches,
@@ -14,13 +21,6 @@ from machine_helpers import (
     sequences,
     subscription,
 )
-
-from dafka import wire
-from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
-from dafka.protocol.answering.repeats import REPEAT_WAITS
-from dafka.records import Partition, RecordBatch
-from dafka.wire import Command
 
 ME = "STORE"
 OTHER = Partition("hello", "OTHER")

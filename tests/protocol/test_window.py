@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from machine_helpers import HELLO, contents, sequences
-
 from dafka.protocol.ordering.window import RUN_RECORDS_MAX, Window
+from tests.protocol.helpers import HELLO, contents, sequences
 
 
 def make_window(*ends: int, first: int = 0) -> Window:

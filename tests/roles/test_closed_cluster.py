@@ -7,8 +7,17 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from closed_helpers import Keys
-from role_helpers import (
+
+from dafka import Config, NodeConfig, Partition, RecordBatch, open_producer, wire
+from dafka.discovery import Advertisement, open_discovery
+from dafka.errors import ConfigError, DiscoveryError
+from dafka.protocol import PeerNotAuthorized, PeerRefused, RefusedByPeer
+from dafka.protocol.presence.claims import WRONG_SENDER
+from dafka.records import new_address
+from dafka.testing import open_cluster
+from dafka.transport import Mesh, open_mesh, open_security
+from tests.roles.closed_cluster import Keys
+from tests.roles.helpers import (
     DEADLINE_S,
     assert_run,
     check_leaves_nothing,
@@ -19,15 +28,6 @@ from role_helpers import (
     wait_event,
     wait_until,
 )
-
-from dafka import Config, NodeConfig, Partition, RecordBatch, open_producer, wire
-from dafka.discovery import Advertisement, open_discovery
-from dafka.errors import ConfigError, DiscoveryError
-from dafka.protocol import PeerNotAuthorized, PeerRefused, RefusedByPeer
-from dafka.protocol.presence.claims import WRONG_SENDER
-from dafka.records import new_address
-from dafka.testing import open_cluster
-from dafka.transport import Mesh, open_mesh, open_security
 
 NAMES = ("producer", "consumer", "store", "other")
 

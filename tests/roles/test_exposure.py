@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from closed_helpers import Keys
-from role_helpers import open_store
 
 from dafka import Config, serve_tower
 from dafka.protocol import EndpointsExposed, LoopbackOnly
 from dafka.roles.exposure import is_local, node_warnings
 from dafka.testing import open_cluster
+from tests.roles.closed_cluster import Keys
+from tests.roles.helpers import open_store
 
 EVERYWHERE = "tcp://*:*"
 

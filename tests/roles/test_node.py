@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import trio
-from role_helpers import (
+
+from dafka import Config, open_consumer, open_producer, serve_tower, wire
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.records import Partition, RecordBatch
+from dafka.testing import Cluster, open_cluster
+from dafka.wire import Dialect
+from dafka.wire.batch import expand
+from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
     contents,
@@ -15,14 +23,6 @@ from role_helpers import (
     wait_subscribed,
     wait_until,
 )
-
-from dafka import Config, open_consumer, open_producer, serve_tower, wire
-from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
-from dafka.records import Partition, RecordBatch
-from dafka.testing import Cluster, open_cluster
-from dafka.wire import Dialect
-from dafka.wire.batch import expand
 
 HUGE = 2**64 - 1
 FAR = 2**61

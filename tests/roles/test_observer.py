@@ -9,8 +9,6 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from closed_helpers import Keys
-from role_helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
 
 from dafka import Config, Partition, serve_tower, wire
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
@@ -22,6 +20,8 @@ from dafka.roles import Observer, open_observer
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire import codec
+from tests.roles.closed_cluster import Keys
+from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
 
 FAST = Config().override("beacon", interval_ms=200)
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from role_helpers import (
+
+from dafka import Config, Consumer, Store
+from dafka.errors import StorageError
+from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
+from dafka.storage import Retention, open_storage
+from dafka.storage.memory import MemoryStorage
+from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import (
     DEADLINE_S,
     assert_nothing_more,
     contents,
@@ -15,13 +22,6 @@ from role_helpers import (
     wait_event,
     wait_until,
 )
-
-from dafka import Config, Consumer, Store
-from dafka.errors import StorageError
-from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
-from dafka.storage import Retention, open_storage
-from dafka.storage.memory import MemoryStorage
-from dafka.testing import Cluster, open_cluster
 
 COUNT, KEPT = 1000, 100
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 import zmq
-from closed_helpers import Keys, Tap, open_tap
-from role_helpers import DEADLINE_S, contents, open_store, wait_until
 
 from dafka import Config
 from dafka.records import new_address
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import KeyPair, open_context
 from dafka.wire import BEACON, NodeBeacon
+from tests.roles.closed_cluster import Keys, Tap, open_tap
+from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_until
 
 TOPIC = "salaries-of-the-board"
 CONTENT = b"nobody-else-is-to-know-"

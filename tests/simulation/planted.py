@@ -1,7 +1,7 @@
 """Bugs planted one at a time into the product, each of a kind that somebody may well write, and the seed that shows it.
 
-python tests/simulation/planted.py            finds all of them anew: for each the first seed that fails
-python tests/simulation/planted.py NAME...    these alone
+python -m tests.simulation.planted            finds all of them anew: for each the first seed that fails
+python -m tests.simulation.planted NAME...    these alone
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dafka.protocol.ordering.fetching import Fetching
 from dafka.protocol.ordering.holders import Holders
 from dafka.protocol.ordering.window import Window
 from dafka.records import Partition
-from dafka.testing.simulation import run_seed
 from dafka.wire import Command
+from tests.simulation import run_seed
 
 SEEDS_MAX = 2000
 """Within so many seeds every planted bug must be found."""

@@ -1,6 +1,6 @@
 """Kills a writer again and again, at random moments, and looks each time at what it left behind.
 
-    python crash_loop.py URL ROUNDS SEED
+    python -m tests.storage.crash_loop URL ROUNDS SEED
 
 Writer and onlooker are forked: each begins in a fresh process, and costs no interpreter's start. The writer tells
 through a pipe what has been acknowledged; it is killed with SIGKILL wherever it is: opening, appending, trimming, or

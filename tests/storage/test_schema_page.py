@@ -1,4 +1,4 @@
-"""`docs/reference/sqlite-schema.md` is a promise: its tables are the real ones, and its queries run against a real store."""
+"""`docs/reference/sqlite-schema.md` is a promise: its tables are real, and its queries run against a real store."""
 
 from __future__ import annotations
 

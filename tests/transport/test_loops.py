@@ -15,7 +15,6 @@ import pytest
 import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_traffic import Frames, Reference, alike, traffic
 
 from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
@@ -24,6 +23,7 @@ from dafka.transport import choose_loops, loops
 from dafka.transport.loops import FRAME_BYTES, VARIABLE, Loops, PureLoops
 from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
 from dafka.wire.batch import FrameRun, expand
+from tests.wire.record_traffic import Frames, Reference, alike, traffic
 
 RawSocket: TypeAlias = "zmq.Socket[bytes]"
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_traffic import Frames, Reference, alike, messages, numbers_8, texts, topics_without_nul, traffic
 
 from dafka.records import Partition, RecordBatch
 from dafka.wire import (
@@ -23,6 +22,7 @@ from dafka.wire import (
     encode,
 )
 from dafka.wire.batch import expand
+from tests.wire.record_traffic import Frames, Reference, alike, messages, numbers_8, texts, topics_without_nul, traffic
 
 
 @pytest.mark.parametrize("dialect", Dialect)

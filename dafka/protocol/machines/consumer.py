@@ -17,7 +17,7 @@ from dafka.protocol.answering.repeats import Repeats
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
 from dafka.protocol.ordering.assembly import Assembly
 from dafka.protocol.ordering.holders import SEQUENCE_MAX
-from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, Admission
+from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -61,7 +61,7 @@ class ConsumerMachine:
         self._silence_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
         self._repeats = Repeats[str]()
-        self._admission = Admission(config.node)
+        self._limits = PeerLimits(config.node)
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this consumer."""
@@ -129,7 +129,7 @@ class ConsumerMachine:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
         holders = self.assembly.holders
         holders.joined(address)
-        self._admission.joined(address)
+        self._limits.peer_joined(address)
         if not holders.is_settled:
             if len(self._older_peers) < PEERS_REMEMBERED_MAX:
                 self._older_peers.add(address)
@@ -142,7 +142,7 @@ class ConsumerMachine:
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
         self.assembly.holders.left(address)
-        self._admission.left(address)
+        self._limits.peer_left(address)
         for topic in self.topics:
             partition = Partition(topic, address)
             if partition in self._heard:
@@ -234,7 +234,7 @@ class ConsumerMachine:
 
     def _forget(self, partition: Partition) -> None:
         self.assembly.forget(partition)
-        self._admission.forget(partition)
+        self._limits.forget_partition(partition)
         self._heard.pop(partition, None)
         self._silent.discard(partition)
 
@@ -258,9 +258,9 @@ class ConsumerMachine:
         if not self.assembly.has_room():
             for idle in self.assembly.idle(now):
                 self._forget(idle)
-        reason = self._admission.begin(partition, len(self.assembly.cursors), is_live=is_live)
+        reason = self._limits.admit_partition(partition, len(self.assembly.cursors), is_live=is_live)
         if not reason and not self.assembly.has_room():
-            self._admission.forget(partition)
+            self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             self._heads_wanted[partition.topic] = None
         if reason:
@@ -285,7 +285,7 @@ class ConsumerMachine:
         return [self._get_heads(topic, now) for topic in due]
 
     def _hello(self, store: str, now: float) -> list[Action]:
-        if not self._admission.may_ask(store, now):
+        if not self._limits.allow_request(store, now):
             self.discarded[TOO_OFTEN] += 1
             return []
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]

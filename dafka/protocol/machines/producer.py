@@ -18,9 +18,9 @@ from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.ordering.holders import SEQUENCE_MAX
 from dafka.protocol.ordering.window import Window
-from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, Admission
 from dafka.protocol.presence.askers import Askers
 from dafka.protocol.presence.audience import Audience
+from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -77,7 +77,7 @@ class ProducerMachine:
         self._published_end = next_sequence
         self._stores: dict[str, int] = {}
         self._askers = Askers(ASKERS_MAX)
-        self._admission = Admission(NodeConfig())
+        self._limits = PeerLimits(NodeConfig())
         self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
@@ -170,7 +170,7 @@ class ProducerMachine:
             elif isinstance(message, wire.Fetch):
                 actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.GetHeads):
-                if not self._admission.may_ask_for_heads(message.address, now):
+                if not self._limits.allow_heads_request(message.address, now):
                     self.discarded[TOO_OFTEN] += 1
                 elif message.subject == self.partition.topic and self._published_end:
                     asked[message.address] = None
@@ -189,12 +189,12 @@ class ProducerMachine:
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Whoever needs the head subscribes to it."""
-        self._admission.joined(address)
+        self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its ACKs still count: records do not come back from a disk."""
-        self._admission.left(address)
+        self._limits.peer_left(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -259,7 +259,7 @@ class ProducerMachine:
         if Partition(fetch.subject, fetch.partition) != self.partition:
             self.discarded["another partition"] += 1
             return []
-        if not self._admission.may_fetch(fetch.address, now):
+        if not self._limits.allow_fetch(fetch.address, now):
             self.discarded[MANY_FETCHES] += 1
             return []
         if fetch.sequence >= self._published_end:

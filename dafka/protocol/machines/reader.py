@@ -22,7 +22,7 @@ from dafka.protocol.ordering.arrivals import Arrivals
 from dafka.protocol.ordering.assembly import Assembly
 from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.ordering.inquiry import Inquiry, Lacking
-from dafka.protocol.presence.admission import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, Admission
+from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -54,7 +54,7 @@ class ReaderMachine:
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
         self._assembly = Assembly(address, config.fetch)
-        self._admission = Admission(config.node)
+        self._limits = PeerLimits(config.node)
         self._arrivals = Arrivals(config.node.peers_max)
         self._inquiry = Inquiry(address, config, self._assembly.holders, self._arrivals)
         self._wanted: dict[Partition, tuple[int, int]] = {}
@@ -155,14 +155,14 @@ class ReaderMachine:
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. It may be a store: that is known when it has connected, and subscribed."""
         self._assembly.holders.joined(address)
-        self._admission.joined(address)
+        self._limits.peer_joined(address)
         self._arrivals.joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node."""
         self._assembly.holders.left(address)
-        self._admission.left(address)
+        self._limits.peer_left(address)
         self._arrivals.left(address)
         return self._give_up()
 
@@ -247,7 +247,7 @@ class ReaderMachine:
         self.ends[partition] = max(self.ends.get(partition, 0), end_sequence)
 
     def _may_greet(self, store: str, now: float) -> bool:
-        may = self._admission.may_ask(store, now)
+        may = self._limits.allow_request(store, now)
         self.discarded.update([] if may else [TOO_OFTEN])
         return may
 

@@ -24,16 +24,16 @@ from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.protocol.events import PartitionHalted, RecordsGone
 from dafka.protocol.ordering.assembly import Assembly
 from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
-from dafka.protocol.presence.admission import (
+from dafka.protocol.presence.askers import Askers
+from dafka.protocol.presence.audience import Audience
+from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
     MANY_QUESTIONS,
     MANY_UNPROVEN,
     TOO_OFTEN,
-    Admission,
+    PeerLimits,
 )
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -85,7 +85,7 @@ class StoreMachine:
         self._producers: set[str] = set()
         self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
         self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
-        self._admission = Admission(config.node)
+        self._limits = PeerLimits(config.node)
         self._heads = HeadAnswers(self.durable, self._direct_heads)
         self._heads_due = float("inf")
         self._topics_short: dict[str, None] = {}
@@ -149,7 +149,7 @@ class StoreMachine:
 
     def _meet(self, command: Command, topic: str, now: float) -> list[Action]:
         """A consumer, a store, or whoever claims to be one, has connected."""
-        if not self._admission.may_ask(topic, now):
+        if not self._limits.allow_request(topic, now):
             self.discarded[TOO_OFTEN] += 1
         elif command is Command.STORE_HELLO and topic:
             return [Publish(wire.StoreHello(topic, self.address))]
@@ -190,14 +190,14 @@ class StoreMachine:
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """A peer shows what it is by what it subscribes to; that it is there at all may matter, too."""
         self.assembly.holders.joined(address)
-        self._admission.joined(address)
+        self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its last records, if they were missed, are with other stores."""
         self.assembly.holders.left(address)
         self._told_again.stop(address)
-        self._admission.left(address)
+        self._limits.peer_left(address)
         topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
             self._asked_again.begin(topic, now)
@@ -278,7 +278,7 @@ class StoreMachine:
 
     def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         partition = Partition(fetch.subject, fetch.partition)
-        if not self._admission.may_fetch(fetch.address, now):
+        if not self._limits.allow_fetch(fetch.address, now):
             self.discarded[MANY_FETCHES] += 1
             return []
         earliest = self.earliest.get(partition, 0)
@@ -321,7 +321,7 @@ class StoreMachine:
 
     def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
         is_listening = requestor in self._head_listeners
-        if not self._admission.may_ask_for_heads(requestor, now):
+        if not self._limits.allow_heads_request(requestor, now):
             self.discarded[TOO_OFTEN] += 1
         elif not self._heads.ask(requestor, topics, is_listening=is_listening):
             self.discarded[MANY_QUESTIONS] += 1
@@ -369,10 +369,10 @@ class StoreMachine:
         if not self.assembly.has_room():
             for idle in self.assembly.idle(now):
                 self.assembly.forget(idle)
-                self._admission.forget(idle)
-        reason = self._admission.begin(partition, len(self.assembly.cursors), is_live=is_live)
+                self._limits.forget_partition(idle)
+        reason = self._limits.admit_partition(partition, len(self.assembly.cursors), is_live=is_live)
         if not reason and not self.assembly.has_room():
-            self._admission.forget(partition)
+            self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             if len(self._topics_short) < TOPICS_SHORT_MAX:
                 self._topics_short[partition.topic] = None

@@ -17,6 +17,7 @@ from dafka.config import Config
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.presence.peers import PeerTable
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
@@ -67,8 +68,7 @@ class BeaconMachine:
         self._watch_due = float("inf")
         self._settle_due = float("inf")
         self._settle_periods = 0
-        self._credit = float(NEWS_BURST)
-        self._credited_at = 0.0
+        self._news_bucket = TokenBucket(NEWS_PER_S, NEWS_BURST, 0.0)
 
     def start(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
         """The node begins."""
@@ -88,10 +88,7 @@ class BeaconMachine:
         for frames in messages:
             is_wanted = self._hear(frames, now, actions) or is_wanted
         if is_wanted:
-            self._credit = min(self._credit + NEWS_PER_S * (now - self._credited_at), NEWS_BURST)
-            self._credited_at = now
-            if self._credit >= 1:
-                self._credit -= 1
+            if self._news_bucket.try_take(now):
                 actions.append(SendBeacon())
             else:
                 self._beacon_due = min(self._beacon_due, now + 1 / NEWS_PER_S)

@@ -1,6 +1,7 @@
 """A storage plugin as somebody else would write it: a folder of pickles, one a partition, replaced by each change.
 
-It knows of dafka what docs/how-to/embed.md names: the protocol `Storage` and the types in it, and `dafka.storage.support`.
+It knows of dafka what docs/how-to/embed.md names: the protocol `Storage` and the types in it, and
+`dafka.storage.support`.
 """
 
 from __future__ import annotations
