@@ -18,9 +18,7 @@ import zmq
 
 from dafka.contents import pack
 from dafka.records import Partition, RecordBatch
-from dafka.transport.compiled import load_compiled
-from dafka.transport.loops import Loops
-from dafka.transport.pure import PureLoops
+from dafka.transport.loops import Loops, PureLoops, load_compiled
 from dafka.wire import BatchDecoder, BatchEncoder, Dialect, RecordRun
 from dafka.wire.batch import iter_frames
 

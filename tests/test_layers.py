@@ -11,7 +11,7 @@ import pytest
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"contents", "errors", "groups", "records", "config", "plugins"}
+VOCABULARY = {"contents", "endpoints", "errors", "groups", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}

@@ -12,15 +12,16 @@ import zmq
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Report
+from dafka.discovery import DiscoveryEvent
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import ClusterSurvey, HandshakeRefused, PeerJoined, PeerLeft, SurveyMachine
+from dafka.protocol import ClusterSurvey, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
-from dafka.transport import listen, open_context, open_security, split_place
+from dafka.transport import listen, open_context, open_security
 
 
 class Observer:
@@ -45,7 +46,7 @@ class Observer:
         self._context = context
         self._nursery = nursery
         self._security = open_security(config)
-        self._listening: dict[str, tuple[str, trio.CancelScope]] = {}
+        self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
         self._changed = trio.lowlevel.ParkingLot()
         node.on_report(self._discovered)
         node.on_change(self._look)
@@ -82,7 +83,7 @@ class Observer:
                 listen,
                 self._context,
                 self._security,
-                f"{endpoint} {key}".strip(),
+                PeerEndpoint(endpoint, key),
                 (wire.WELCOME, wire.BEACON),
                 partial(self._hear_tower, endpoint),
                 lambda _: None,
@@ -97,18 +98,18 @@ class Observer:
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
                 nodes.seen(endpoint, beacon, trio.current_time())
 
-    def _note_refusal(self, endpoint: str, event: HandshakeRefused) -> None:
+    def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
         self._machine.node_table.tower_refused(endpoint, str(event))
 
-    def _discovered(self, report: Report) -> None:
+    def _discovered(self, report: DiscoveryEvent) -> None:
         if isinstance(report, (PeerJoined, PeerLeft)):
             self._machine.found(report, trio.current_time())
 
     def _look(self) -> None:
         """After everything that happened: listens to the stores that are there, and to no others."""
         stores = self._machine.stores
-        for address, (place, scope) in list(self._listening.items()):
-            if stores.get(address) != place:
+        for address, (peer, scope) in list(self._listening.items()):
+            if stores.get(address) != peer:
                 scope.cancel()
                 del self._listening[address]
         for address in stores.keys() - self._listening.keys():
@@ -116,8 +117,8 @@ class Observer:
             self._nursery.start_soon(self._listen_to_store, address, *self._listening[address])
         self._changed.unpark_all()
 
-    async def _listen_to_store(self, address: str, place: str, scope: trio.CancelScope) -> None:
-        if self._security is not None and split_place(place)[1] not in self._security.authorised:
+    async def _listen_to_store(self, address: str, peer: PeerEndpoint, scope: trio.CancelScope) -> None:
+        if self._security is not None and peer.key not in self._security.authorized:
             return
         decoder = wire.BatchDecoder()
 
@@ -129,12 +130,12 @@ class Observer:
             self._machine.connected(trio.current_time())
             self._node.act(())
 
-        def refused(_: HandshakeRefused) -> None:
+        def refused(_: RefusedByPeer) -> None:
             pass  # the node itself tells of it
 
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, place, prefixes, take, made, refused)
+            await listen(self._context, self._security, peer, prefixes, take, made, refused)
 
 
 @asynccontextmanager

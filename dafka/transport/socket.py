@@ -21,7 +21,7 @@ import trio
 import zmq
 
 from dafka.errors import AddressInUseError, TransportError
-from dafka.transport.descriptors import source_of
+from dafka.transport.connections import source_descriptor
 from dafka.transport.loops import choose_loops
 from dafka.wire.batch import EncodedRun
 
@@ -37,7 +37,7 @@ GATHER_S = 0.001
 SLICE_S = 0.002
 """So long at a time may be spent on what one call drained."""
 
-LABOUR_ITEMS = 100
+SLOW_BATCH_ITEMS = 100
 """Items of one drain that are no stream: of honest nodes' records, most come in runs."""
 
 COUNT_MIN = 20
@@ -58,7 +58,7 @@ def read_handshake(frames: Sequence[bytes]) -> str:
 
 
 @attrs.frozen
-class Origin:
+class MessageSource:
     """Where a message came from.
 
     Attributes:
@@ -198,7 +198,7 @@ class BaseSocket:
                 _property(frames[0], "User-Id"),
             )
 
-    async def receive_origins(self, count_max: int) -> list[tuple[list[bytes], Origin]]:
+    async def receive_with_sources(self, count_max: int) -> list[tuple[list[bytes], MessageSource]]:
         """Waits for messages, and tells of each where it came from. A checkpoint."""
         found = await self._receive(lambda: self._take_frames(count_max))
         return [([frame.bytes for frame in frames], _origin(frames[0])) for frames in found]
@@ -278,13 +278,13 @@ class RunSocket(BaseSocket):
 
     Attributes:
         count_max: how many messages are drained in one call; fewer where working on them takes long.
-        is_laboured: whether, of late, many single messages have taken long.
+        is_slow_batch: whether, of late, many single messages have taken long.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         super().__init__(socket)
         self.count_max = self._loops.receive_count_max
-        self.is_laboured = False
+        self.is_slow_batch = False
         self._is_streaming = False
         self._given_at = 0.0
         self._given_count = 0
@@ -320,16 +320,18 @@ class RunSocket(BaseSocket):
             return
         spent = time.perf_counter() - self._given_at
         if spent > SLICE_S:
-            self.is_laboured = self._given_items > LABOUR_ITEMS
+            self.is_slow_batch = self._given_items > SLOW_BATCH_ITEMS
             self.count_max = max(int(self._given_count * SLICE_S / spent), COUNT_MIN)
         elif self._given_count >= self.count_max:
             self.count_max = min(2 * self.count_max, self._loops.receive_count_max)
         self._given_count = 0
 
 
-def _origin(frame: zmq.Frame) -> Origin:
-    source = source_of(frame)
-    return Origin(_property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source)
+def _origin(frame: zmq.Frame) -> MessageSource:
+    source = source_descriptor(frame)
+    return MessageSource(
+        _property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source
+    )
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

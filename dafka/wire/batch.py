@@ -36,24 +36,24 @@ _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]
 class EncodedRun:
     """A run of records as it stands on the wire, without the frames of each.
 
-    A record's frames are the topic frame (None where the header holds the topic), the header, which is the stem and
-    eight octets of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the sequence
-    after.
+    A record's frames are the topic frame (None where the header holds the topic), the header, which is the header
+    prefix and 8 bytes of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the
+    sequence after.
     """
 
     topic_frame: bytes | None
-    stem: bytes
+    header_prefix: bytes
     first_sequence: int
     contents: Sequence[bytes]
 
     def messages(self) -> Iterator[Sequence[bytes]]:
         """The frames of each record, in order."""
-        pack, stem = NUMBER_8.pack, self.stem
+        pack, header_prefix = NUMBER_8.pack, self.header_prefix
         numbered = enumerate(self.contents, self.first_sequence)
         if self.topic_frame is None:
-            return ((stem + pack(sequence), content) for sequence, content in numbered)
+            return ((header_prefix + pack(sequence), content) for sequence, content in numbered)
         topic = self.topic_frame
-        return ((topic, stem + pack(sequence), content) for sequence, content in numbered)
+        return ((topic, header_prefix + pack(sequence), content) for sequence, content in numbered)
 
 
 def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Sequence[bytes]]:
@@ -172,8 +172,8 @@ class BatchDecoder:
 
     def _decode_run(self, run: EncodedRun, inbound: list[BatchedMessage | _Run]) -> None:
         """As its messages one by one would be. Whether a header is well-formed, its sequence does not say."""
-        topic, stem = run.topic_frame, run.stem
-        key = stem if topic is None else (topic, stem)
+        topic, header_prefix = run.topic_frame, run.header_prefix
+        key = header_prefix if topic is None else (topic, header_prefix)
         header = self._headers.get(key)
         if header is None:
             for frames in run.messages():

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.transport.compiled import load_compiled
-from dafka.transport.pure import PureLoops
+from dafka.transport.loops import PureLoops, load_compiled
 from dafka.wire.batch import iter_frames
 from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
 

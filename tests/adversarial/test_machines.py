@@ -9,6 +9,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
 from dafka.protocol.answering.replies import UNVERIFIED_MAX, ReplyQueue
@@ -179,17 +180,18 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
 
 def test_endpoints_that_never_answer_wait_in_line() -> None:
     links = Links(connecting_max=2)
-    for name in ("a", "b", "c"):
-        assert links.join(name)
-    assert links.begin("a", 0.0) == []
-    assert links.begin("b", 0.0) == []
-    assert links.begin("c", 0.5) is None
-    assert not links.leave("c")
-    links.connect(["a"])
-    assert links.join("d")
-    assert links.begin("d", 0.5) == []
-    assert links.join("e")
-    assert links.begin("e", 2.0) == ["b"]
+    a, b, c, d, e = map(PeerEndpoint, "abcde")
+    for peer in (a, b, c):
+        assert links.join(peer)
+    assert links.begin(a, 0.0) == []
+    assert links.begin(b, 0.0) == []
+    assert links.begin(c, 0.5) is None
+    assert not links.leave(c)
+    links.connect([a])
+    assert links.join(d)
+    assert links.begin(d, 0.5) == []
+    assert links.join(e)
+    assert links.begin(e, 2.0) == [b]
     assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == "b"
-    assert links.leave("a")
+    assert links.turn(links.deadline()) == b
+    assert links.leave(a)

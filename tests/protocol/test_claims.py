@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dafka import wire
-from dafka.protocol import Claims
+from dafka.protocol import KeyIdentity
 from dafka.protocol.presence import claims as module
 from dafka.records import Partition, RecordBatch
 
@@ -25,8 +25,8 @@ OF_NOBODY: list[wire.BatchedMessage] = [
 ]
 
 
-def open_claims(*authorised: str) -> Claims:
-    return Claims(authorised.__contains__)
+def open_claims(*authorized: str) -> KeyIdentity:
+    return KeyIdentity(authorized.__contains__)
 
 
 @pytest.mark.parametrize("message", OF_A, ids=lambda message: type(message).__name__)
@@ -51,14 +51,14 @@ def test_who_was_never_announced_may_say_nothing() -> None:
 
 
 def test_the_first_claim_holds_as_long_as_its_key_is_authorised() -> None:
-    authorised = {"a", "b"}
-    claims = Claims(authorised.__contains__)
+    authorized = {"a", "b"}
+    claims = KeyIdentity(authorized.__contains__)
     assert claims.join("A", "a")
     assert not claims.join("A", "b")
     assert not claims.leave("A", "b")
     assert claims.leave("A", "a")
     assert not claims.claim("A", "b"), "who has left may come back"
-    authorised.remove("a")
+    authorized.remove("a")
     assert claims.claim("A", "b")
     assert claims.check([RUN], "b") == [RUN]
     assert claims.check([RUN], "a") == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dafka import Config, wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
     Action,
     HolderView,
@@ -51,12 +52,12 @@ class Census:
         self.machine.start(self.now)
 
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerJoined(address, place), self.now)
+        self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
             self.machine.subscribed(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerLeft(address, place), self.now)
+        self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
 
     def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
         self.machine.node_table.seen(tower, TowerBeacon(address, endpoint, key), self.now)
@@ -143,7 +144,7 @@ def test_subscriptions_may_come_before_the_beacon() -> None:
         play.machine.subscribed(subscription(command, STORE), play.now)
     assert play.machine.survey(play.now).nodes == ()
     play.join(STORE)
-    assert play.machine.stores == {STORE: "tcp://10.0.0.1:7000"}
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
 
 def test_a_head_tells_a_producer() -> None:
@@ -441,7 +442,7 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
     play.tell(STORE, play.begin(), {PRODUCER: 60})
     play.leave(STORE)
     play.join(STORE, place="tcp://10.0.0.1:7001")
-    assert play.machine.stores == {STORE: "tcp://10.0.0.1:7001"}
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
     assert play.partition().holders == (HolderView(STORE, None, None),)
     play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 0)
@@ -476,7 +477,7 @@ def test_each_towers_word_is_kept() -> None:
 def test_a_beacon_with_another_key_says_nothing_of_a_node() -> None:
     play = Census()
     play.join(STORE, "store", "tcp://10.0.0.1:7000 KEY")
-    assert play.machine.stores == {STORE: "tcp://10.0.0.1:7000 KEY"}
+    assert play.machine.stores == {STORE: PeerEndpoint.parse("tcp://10.0.0.1:7000 KEY")}
     play.now += 1
     play.see(STORE, endpoint="tcp://10.6.6.6:7000", key="ANOTHER")
     (node,) = play.machine.survey(play.now).nodes
@@ -546,7 +547,7 @@ def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> No
     for command in COMMANDS["store"]:
         play.machine.subscribed(subscription(command, STORE), play.now)
     play.join(STORE)
-    assert play.machine.stores == {STORE: "tcp://10.0.0.1:7000"}
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
 
 @pytest.mark.parametrize(

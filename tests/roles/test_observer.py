@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from dafka import Config, Partition, serve_tower, wire
-from dafka.discovery import Advertisement, Report, open_discovery
+from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
 from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
@@ -65,9 +65,9 @@ async def play_node(
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
 
-        def discovered(report: Report) -> None:
+        def discovered(report: DiscoveryEvent) -> None:
             if isinstance(report, PeerJoined):
-                mesh.subscriber.connect(report.endpoint)
+                mesh.subscriber.connect_peer(report.endpoint)
 
         nursery.start_soon(_hear_subscriptions, mesh, played)
         nursery.start_soon(_answer, mesh, played)
@@ -306,7 +306,7 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
                     (tower,) = (await stranger.survey(0.1)).towers
                     while not tower.refusal:
                         (tower,) = (await stranger.survey(0.1)).towers
-                assert "its key is not authorised there" in tower.refusal
+                assert "its key is not authorized there" in tower.refusal
                 found = await stranger.survey(0.1)
                 assert (found.nodes, found.topics, found.partitions) == ((), (), ())
 

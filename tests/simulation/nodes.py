@@ -1,7 +1,7 @@
 """Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
 
 Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Driver`, `Beacons`, and of each role `Commits`, `Answers`, `Delivery`.
+`dafka.roles`: `Driver`, `BeaconMachine`, and of each role `Commits`, `Answers`, `Delivery`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, Beacons, Driver, Event, Machine, SendBeacon, Skip
-from dafka.protocol import Report as BeaconReport
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import Action, BeaconMachine, Driver, Event, Machine, SendBeacon, Skip
+from dafka.protocol import DiscoveryEvent as BeaconReport
 from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon
 from tests.simulation.network import Link, topic_frame
@@ -49,14 +50,14 @@ class SimulatedNode:
         self.sent: Counter[str] = Counter()
         self.subscriptions_heard = 0
         self.driver = Driver(machine, self)
-        self.beacons = Beacons(address, config)
-        self._links: dict[str, Link] = {}
+        self.beacons = BeaconMachine(address, config)
+        self._links: dict[PeerEndpoint, Link] = {}
         self._beacon = NodeBeacon(address, "", port).encode()
         self._timer_at = float("inf")
         self._is_waking = False
         self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
         self._subscriptions: list[bytes] = []
-        self._connections: list[str] = []
+        self._connections: list[PeerEndpoint] = []
         self._from_towers: list[list[bytes]] = []
         self._busy = 0
         self._busy_at = -1.0
@@ -91,7 +92,7 @@ class SimulatedNode:
 
     def arrive_connection(self, endpoint: str) -> None:
         """See `Peer.arrive_connection`."""
-        self._connections.append(endpoint)
+        self._connections.append(PeerEndpoint(endpoint))
         self._wake()
 
     def arrive_from_tower(self, frames: list[bytes]) -> None:
@@ -130,14 +131,14 @@ class SimulatedNode:
             del self.prefixes[prefix]
             self._tell_publishers(b"\0" + prefix)
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """See `Surroundings.connect`."""
         if endpoint in self._links:
             raise Violation("connected twice", f"{self.name} to {endpoint}")
-        self._links[endpoint] = self.cluster.network.connect(self, endpoint)
+        self._links[endpoint] = self.cluster.network.connect(self, endpoint.endpoint)
         return True
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """See `Surroundings.disconnect`."""
         self.cluster.network.disconnect(self._links.pop(endpoint))
 

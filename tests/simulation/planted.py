@@ -16,12 +16,12 @@ import pytest
 from dafka import wire
 from dafka.protocol import (
     Answers,
-    Beacons,
+    BeaconMachine,
     Commits,
     ConsumerMachine,
     Delivery,
     Links,
-    Peers,
+    PeerTable,
     ProducerMachine,
     Publish,
     ReplyQueue,
@@ -360,12 +360,12 @@ def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
 
 
 def moved_node_is_not_followed(patch: Patch) -> None:
-    heard = Peers.heard
+    heard = PeerTable.heard
 
-    def heard_first(self: Peers, beacon: Any, now: float) -> Any:
+    def heard_first(self: PeerTable, beacon: Any, now: float) -> Any:
         return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
-    patch.setattr(Peers, "heard", heard_first)
+    patch.setattr(PeerTable, "heard", heard_first)
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
@@ -376,11 +376,11 @@ def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
 
 
 def never_beacons_again(patch: Patch) -> None:
-    def once(given: Any, beacons: Beacons, *_: Any) -> Any:
+    def once(given: Any, beacons: BeaconMachine, *_: Any) -> Any:
         beacons._beacon_due = float("inf")
         return given
 
-    _after(patch, Beacons, "tick", once)
+    _after(patch, BeaconMachine, "tick", once)
 
 
 def never_settles(patch: Patch) -> None:
@@ -391,7 +391,7 @@ def repeats_what_a_tower_says(patch: Patch) -> None:
     def always(given: Any, *_: Any) -> Any:
         return True
 
-    _after(patch, Beacons, "_hear", always)
+    _after(patch, BeaconMachine, "_hear", always)
 
 
 def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:

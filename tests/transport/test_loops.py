@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
-from dafka.transport import choose_loops, compiled, loops
-from dafka.transport.loops import VARIABLE, Loops
-from dafka.transport.pure import FRAME_BYTES, PureLoops
+from dafka.transport import choose_loops, loops
+from dafka.transport.loops import FRAME_BYTES, VARIABLE, Loops, PureLoops
 from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
 from dafka.wire.batch import EncodedRun, iter_frames
 from tests.wire.record_traffic import Frames, Reference, alike, traffic
@@ -29,7 +28,7 @@ from tests.wire.record_traffic import Frames, Reference, alike, traffic
 RawSocket: TypeAlias = "zmq.Socket[bytes]"
 
 BYTES_MAX = 1 << 30
-COMPILED = compiled.load_compiled()
+COMPILED = loops.load_compiled()
 needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPILED))
 
 
@@ -296,19 +295,19 @@ def test_errors_are_those_of_pyzmq(each: Loops) -> None:
 @needs_compiled
 def test_memory_and_references_are_given_back() -> None:
     assert not isinstance(COMPILED, str)
-    content, topic, stem = bytes(100), b"M" + bytes(50), bytes(60)
-    run = EncodedRun(topic, stem, 7, [content] * 500)
+    content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
+    run = EncodedRun(topic, header_prefix, 7, [content] * 500)
     packed = pack([content] * 100)
-    counted = (content, topic, stem, run.contents, packed.octets, packed.lengths, EncodedRun)
+    counted = (content, topic, header_prefix, run.contents, packed.octets, packed.lengths, EncodedRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
-            COMPILED.send(socket, [run, EncodedRun(None, stem, 0, packed), [topic, stem], [b"x"] * 5])
+            COMPILED.send(socket, [run, EncodedRun(None, header_prefix, 0, packed), [topic, header_prefix], [b"x"] * 5])
             COMPILED.receive_runs(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
                 COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]
             with pytest.raises(TypeError):
-                COMPILED.send(socket, [EncodedRun(topic, stem, 0, [content, None])])  # type: ignore[list-item]
+                COMPILED.send(socket, [EncodedRun(topic, header_prefix, 0, [content, None])])  # type: ignore[list-item]
         return tracemalloc.get_traced_memory()[0]
 
     with joined() as (near, far):
@@ -351,12 +350,12 @@ def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monke
 
 def test_an_accelerator_that_is_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dafka.transport._accelerator", None)
-    assert compiled.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
+    assert loops.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
 
 
 @needs_compiled
 def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = compiled.load_compiled.__wrapped__
+    load = loops.load_compiled.__wrapped__
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "zmq.backend.cython._zmq", None)
         assert str(load()).startswith("libzmq cannot be found: ")
@@ -364,7 +363,7 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
         patch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
         assert str(load()).startswith("libzmq cannot be found: found is version ")
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_INTERFACE", -1)
+        patch.setattr(loops, "_INTERFACE", -1)
         assert load() == "it was built from another version's sources: install again"
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 import attrs
 
 from dafka import wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.observing.cluster_survey import NodeState, NodeView, Sighting, TowerView
 from dafka.wire import Command
@@ -26,6 +27,9 @@ OWN_COMMANDS = {
 """Those that nodes subscribe to with an address, their own; to ACKs also with others'."""
 
 
+_NOWHERE = PeerEndpoint("")
+
+
 @attrs.define
 class Entry:
     """One node.
@@ -38,17 +42,11 @@ class Entry:
 
     first_seen: float
     last_seen: float
-    endpoint: str = ""
-    key: str = ""
+    endpoint: PeerEndpoint = _NOWHERE
     is_joined: bool = False
     publishes: bool = False
     commands: set[Command] = attrs.field(factory=set)
     sightings: dict[str, Sighting] = attrs.field(factory=dict)
-
-    @property
-    def place(self) -> str:
-        """Its endpoint, and behind a space its key, if there is one."""
-        return f"{self.endpoint} {self.key}" if self.key else self.endpoint
 
     @property
     def is_store(self) -> bool:
@@ -115,11 +113,11 @@ class NodeTable:
     def seen(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
         """This tower has told of a node."""
         entry = self._find(beacon.address, now)
-        if entry is None or (entry.is_joined and entry.key != beacon.key):
+        if entry is None or (entry.is_joined and entry.endpoint.key != beacon.key):
             return
         entry.last_seen = now
         if not entry.is_joined:
-            entry.endpoint, entry.key = beacon.endpoint, beacon.key
+            entry.endpoint = beacon.peer_endpoint
         former = entry.sightings.get(tower)
         first_seen = now if former is None else former.first_seen
         entry.sightings[tower] = Sighting(tower, beacon.endpoint, first_seen, now)
@@ -131,7 +129,7 @@ class NodeTable:
             return None
         entry.is_joined = isinstance(report, PeerJoined)
         if entry.is_joined:
-            entry.endpoint, _, entry.key = report.endpoint.partition(" ")
+            entry.endpoint = report.endpoint
             entry.last_seen = now
         return entry
 
@@ -193,7 +191,7 @@ class NodeTable:
     def _view(self, address: str, entry: Entry, now: float) -> NodeView:
         return NodeView(
             address,
-            entry.endpoint,
+            entry.endpoint.endpoint,
             entry.roles,
             entry.state(now, self._timeout),
             entry.first_seen,

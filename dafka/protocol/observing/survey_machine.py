@@ -25,6 +25,7 @@ import attrs
 
 from dafka import wire
 from dafka.config import Config
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.observing.cluster_survey import (
@@ -78,7 +79,7 @@ class SurveyMachine:
 
     Attributes:
         node_table: the towers and nodes.
-        stores: where each store is that is to be listened to by itself: endpoints, in closed clusters with their keys.
+        stores: where each store is that is to be listened to by itself.
         discarded: messages thrown away, by reason.
     """
 
@@ -87,7 +88,7 @@ class SurveyMachine:
         self.node_table = NodeTable(
             address, config.beacon.pub_addresses, config.beacon.timeout_ms / 1000, config.node.peers_max
         )
-        self.stores: dict[str, str] = {}
+        self.stores: dict[str, PeerEndpoint] = {}
         self.discarded: Counter[str] = Counter()
         self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
         self._named = frozenset(topics)
@@ -232,12 +233,12 @@ class SurveyMachine:
         return self._answered.get(store, 0) >= question
 
     def _add_store(self, address: str, entry: Entry, now: float) -> None:
-        if self.stores.get(address) == entry.place:
+        if self.stores.get(address) == entry.endpoint:
             return
         if address not in self.stores and len(self.stores) >= STORES_MAX:
             self._limits[f"only {STORES_MAX} stores are asked: there are more"] = None
             return
-        self.stores[address] = entry.place
+        self.stores[address] = entry.endpoint
         self._answered.pop(address, None)
         self._rounds.found(now)
         self._rounds.ask_soon(now)

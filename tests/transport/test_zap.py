@@ -12,10 +12,10 @@ import trio
 import zmq
 from zmq.utils import z85
 
-from dafka.protocol import AuthorisedKept, Event, StrangerRefused
-from dafka.transport import Guard, KeyPair, Security, Socket, open_context, open_guard
-from dafka.transport import guard as module
-from dafka.transport.authorised import AuthorisedKeys
+from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
+from dafka.transport import KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
+from dafka.transport import zap as module
+from dafka.transport.keys import AuthorizedKeys
 
 FRIEND = KeyPair.generate()
 DEADLINE_S = 20
@@ -23,7 +23,7 @@ DEADLINE_S = 20
 
 @attrs.frozen
 class Door:
-    guard: Guard
+    guard: ZapHandler
     asker: Socket
     context: zmq.Context[zmq.Socket[bytes]]
     path: Path
@@ -49,12 +49,12 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
 
 @asynccontextmanager
 async def open_door(folder: Path) -> AsyncIterator[Door]:
-    path = folder / "authorised"
+    path = folder / "authorized"
     path.write_text(f"{FRIEND.public} friend\n")
     pair = KeyPair.generate()
-    security = Security(pair, AuthorisedKeys(path, pair.public), ())
+    security = Security(pair, AuthorizedKeys(path, pair.public), ())
     events: list[Event] = []
-    async with open_context(0) as context, open_guard(context, security, events.append) as guard:
+    async with open_context(0) as context, open_zap_handler(context, security, events.append) as guard:
         asker = Socket(context.socket(zmq.SocketType.DEALER))
         asker.connect(module.ZAP_ENDPOINT)
         try:
@@ -89,7 +89,7 @@ async def test_everybody_else_is_refused(door: Door, change: dict[int, bytes]) -
     answer = await door.ask(*frames)
     assert answer[1:3] == [b"7", b"400"]
     assert answer[4] == b""
-    assert door.guard.refused == {"key not authorised": 1}
+    assert door.guard.refused == {"key not authorized": 1}
 
 
 async def test_requests_of_other_lengths_do_no_harm(door: Door) -> None:
@@ -106,7 +106,7 @@ async def test_who_keeps_trying_is_told_of_once(door: Door) -> None:
     stranger = KeyPair.generate().public
     for _ in range(5):
         await door.ask(*door.request(stranger))
-    assert door.events == [StrangerRefused("10.0.0.9", stranger, "key not authorised", str(door.path))]
+    assert door.events == [PeerRefused("10.0.0.9", stranger, "key not authorized", str(door.path))]
     assert door.guard.refused.total() == 5
 
 
@@ -125,7 +125,7 @@ async def test_a_list_that_cannot_be_read_is_told_of_and_changes_nothing(door: D
         while not door.events:  # noqa: ASYNC110 (a list)
             await trio.sleep(0.01)
     (event,) = door.events
-    assert isinstance(event, AuthorisedKept)
+    assert isinstance(event, AuthorizedKeysUnreadable)
     assert "line 1" in str(event)
     assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
 

@@ -16,15 +16,15 @@ import zmq
 from zmq.utils import z85
 
 from dafka.errors import AddressInUseError, ConfigError
-from dafka.protocol import AuthorisedKept, Event, StrangerRefused
-from dafka.transport.handshakes import Monitor, Outcome
+from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
+from dafka.transport.connector import Monitor, Outcome
 from dafka.transport.security import ZAP_DOMAIN, Security
 from dafka.transport.socket import BaseSocket, Socket
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 REFRESH_S = 1.0
-"""How often the authorised keys are looked at for a change."""
+"""How often the authorized keys are looked at for a change."""
 
 REBIND_S = 0.002
 """How long until it is tried to listen where this process has listened until a moment ago; then ever more rarely."""
@@ -36,8 +36,8 @@ TOLD_MAX = 256
 """Different strangers told of in that time: many that come with ever new keys fill no log."""
 
 
-class Guard:
-    """Guards the binding sockets of one context. Made by `open_guard`.
+class ZapHandler:
+    """Guards the binding sockets of one context. Made by `open_zap_handler`.
 
     Attributes:
         refused: handshakes that came to nothing, by reason.
@@ -48,7 +48,7 @@ class Guard:
     ) -> None:
         self.refused: Counter[str] = Counter()
         self._security = security
-        self._authorised = security.authorised
+        self._authorised = security.authorized
         self._report = report
         self._nursery: trio.Nursery | None = None
         self._told: dict[tuple[str, str], float] = {}
@@ -65,7 +65,7 @@ class Guard:
         nursery.start_soon(self._refresh)
 
     def bind(self, socket: BaseSocket, endpoint: str) -> str:
-        """Has a socket listen there to those alone who are authorised; gives the endpoint with its port.
+        """Has a socket listen there to those alone who are authorized; gives the endpoint with its port.
 
         Raises as `Socket.bind`.
         """
@@ -79,7 +79,7 @@ class Guard:
         return bound
 
     def on_change(self, changed: Callable[[], None]) -> None:
-        """Who wants to know that others are authorised now."""
+        """Who wants to know that others are authorized now."""
         self._changed = changed
 
     def close(self) -> None:
@@ -104,13 +104,13 @@ class Guard:
                     self._refuse("", "", "another key expected")
 
     async def _refresh(self) -> None:
-        """Reads the authorised keys again when they change."""
+        """Reads the authorized keys again when they change."""
         while True:
             await trio.sleep(REFRESH_S)
             try:
                 revoked = self._authorised.refresh()
             except ConfigError as error:
-                self._report(AuthorisedKept(str(error)))
+                self._report(AuthorizedKeysUnreadable(str(error)))
                 continue
             if revoked is None:
                 continue
@@ -120,7 +120,7 @@ class Guard:
             self._changed()
 
     async def _drop_connections(self) -> None:
-        """Those who are still authorised come back at once. libzmq ends a listener's connections with it."""
+        """Those who are still authorized come back at once. libzmq ends a listener's connections with it."""
         for endpoint, socket in self._bound.items():
             socket.unbind(endpoint)
             pause = REBIND_S
@@ -137,8 +137,8 @@ class Guard:
         if key and key in self._authorised:
             verdict = [b"200", b"OK", key.encode("ascii"), b""]
         else:
-            self._refuse(address, key, "key not authorised")
-            verdict = [b"400", b"key not authorised", b"", b""]
+            self._refuse(address, key, "key not authorized")
+            verdict = [b"400", b"key not authorized", b"", b""]
         return [*frames[:2], ZAP_VERSION, request_id, *verdict]
 
     def _refuse(self, address: str, key: str, reason: str) -> None:
@@ -151,7 +151,7 @@ class Guard:
             self._told = {each: told for each, told in self._told.items() if now - told < TOLD_S}
         if len(self._told) < TOLD_MAX:
             self._told[who] = now
-            self._report(StrangerRefused(address, key, reason, str(self._authorised.path)))
+            self._report(PeerRefused(address, key, reason, str(self._authorised.path)))
 
 
 def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
@@ -164,14 +164,14 @@ def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
 
 
 @asynccontextmanager
-async def open_guard(
+async def open_zap_handler(
     context: zmq.Context[zmq.Socket[bytes]], security: Security, report: Callable[[Event], None]
-) -> AsyncIterator[Guard]:
+) -> AsyncIterator[ZapHandler]:
     """A doorkeeper for the sockets of this context, for the length of a block.
 
     `report` is told of those who are refused.
     """
-    guard = Guard(context, security, report)
+    guard = ZapHandler(context, security, report)
     try:
         async with trio.open_nursery() as nursery:
             guard.start(nursery)

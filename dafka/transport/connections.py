@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 
 import attrs
@@ -47,7 +48,7 @@ class Connection:
         return int(self.own[1]) if isinstance(self.own, tuple) else 0
 
 
-def source_of(frame: zmq.Frame) -> int | None:
+def source_descriptor(frame: zmq.Frame) -> int | None:
     """The descriptor by which a frame came; None where it came by none (it is from this process)."""
     try:
         return int(frame.get(SRCFD))
@@ -55,7 +56,7 @@ def source_of(frame: zmq.Frame) -> int | None:
         return None
 
 
-def connection_of(descriptor: int) -> Connection | None:
+def find_connection(descriptor: int) -> Connection | None:
     """Which connection a descriptor is now; None where it is none (any more)."""
     with suppress(OSError), _borrow(descriptor) as borrowed:
         return _identify(borrowed)
@@ -114,3 +115,48 @@ def _borrow(descriptor: int) -> socket.socket:
     except OSError:
         os.close(copy)
         raise
+
+
+SWEEP_S = 2.0
+"""How often the connections are counted."""
+
+SILENT_S = 10.0
+"""A connection by which nothing came for so long is not a node's."""
+
+MANY_CONNECTIONS = "connection ended: too many connections"
+
+
+class ConnectionLimiter:
+    """The connections that were taken at one TCP port. Few of them cost nothing: only many are looked at."""
+
+    def __init__(self, port: int, wanted_max: int) -> None:
+        self._port = port
+        self._wanted_max = wanted_max
+        self._silent: dict[int, tuple[Connection, float]] = {}
+
+    def sweep(self, known: Mapping[int, Connection], now: float) -> int:
+        """Ends what is too many: those by which nothing came, then the newest of the `known` ones. Gives how many.
+
+        `known` are those by which something came, by descriptor, the newest last.
+        """
+        descriptors = open_descriptors()
+        limit = connections_max(self._wanted_max)
+        if len(descriptors) <= limit // 2 or not self._port:
+            self._silent.clear()
+            return 0
+        taken = {
+            source: connection
+            for source in descriptors
+            if (connection := find_connection(source)) is not None and connection.port == self._port
+        }
+        silent = {source: connection for source, connection in taken.items() if known.get(source) != connection}
+        self._silent = {
+            source: self._silent[source] if self._silent.get(source, (None,))[0] == connection else (connection, now)
+            for source, connection in silent.items()
+        }
+        ended = {source for source, (_, since) in self._silent.items() if now - since >= SILENT_S}
+        surplus = len(taken) - limit - len(ended)
+        if surplus > 0:
+            others = [*(source for source in silent if source not in ended), *reversed([*known])]
+            ended.update(others[:surplus])
+        return sum(cut(source, taken[source]) for source in ended if source in taken)
