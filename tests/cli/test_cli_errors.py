@@ -5,10 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, MODULE, Dafka
 from click.testing import CliRunner
 
 from dafka.cli import main
+from tests.cli.harness import FREE, MODULE, Dafka
 
 NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
 IMPATIENT = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "300"}

@@ -11,7 +11,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from typing import TypeAlias
 
 import pytest
-import run_mutant
+
+from tests.conformance import run_mutant
 
 CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 100
