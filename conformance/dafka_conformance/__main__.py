@@ -1,4 +1,4 @@
-"""`python -m dafka_conformance` is the command `dafka-conformance`."""
+"""Runs the command `dafka-conformance` with `python -m dafka_conformance`."""
 
 from dafka_conformance.cli import main
 
