@@ -4,7 +4,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol import Action, FetchUnanswered, Publish, StoreMachine, Subscribe
 from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
@@ -176,7 +176,7 @@ def test_a_store_never_answers_itself() -> None:
     ]
     assert receive(store, *own) == []
     assert store.discarded == {"own message": 4}
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_a_fetch_is_served_only_where_it_is_durable() -> None:
@@ -184,7 +184,7 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
     receive(store, live(5, 8), fetch(5, 3))
     assert store.discarded == {"beyond the head": 1}
     receive(store, fetch(4, 100))
-    assert store.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert store.durable_end(HELLO) == 5
     assert store.fetches_received == 1
 
@@ -193,7 +193,7 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
 def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> None:
     store = make_store({HELLO: 5})
     assert receive(store, fetch(0, 5, partition)) == []
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:

@@ -246,7 +246,7 @@ def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26()
     answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
     assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
     assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
-    assert len(store.replies) == 1
+    assert len(store.responder) == 1
 
 
 def test_a_store_that_trims_tells_so() -> None:
