@@ -15,6 +15,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError, DiscoveryError
 
 _Value = TypeVar("_Value")
+_Word = TypeVar("_Word", bound=str)
 
 SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode"}
 """Options that Spark takes for itself, and hands on all the same."""
@@ -73,7 +74,7 @@ class Options:
         words = ("false", "true")
         return self.parse(name, lambda text: bool(words.index(text.strip().lower())), "true or false", default)
 
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+    def choice(self, name: str, choices: tuple[_Word, ...], default: _Word) -> _Word:
         """One of these words."""
 
         return self.parse(name, lambda text: choices[choices.index(text)], " or ".join(choices), default)
@@ -88,11 +89,11 @@ def cluster_config(options: Options) -> Config:
     if "towers" in options:
         expected = "HOST or HOST:SUB_PORT:PUB_PORT, with commas between several"
         subs, pubs = options.parse("towers", _parse_towers, expected, _NO_TOWERS)
-        config = config.override("beacon", sub_addresses=subs, pub_addresses=pubs)
+        config = config.with_beacon(tower_sub=subs, tower_pub=pubs)
     if "wire" in options:
-        config = config.override("node", wire=options.choice("wire", ("rfc46", "libdafka"), "rfc46"))
+        config = config.with_node(wire=options.choice("wire", ("rfc46", "libdafka"), "rfc46"))
     timeout = options.number("discoveryTimeout")
-    return config if timeout is None else config.override("node", tower_timeout_ms=timeout)
+    return config if timeout is None else config.with_node(tower_timeout_ms=timeout)
 
 
 @contextmanager

@@ -143,7 +143,7 @@ class _Task:
         check_topic(topic, config)
         if self._lanes:
             bytes_max = min(config.producer.unacknowledged_bytes_max, FURTHER_BYTES_MAX)
-            config = config.override("producer", unacknowledged_bytes_max=bytes_max)
+            config = config.with_producer(unacknowledged_bytes_max=bytes_max)
         return _Lane(Partition(topic, make_address(*self._identity, topic)), config)
 
     async def _open_lane(self, lane: _Lane) -> None:

@@ -14,7 +14,7 @@ from dafka.records import Partition
 from dafka.wire import Command
 
 ME = "READER"
-LIBDAFKA = Config().override("node", wire="libdafka")
+LIBDAFKA = Config().with_node(wire="libdafka")
 
 
 def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, ...] = ()) -> ReaderMachine:

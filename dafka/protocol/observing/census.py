@@ -77,9 +77,7 @@ class CensusMachine:
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
-        self.roster = Roster(
-            address, config.beacon.pub_addresses, config.beacon.timeout_ms / 1000, config.node.peers_max
-        )
+        self.roster = Roster(address, config.beacon.tower_pub, config.beacon.timeout_ms / 1000, config.node.peers_max)
         self.stores: dict[str, str] = {}
         self.discarded: Counter[str] = Counter()
         self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
