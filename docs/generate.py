@@ -74,8 +74,8 @@ or one text with commas.
 CLAUSES_PREFACE = """\
 # The clauses of the conformance suite
 
-Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](../how-to/conformance.md) is about the
-suite.
+Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](../how-to/conformance.md) is about
+the suite.
 
 A clause is one demand of RFC 46. Its level is the RFC's keyword; or **grammar**: a grammar rule, its comment, or what a
 field means; or **deployed**: not written down, but every implementation relies on it. SHOULD, RECOMMENDED and MAY bind

@@ -9,7 +9,12 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-pytest_plugins = ["dafka.testing.plugin", "cli_fixtures", "spark_fixtures", "transport_fixtures"]
+pytest_plugins = [
+    "dafka.testing.plugin",
+    "tests.cli.fixtures",
+    "tests.spark.fixtures",
+    "tests.transport.fixtures",
+]
 
 # A worker is given one module after another, in this order and then in that of the names: where a long one came last,
 # the other workers would wait for it.
@@ -29,7 +34,7 @@ TOGETHER = {
     "one Spark session": (
         "tests/spark/test_bad_input.py",
         "tests/spark/test_decoding.py",
-        "tests/spark/test_helpers.py",
+        "tests/spark/test_dataframes.py",
         "tests/spark/test_pipeline.py",
         "tests/spark/test_session.py",
         "tests/spark/test_spark_page.py",

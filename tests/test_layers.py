@@ -4,13 +4,14 @@ import ast
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"contents", "errors", "groups", "records", "config", "plugins"}
+VOCABULARY = {"contents", "endpoints", "errors", "groups", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
@@ -154,6 +155,13 @@ def test_imports_point_down() -> None:
     root = Path(dafka.__file__).parent
     assert {"dafka.wire.codec", "dafka.protocol.machines.store", "dafka.roles", "dafka"} <= set(modules_in(root))
     assert violations(root) == []
+
+
+@pytest.mark.parametrize("package", [dafka, dafka_conformance])
+def test_installed_packages_import_no_tests(package: ModuleType) -> None:
+    root = Path(package.__file__ or "").parent
+    names = {name.split(".")[0] for module, path in modules_in(root).items() for name in imports_of(path, module)}
+    assert "tests" not in names
 
 
 def test_folders_of_the_protocol_import_one_way() -> None:

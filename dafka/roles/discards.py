@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import trio
 
 from dafka.protocol import MessagesDiscarded
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.roles.log import NodeLog
 
 LOOK_S = 1.0
@@ -20,16 +22,17 @@ class Discards:
     """What has been told of so far, by reason. Whoever floods a node fills its counters, and not its log."""
 
     def __init__(self) -> None:
-        self._told: dict[str, tuple[float, int]] = {}
+        self._told: Counter[str] = Counter()
+        self._buckets: dict[str, TokenBucket] = {}
 
     def news(self, discarded: Mapping[str, int], now: float) -> list[MessagesDiscarded]:
         """What is to be told, given all that was discarded so far, by reason, and the time in seconds."""
         news = []
         for reason, total in discarded.items():
-            told_at, told = self._told.get(reason, (now - TOLD_S, 0))
-            if total > told and now - told_at >= TOLD_S:
-                self._told[reason] = now, total
-                news.append(MessagesDiscarded(reason, total - told, total))
+            bucket = self._buckets.setdefault(reason, TokenBucket(1 / TOLD_S, 1, now))
+            if total > self._told[reason] and bucket.try_take(now):
+                news.append(MessagesDiscarded(reason, total - self._told[reason], total))
+                self._told[reason] = total
         return news
 
 

@@ -10,25 +10,26 @@ from collections.abc import AsyncIterator
 import trio
 
 from dafka.protocol import (
-    AuthorisedKept,
-    ClaimRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
     Event,
-    Exposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
+    PeerNotAuthorized,
+    PeerRefused,
     RecordsGone,
+    RefusedByPeer,
     StorageFailed,
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
     TowersSilent,
-    Unreachable,
 )
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.roles.log import NodeLog
 
 EVENTS_MAX = 1000
@@ -41,13 +42,13 @@ LINES_PER_S = 2.0
 """Events of one kind that are logged a second, for ever."""
 
 _WARNINGS = (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
+    AuthorizedKeysUnreadable,
+    AddressConflict,
+    EndpointsExposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    RefusedByPeer,
+    PeerNotAuthorized,
     PartitionHalted,
     PartitionSilent,
     RecordsGone,
@@ -55,9 +56,9 @@ _WARNINGS = (
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
+    PeerRefused,
     TowersSilent,
-    Unreachable,
+    LoopbackOnly,
 )
 
 
@@ -73,7 +74,7 @@ class EventFeed:
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
-        self._lines: dict[type[Event], tuple[float, float]] = {}
+        self._lines: dict[type[Event], TokenBucket] = {}
 
     def put(self, event: Event) -> None:
         """Adds an event, wakes the readers, and logs it."""
@@ -81,11 +82,9 @@ class EventFeed:
         self._count += 1
         self._readers.unpark_all()
         level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
-        left, at = self._lines.get(type(event), (float(LINES_BURST), 0.0))
         now = time.monotonic()
-        left = min(left + LINES_PER_S * (now - at), LINES_BURST)
-        self._lines[type(event)] = (left - 1 if left >= 1 else left), now
-        if left >= 1:
+        lines = self._lines.setdefault(type(event), TokenBucket(LINES_PER_S, LINES_BURST, now))
+        if lines.try_take(now):
             self.log.write(event, level)
 
     def __aiter__(self) -> AsyncIterator[Event]:

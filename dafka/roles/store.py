@@ -25,13 +25,14 @@ from dafka.protocol import (
     StorageRepaired,
     StoreMachine,
 )
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
 from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
 from dafka.roles.timings import Histogram, Timings
-from dafka.storage import Placed, Retention, Storage, open_storage
+from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
 
 STUCK_S = 60.0
 """A storage that has been at one transaction for this long hangs, and a new start is what may help."""
@@ -84,7 +85,7 @@ class Store:
         self._retry_s = config.store.retry_ms / 1000
         self._grace_s = config.node.grace_ms / 1000
         self._timings = Timings()
-        self._slow_told_at = -SLOW_TOLD_S
+        self._slow_commit_log = TokenBucket(1 / SLOW_TOLD_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
         self._answers = Answers(machine)
@@ -107,18 +108,18 @@ class Store:
         machine = self._machine
         lag = {
             partition: cursor.known_end - machine.durable_end(partition)
-            for partition, cursor in machine.assembly.cursors.items()
+            for partition, cursor in machine.reassembler.cursors.items()
             if cursor.known_end > machine.durable_end(partition)
         }
         return StoreStatistics(
-            partitions=len(machine.assembly.cursors),
+            partitions=len(machine.reassembler.cursors),
             records_stored=self._commits.records,
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
             commit_seconds=self._timings.histogram(),
             pending_bytes=machine.pending_bytes,
-            fetches_sent=machine.assembly.fetches_sent,
+            fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
             bytes_sent=self._answers.bytes_sent,
@@ -147,7 +148,7 @@ class Store:
                 nursery.start_soon(self._replier.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._until_lost, self._retain)
-                if isinstance(self._storage, Placed):
+                if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._until_lost, self._watch_place, self._storage)
                 await nursery.start(self._node.run)
                 task_status.started(self)
@@ -176,11 +177,11 @@ class Store:
             self.events.put(StorageLost(str(error)))
             raise
 
-    async def _watch_place(self, storage: Placed) -> None:
+    async def _watch_place(self, storage: DetectsRemoval) -> None:
         while True:
             await trio.sleep(PLACE_INTERVAL_S)
             try:
-                await storage.check_place()
+                await storage.check_not_removed()
             except StorageLostError:
                 raise
             except StorageError:
@@ -227,7 +228,7 @@ class Store:
         """Carries out what the storage is to do next, then acknowledges it."""
         work = self._commits.begin()
         if isinstance(work, Skip):
-            await self._storage.skip(work.partition, work.next_sequence)
+            await self._storage.reset_to(work.partition, work.next_sequence)
         else:
             await self._append(work)
         self._refusal = ""
@@ -242,22 +243,21 @@ class Store:
         now = trio.current_time()
         self._timings.add(now - begun)
         is_slow = now - begun > self._config.slow_commit_ms / 1000
-        if is_slow and now - self._slow_told_at >= SLOW_TOLD_S:
-            self._slow_told_at = now
+        if is_slow and self._slow_commit_log.try_take(now):
             records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
             self.events.log.write(CommitSlow(now - begun, records, octets), logging.WARNING)
 
     async def _retain(self) -> None:
         """Drops what the limits do not keep, at once and then from time to time."""
         config = self._config
-        retention = Retention(
+        retention = RetentionPolicy(
             age_ms=config.retention_ms or None,
             bytes_max=config.retention_bytes or None,
             records_max=config.retention_records or None,
         )
         while True:
             try:
-                moved = await self._storage.retain(retention)
+                moved = await self._storage.apply_retention(retention)
             except StorageLostError:
                 raise
             except StorageError as error:

@@ -1,6 +1,6 @@
 """Runs a cluster of real processes for minutes or hours, does to it what happens to clusters, and checks its promises.
 
-    python tests/chaos --minutes 60 --stores 3 --producers 4 --consumers 2 --rate 20000
+    python -m tests.chaos --minutes 60 --stores 3 --producers 4 --consumers 2 --rate 20000
 
 The folder gets `timeline.txt` (faults, what nodes said, problems) and `summary.json`. Exit status 0 where every promise
 was kept, 1 where one was not, 2 where it was asked for wrongly. docs/contributing/chaos.md says more.
@@ -19,9 +19,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import trio
-from chaos_cluster import Size
-from chaos_run import Run
-from chaos_schedule import FAULTS, LOSSES, Lanes, Pace, plan
+
+from tests.chaos.cluster import Size
+from tests.chaos.run import Run
+from tests.chaos.schedule import FAULTS, LOSSES, Lanes, Pace, plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

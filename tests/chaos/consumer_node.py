@@ -1,6 +1,6 @@
 """A consumer in a process of its own: checks every record, saves its positions, and keeps a ledger, until SIGTERM.
 
-    python consumer_node.py TOPICS LEDGER
+    python -m tests.chaos.consumer_node TOPICS LEDGER
 
 Settings come from the environment. Killed and started again it goes on from the positions that it had saved.
 """
@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 import trio
-from chaos_contents import Sequel
-from chaos_ledger import LedgerWriter
 
 import dafka
+from tests.chaos.contents import Sequel
+from tests.chaos.ledger import LedgerWriter
 
 TICK_S = 0.1
 """So often what was given is written to the ledger."""

@@ -1,6 +1,6 @@
 """A producer in a process of its own: publishes at a steady rate until SIGTERM, and keeps a ledger.
 
-    python producer_node.py TOPIC RATE LEDGER
+    python -m tests.chaos.producer_node TOPIC RATE LEDGER
 
 Settings come from the environment. Killed and started again it goes on in the same ledger, with its own partition where
 it has a spool, with a new one otherwise.
@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 import trio
-from chaos_contents import contents_of
-from chaos_ledger import LedgerWriter
 
 import dafka
+from tests.chaos.contents import contents_of
+from tests.chaos.ledger import LedgerWriter
 
 TICK_S = 0.05
 """So often records are published, and the ledger is written."""

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from chaos_cluster import Size
-from chaos_run import Run
-from chaos_schedule import FAULTS, Pace, plan_each
+
+from tests.chaos.cluster import Size
+from tests.chaos.run import Run
+from tests.chaos.schedule import FAULTS, Pace, plan_each
 
 SEED = 7
 

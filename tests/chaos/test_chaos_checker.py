@@ -7,13 +7,13 @@ from typing import Any
 
 import attrs
 import pytest
-from chaos_checker import find_different, find_lost, find_unconsumed, find_wrong_contents
-from chaos_contents import Sequel, contents_of
-from chaos_ledger import ConsumerLedger, LedgerReader, LedgerWriter, ProducerLedger, Published
-from chaos_schedule import FAULTS, LOSSES, Pace, plan, plan_each
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, open_storage
+from tests.chaos.checker import find_different, find_lost, find_unconsumed, find_wrong_contents
+from tests.chaos.contents import Sequel, contents_of
+from tests.chaos.ledger import ConsumerLedger, LedgerReader, LedgerWriter, ProducerLedger, Published
+from tests.chaos.schedule import FAULTS, LOSSES, Pace, plan, plan_each
 
 PARTITION = Partition("orders", "A" * 32)
 

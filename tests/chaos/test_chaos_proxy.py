@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 import trio
-from chaos_proxy import GOOD, Conditions, Link
+
+from tests.chaos.proxy import GOOD, Conditions, Link
 
 DEADLINE_S = 60.0
 

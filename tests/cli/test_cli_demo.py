@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from cli_harness import Dafka
 from click.testing import CliRunner
 
 from dafka.cli import main
+from tests.cli.harness import Dafka
 
 demo_module = import_module("dafka.cli.demo")  # the package's own `demo` is the command
 

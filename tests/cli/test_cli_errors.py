@@ -5,10 +5,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, MODULE, Dafka
 from click.testing import CliRunner
 
 from dafka.cli import main
+from tests.cli.harness import FREE, MODULE, Dafka
 
 NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
 IMPATIENT = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "300"}
@@ -63,12 +63,12 @@ def test_what_the_parser_refuses(arguments: list[str], error: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "old", "new"),
     [
-        (["store", "--grace", "10s"], "--grace", "--grace-ms"),
-        (["tower", "--key", "tower.key"], "--key", "--key-file"),
-        (["up", "--metrics", "9464"], "--metrics", "--metrics-listen"),
-        (["store", "--retain-age", "7d"], "--retain-age", "--retention-ms"),
+        (["store", "--grace-ms", "10s"], "--grace-ms", "--grace-ms"),
+        (["tower", "--key-file", "tower.key"], "--key-file", "--key-file"),
+        (["up", "--metrics-listen", "9464"], "--metrics-listen", "--metrics-listen"),
+        (["store", "--retention-ms", "7d"], "--retention-ms", "--retention-ms"),
         (["produce", "t", "--timeout", "10"], "--timeout", "--close-timeout-ms"),
-        (["keys", "authorize", "k", "--authorized", "list"], "--authorized", "--authorized-keys"),
+        (["keys", "authorize", "k", "--authorized-keys", "list"], "--authorized-keys", "--authorized-keys"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -7,11 +7,12 @@ import stat
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, Dafka
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
-from dafka.transport.keys import is_key, read_key_file
+from dafka.endpoints import is_key
+from dafka.transport.keys import read_key_file
+from tests.cli.harness import FREE, Dafka
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_the_configured_list_is_meant(folder: Path) -> None:
         (["new", "k", "--name", 'a"b'], "expected printable characters, without a quotation mark"),
         (["show", "none"], "cannot read the file of public keys none: No such file or directory"),
         (["show", "there"], "there, line 1: expected a public key (40 characters of Z85), and then a name"),
-        (["authorize", "none"], "expected a list to add the key to: name a file or folder with --authorized-keys"),
+        (["authorize", "none"], "whose list? Name a file or folder with --authorized-keys"),
         (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85), or a file"),
         (["authorize", "there", "--authorized-keys", "x"], "there, line 1: expected a public key"),
         (["authorize", "a" * 40, "--authorized-keys", "none/x"], "cannot write none/x: No such file or directory"),
@@ -110,7 +111,7 @@ def test_mistakes(folder: Path, arguments: list[str], expected: str) -> None:
             ["--key-file", "open.key", "--authorized-keys", "list"],
             "key file open.key is open to others (mode 0644): chmod 600",
         ),
-        (["--key-file", "own.key", "--authorized-keys", "none"], "cannot read the authorised keys none: No such file"),
+        (["--key-file", "own.key", "--authorized-keys", "none"], "cannot read the authorized keys none: No such file"),
         (["--key-file", "own.key", "--authorized-keys", "slip"], "slip, line 2: expected a public key"),
         (["--key-file", "list", "--authorized-keys", "list"], "key file list is open to others"),
         (["--authorized-keys", "list"], "[security] authorized_keys without key_file"),
@@ -161,7 +162,7 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
     consumed = dafka.node("consume", "t", "--key-file", "node.key", *member, "--from-beginning", "--count", "3")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n")
     for running, sentence in (
-        (stranger, "its key is not authorised there; on that side: dafka keys authorize"),
+        (stranger, "its key is not authorized there; on that side: dafka keys authorize"),
         (keyless, "without a key"),
     ):
         ended = running.wait()
@@ -170,7 +171,7 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
         assert last.startswith("Error: ")
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
-    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorised here")
+    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorized here")
     up.wait_errors("refused a connection without a key")
     assert up.end().status == 0
 

@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_harness import MODULE, Dafka, numbered_lines
+
+from tests.cli.harness import MODULE, Dafka, numbered_lines
 
 LINES = 20_000
 TEXT = numbered_lines(LINES)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cli_harness import Dafka, open_terminal
+from tests.cli.harness import Dafka, open_terminal
 
 
 def test_a_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from cli_harness import Dafka, wait_until
+
+from tests.cli.harness import Dafka, wait_until
 
 LINES = [f"{sequence}\n" for sequence in range(500)]
 

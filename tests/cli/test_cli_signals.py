@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from cli_harness import FREE, Dafka, Running, open_terminal, wait_until
+
+from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_until
 
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 

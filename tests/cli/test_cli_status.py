@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_harness import DEADLINE_S, Dafka, Running, wait_until
 from click.testing import CliRunner
 
 from dafka.cli import main
+from tests.cli.harness import DEADLINE_S, Dafka, Running, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from cli_harness import Dafka, open_terminal
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
+from tests.cli.harness import Dafka, open_terminal
 
 ORDERS = Partition("orders", "A")
 

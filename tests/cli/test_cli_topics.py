@@ -3,10 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cli_harness import Dafka, open_terminal
-
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
+from tests.cli.harness import Dafka, open_terminal
 
 
 def test_a_store_in_use_is_listed(dafka: Dafka, tmp_path: Path) -> None:

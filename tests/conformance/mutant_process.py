@@ -1,4 +1,4 @@
-"""This project's command with one thing broken: `python mutant_process.py MUTATION ARGUMENT...`.
+"""This project's command with one thing broken: `python -m tests.conformance.mutant_process MUTATION ARGUMENT...`.
 
 For faults that show only when a whole process is killed.
 """
@@ -41,8 +41,7 @@ MUTATIONS: Mapping[str, Callable[[], None]] = {"acks-before-durable": acknowledg
 
 def process_target(mutation: str) -> Target:
     """A target whose processes have this mutation."""
-    variables = {"script": __file__, "mutation": mutation}
-    return open_target(str(Path(__file__).with_suffix(".toml")), variables)
+    return open_target(str(Path(__file__).with_suffix(".toml")), {"mutation": mutation})
 
 
 if __name__ == "__main__":

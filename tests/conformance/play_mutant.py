@@ -1,4 +1,4 @@
-"""Plays the scenario that is meant for a mutant; `python play_mutant.py NAME` prints what came of it.
+"""Plays the scenario that is meant for a mutant; `python -m tests.conformance.play_mutant NAME` prints what came of it.
 
 Each mutant has a process of its own, since it breaks the roles of all: so many can be played at once.
 """
@@ -10,17 +10,14 @@ import sys
 from functools import partial
 from typing import TypeAlias
 
-import consumer_mutants
-import producer_mutants
 import pytest
-import store_mutants
-import tower_mutants
 import trio
-from mutants import Mutant
 
 from dafka_conformance.catalogue import Catalogue
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
+from tests.conformance import consumer_mutants, producer_mutants, store_mutants, tower_mutants
+from tests.conformance.mutants import Mutant
 
 MUTANTS: dict[str, Mutant] = {
     mutant.name: mutant

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from typing import TypeAlias
 
-import play_mutant
 import pytest
+
+from tests.conformance import play_mutant
 
 PLAYED_AT_ONCE = 8
 TIMEOUT_S = 100

@@ -10,7 +10,14 @@ from xml.etree import ElementTree
 import attrs
 import pytest
 from rich.console import Console
-from sample_runs import (
+
+from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run, ScenarioResult
+from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
+from dafka_conformance.report.chart import Omitted, chart, select
+from dafka_conformance.report.diagram import FIELDS_LETTERS_MAX, LANES_MAX, draw
+from dafka_conformance.report.findings import condensed, faults
+from dafka_conformance.report.terminal import Progress, print_matrix, summary
+from tests.conformance.sample_runs import (
     ACK_FAULT,
     ACK_SENT,
     FETCH_TOPIC,
@@ -23,13 +30,6 @@ from sample_runs import (
     result,
     run_of,
 )
-
-from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run, ScenarioResult
-from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
-from dafka_conformance.report.chart import Omitted, chart, select
-from dafka_conformance.report.diagram import FIELDS_LETTERS_MAX, LANES_MAX, draw
-from dafka_conformance.report.findings import condensed, faults
-from dafka_conformance.report.terminal import Progress, print_matrix, summary
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\x00\"'&\udc80"
 ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J\\x00&#34;&#39;&amp;\\udc80"

@@ -1,10 +1,19 @@
 from __future__ import annotations
 
 import pytest
-from sample_runs import ACK_SENT, CLAUSES, DIALECTS, FETCH_TOPIC, HELLO_ANSWERED, RECORD_KEPT, failed, result
 
 from dafka_conformance.model import Check, Clause, Dialect, Outcome, Role, ScenarioResult, Verdict
 from dafka_conformance.verdicts import judge
+from tests.conformance.sample_runs import (
+    ACK_SENT,
+    CLAUSES,
+    DIALECTS,
+    FETCH_TOPIC,
+    HELLO_ANSWERED,
+    RECORD_KEPT,
+    failed,
+    result,
+)
 
 RFC46, LIBDAFKA = DIALECTS
 

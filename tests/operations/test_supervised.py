@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import trio
-from cli_harness import FREE, Dafka, Running, wait_until
 from click.testing import CliRunner
 
 from dafka import BeaconConfig, Config, NodeConfig, Partition, open_producer
 from dafka.cli import main
 from dafka.records import RecordBatch
 from dafka.storage import open_storage
+from tests.cli.harness import FREE, Dafka, Running, wait_until
 
 NOWHERE = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
 LINES = [b"%d" % number for number in range(100_000)]

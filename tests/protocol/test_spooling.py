@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from machine_helpers import HELLO, contents
-
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine, SpoolTrim
+from tests.protocol.helpers import HELLO, contents
 
 
 def make_producer(config: ProducerConfig) -> ProducerMachine:

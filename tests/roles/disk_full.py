@@ -1,6 +1,6 @@
 """A store on a disk that fills up, in a process of its own: prints a line a step; status 0 where all is well.
 
-    unshare --mount [--map-root-user] python disk_full.py SCHEME FOLDER
+    unshare --mount [--map-root-user] python -m tests.roles.disk_full SCHEME FOLDER
 
 Mounts a small tmpfs on the folder, which is gone with the process's mount namespace.
 """
@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 
 import trio
-from role_helpers import contents, open_store, wait_event, wait_until
 
 from dafka import Config, Producer
 from dafka.protocol import StorageFailed, StorageRecovered
 from dafka.storage import open_storage
-from dafka.storage.verifying import verify
+from dafka.storage.tools.verify import verify
 from dafka.testing import open_cluster
+from tests.roles.helpers import contents, open_store, wait_event, wait_until
 
 SIZE_BYTES = 6 * 2**20
 

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from role_helpers import (
+
+from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
+from dafka.errors import ConfigError
+from dafka.protocol import PartitionHeard, PartitionSilent
+from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
     assert_records,
@@ -17,11 +22,6 @@ from role_helpers import (
     wait_event,
     wait_until,
 )
-
-from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
-from dafka.errors import ConfigError
-from dafka.protocol import PartitionHeard, PartitionSilent
-from dafka.testing import Cluster, open_cluster
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("disk_full.py")
+PROGRAM = "tests.roles.disk_full"
 
 UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
 
@@ -28,7 +28,7 @@ def mounting() -> None:
 @pytest.mark.usefixtures("mounting")
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 def test_store_reports_a_full_disk_and_goes_on_when_there_is_room(scheme: str, tmp_path: Path) -> None:
-    command = [*UNSHARE, sys.executable, str(PROGRAM), scheme, str(tmp_path)]
+    command = [*UNSHARE, sys.executable, "-m", PROGRAM, scheme, str(tmp_path)]
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stdout + result.stderr
     full, room = result.stdout.splitlines()

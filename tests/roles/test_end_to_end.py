@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from role_helpers import (
+
+from dafka import Config, Partition, RecordBatch
+from dafka.config import DialectName
+from dafka.storage import open_storage
+from dafka.testing import Cluster, open_cluster
+from dafka.transport import choose_loops
+from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
     assert_nothing_more,
@@ -15,12 +21,6 @@ from role_helpers import (
     receive_partition,
     wait_until,
 )
-
-from dafka import Config, Partition, RecordBatch
-from dafka.config import DialectName
-from dafka.storage import open_storage
-from dafka.testing import Cluster, open_cluster
-from dafka.transport import choose_loops
 
 COUNT = 5000
 IN_MEMORY = Config().with_producer(min_stores=0)

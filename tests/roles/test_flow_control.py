@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import trio
-from role_helpers import DEADLINE_S, assert_nothing_more, contents, receive_partition, wait_until
 
 from dafka import Config, RecordBatch
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import open_cluster
+from tests.roles.helpers import DEADLINE_S, assert_nothing_more, contents, receive_partition, wait_until
 
 COUNT, SIZE = 20_000, 200
 

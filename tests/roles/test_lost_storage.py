@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from role_helpers import DEADLINE_S, contents, open_store, wait_event, wait_until
 
 from dafka import Store
 from dafka.cli.keeping import keep_store
@@ -17,6 +16,7 @@ from dafka.groups import single_exception
 from dafka.protocol import StorageLost
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_event, wait_until
 
 
 def remove(path: Path) -> None:

@@ -7,18 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from role_helpers import (
-    AN_HOUR_MS,
-    DEADLINE_S,
-    check_leaves_nothing,
-    contents,
-    open_process,
-    open_store,
-    read_line,
-    receive_partition,
-    wait_event,
-    wait_until,
-)
 
 from dafka import Config, Producer, open_producer
 from dafka.errors import (
@@ -35,6 +23,18 @@ from dafka.protocol import StorageFailed, StoresHeard, StoresSilent
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    check_leaves_nothing,
+    contents,
+    open_process,
+    open_store,
+    read_line,
+    receive_partition,
+    wait_event,
+    wait_until,
+)
 
 
 def hasty(config: Config) -> Config:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import trio
-from role_helpers import DEADLINE_S, contents, open_store, receive_partition
 
 from dafka import Config, open_producer, wire
 from dafka.config import ProducerConfig
@@ -15,6 +14,7 @@ from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError
 from dafka.protocol import ProducerMachine, Publish
 from dafka.records import Partition
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
 
 ADDRESS = "0123456789ABCDEF" * 2
 

@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
-from role_helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store, wait_until
 
 from dafka import Config, Partition
 from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
-from dafka.protocol.ordering.inquiry import PATIENCE_S
+from dafka.protocol.ordering.held_end import PATIENCE_S
 from dafka.records import new_address
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster
+from tests.roles.helpers import DEADLINE_S, assert_run, check_leaves_nothing, contents, open_store, wait_until
 
 ABSENT = Partition("orders", "ABSENT")
 

@@ -7,17 +7,6 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from role_helpers import (
-    AN_HOUR_MS,
-    DEADLINE_S,
-    check_leaves_nothing,
-    contents,
-    open_store,
-    open_store_process,
-    receive_partition,
-    wait_event,
-    wait_until,
-)
 
 from dafka import Config, Partition, Producer, RecordBatch, serve_store
 from dafka.errors import (
@@ -32,6 +21,17 @@ from dafka.protocol import StorageFailed, StorageRecovered, TowersHeard
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import (
+    AN_HOUR_MS,
+    DEADLINE_S,
+    check_leaves_nothing,
+    contents,
+    open_store,
+    open_store_process,
+    receive_partition,
+    wait_event,
+    wait_until,
+)
 
 QUIET = Config().with_producer(head_interval_ms=AN_HOUR_MS)
 """Nothing is found by waiting for a HEAD."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import trio
 import zmq
-from closed_helpers import Keys, Tap, open_tap
-from role_helpers import DEADLINE_S, contents, open_store, wait_until
 
 from dafka import Config
 from dafka.records import new_address
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import KeyPair, open_context
 from dafka.wire import BEACON, NodeBeacon
+from tests.roles.closed_cluster import Keys, Tap, open_tap
+from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_until
 
 TOPIC = "salaries-of-the-board"
 CONTENT = b"nobody-else-is-to-know-"
@@ -240,7 +240,7 @@ async def test_in_a_plain_cluster_the_line_is_readable() -> None:
 async def test_nobody_is_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
     """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
 
-    Nor does it help to sit at the endpoint of an authorised node's beacon: without its key nothing is to be had there,
+    Nor does it help to sit at the endpoint of an authorized node's beacon: without its key nothing is to be had there,
     and nothing said there is heard.
     """
     keys = Keys(tmp_path, *ROLES, "absent")

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import zmq
-from role_helpers import DEADLINE_S, check_leaves_nothing
 
 from dafka import Config, Tower, TowerStatistics, serve_tower
 from dafka.errors import AddressInUseError
 from dafka.transport import Socket, open_context
+from tests.roles.helpers import DEADLINE_S, check_leaves_nothing
 
 FREE = "tcp://127.0.0.1:*"
 

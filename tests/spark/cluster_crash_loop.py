@@ -1,6 +1,6 @@
 """Kills a query that reads a running cluster, again and again, while records flow; then looks at what it has written.
 
-    PYTHONPATH=tests/spark:tests/roles python tests/spark/cluster_crash_loop.py [ROUNDS]
+    python -m tests.spark.cluster_crash_loop [ROUNDS]
 
 The kill comes at a random moment of the query's life, from its start on. Not a test: each round starts a JVM.
 """
@@ -14,14 +14,13 @@ import threading
 import time
 from pathlib import Path
 
-from cluster_fixtures import RunningCluster, run_cluster
-from cluster_query import read_sink, start_query
-from killed_query import run_query, wait_batches
-from role_helpers import contents
-from spark_fixtures import SETTINGS
-
 from dafka import Producer
 from dafka.spark.session import make_session
+from tests.roles.helpers import contents
+from tests.spark.cluster_fixtures import RunningCluster, run_cluster
+from tests.spark.cluster_query import read_sink, start_query
+from tests.spark.fixtures import SETTINGS
+from tests.spark.killed_query import run_query, wait_batches
 
 RECORDS_PER_S = 1000
 

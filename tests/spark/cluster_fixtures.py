@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
-from role_helpers import contents, open_store
 
 from dafka import Config, Partition, Producer, Store, open_producer
 from dafka.config import DialectName
 from dafka.testing.cluster import open_cluster
+from tests.roles.helpers import contents, open_store
 
 
 class RunningCluster:

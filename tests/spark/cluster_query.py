@@ -1,6 +1,6 @@
 """A query from a running cluster into Parquet: for tests, and as a program of its own that a test can kill.
 
-python cluster_query.py TOWERS FOLDER     prints the number of each micro-batch that is done, for ever
+python -m tests.spark.cluster_query TOWERS FOLDER     prints the number of each micro-batch that is done, for ever
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ def read_sink(spark: SparkSession, folder: Path) -> dict[str, list[tuple[int, by
 
 
 def main() -> None:
-    from spark_fixtures import SETTINGS
-
     from dafka.spark.session import make_session
+    from tests.spark.fixtures import SETTINGS
 
     session = make_session("killed", "local[2]", SETTINGS)
     session.sparkContext.setLogLevel("ERROR")

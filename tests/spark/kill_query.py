@@ -1,6 +1,6 @@
 """A program that follows a store into Parquet files, to be killed: see stream_crash_loop.py.
 
-    python kill_query.py follow|finish|batch STORE FOLDER
+    python -m tests.spark.kill_query follow|finish|batch STORE FOLDER
 
 `follow` runs until it is killed, and tells when each micro-batch is done. `finish` ends what has been begun, and says
 what the sink holds. `batch` reads the store once. Tasks are tried up to four times.

@@ -10,14 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-HERE = Path(__file__).parent
-
 
 @contextmanager
 def run_query(towers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Its process leads a group; when the block is left, the whole group is killed without notice."""
-    path = os.pathsep.join([str(HERE), str(HERE.parent / "roles"), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(HERE / "cluster_query.py"), towers, str(folder)]
+    command = [sys.executable, "-m", "tests.spark.cluster_query", towers, str(folder)]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -25,7 +22,6 @@ def run_query(towers: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
             stderr=log,
             text=True,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
         )
     with process:
         try:

@@ -1,6 +1,6 @@
 """Kills a streaming query again and again while records flow, and looks at the end what its sink holds.
 
-    python stream_crash_loop.py URL KILLS SEED
+    python -m tests.spark.stream_crash_loop URL KILLS SEED
 
 The query (kill_query.py) is a process of its own, with its Java and its workers; all are killed with SIGKILL at a
 random moment: after a micro-batch or two, every fourth time while the query starts. The next goes on from the
@@ -30,7 +30,7 @@ import trio
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
 
-PROGRAM = Path(__file__).with_name("kill_query.py")
+PROGRAM = "tests.spark.kill_query"
 PARTITIONS = [Partition("orders", letter * 32) for letter in "AB"]
 STEP_S = 150.0
 """A step that takes longer has failed."""
@@ -141,7 +141,7 @@ async def open_query(what: str, store: str, folder: Path) -> AsyncIterator[Query
     """Runs it for the length of a block; nothing of it is left."""
     with (folder / "errors").open("ab") as errors:
         process = await trio.lowlevel.open_process(
-            [sys.executable, str(PROGRAM), what, store, str(folder)], stdout=subprocess.PIPE, stderr=errors
+            [sys.executable, "-m", PROGRAM, what, store, str(folder)], stdout=subprocess.PIPE, stderr=errors
         )
     query = Query(process)
     try:

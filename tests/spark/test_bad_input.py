@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from store_helpers import A, B, batch, fill, trim
 
 from dafka.errors import DafkaError
 from dafka.records import Partition
+from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
-from dafka.spark.source import DafkaDataSource
+from tests.spark.store_helpers import A, B, batch, fill, trim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

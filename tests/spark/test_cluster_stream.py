@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_fixtures import RunningCluster, cluster
-from cluster_query import RECORDS_PER_TRIGGER, read_sink, start_query
-from killed_query import run_query, wait_batches
-from role_helpers import contents
 
 from dafka import Partition
+from tests.roles.helpers import contents
+from tests.spark.cluster_fixtures import RunningCluster, cluster
+from tests.spark.cluster_query import RECORDS_PER_TRIGGER, read_sink, start_query
+from tests.spark.killed_query import run_query, wait_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

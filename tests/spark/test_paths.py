@@ -9,11 +9,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from store_helpers import A, batch, fill
 
 from dafka.errors import ConfigError, StorageError
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
+from tests.spark.store_helpers import A, batch, fill
 
 THIRD_PARTY = Path(__file__).parents[1] / "storage/third_party/dafka_pickle.py"
 

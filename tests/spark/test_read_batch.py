@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from store_helpers import TIME, A, B, batch, content, fill
 
 from dafka.records import Partition
 from dafka.storage import open_storage
+from tests.spark.store_helpers import TIME, A, B, batch, content, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

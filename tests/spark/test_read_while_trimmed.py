@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from store_helpers import A, content
 
 from dafka.errors import StorageError
-from dafka.spark.batch import make_reader
 from dafka.spark.schema import COLUMNS
+from dafka.spark.store_source import make_batch_reader
+from tests.spark.store_helpers import A, content
 
 ROUNDS = 15
 WAIT_S = 60
@@ -25,7 +25,7 @@ NOTHING = (-1, -1)
 @pytest.fixture(params=["sqlite", "filelog"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "store"
-    command = [sys.executable, str(Path(__file__).with_name("trimming_writer.py")), f"{request.param}:{path}"]
+    command = [sys.executable, "-m", "tests.spark.trimming_writer", f"{request.param}:{path}"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         try:
             yield path
@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> tuple[int, int]:
     """The first and the last offset of one read of everything; each record is what it should be."""
-    reader = make_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
+    reader = make_batch_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
     before: int | None = None
     first = -1
     for task in reader.partitions():

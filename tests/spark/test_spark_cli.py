@@ -7,14 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import cli_harness
 import pytest
-from cli_harness import Dafka, open_terminal
 from click.testing import CliRunner
-from store_helpers import A, batch, fill
 
 from dafka.cli import main
 from dafka.errors import ConfigError, DiscoveryError
+from tests.cli import harness
+from tests.cli.harness import Dafka, open_terminal
+from tests.spark.store_helpers import A, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def test_a_script_in_a_process_of_its_own(java: None, tmp_path: Path) -> None:
 
 
 def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli_harness, "DEADLINE_S", START_S)
+    monkeypatch.setattr(harness, "DEADLINE_S", START_S)
     with open_terminal(dafka, "spark", *SMALL) as terminal:
         terminal.wait_for(b">>> ")
         terminal.type(b"spark.range(41).count() + 1\r")

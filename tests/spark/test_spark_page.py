@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cluster_fixtures import RunningCluster, run_cluster
-from store_helpers import A, batch, fill
+
+from tests.spark.cluster_fixtures import RunningCluster, run_cluster
+from tests.spark.store_helpers import A, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from store_helpers import TIME, A, B, batch, content, fill, trim
 
 from dafka.records import Partition
+from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

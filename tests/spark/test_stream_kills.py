@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stream_crash_loop import play_kills, play_worker_kill
+
+from tests.spark.stream_crash_loop import play_kills, play_worker_kill
 
 
 @pytest.mark.timeout(400)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from cli_harness import Dafka, Running
-from store_process import read_store, tower_option
+
+from tests.cli.harness import Dafka, Running
+from tests.spark.store_process import read_store, tower_option
 
 ROWS = 5000
 LINE_OCTETS = 1000
@@ -21,7 +22,7 @@ DEADLINE_S = 100
 """A busy machine starts Spark in half a minute."""
 
 TOPIC = "killed"
-APPLICATION = Path(__file__).with_name("write_application.py")
+APPLICATION = "tests.spark.write_application"
 
 
 class Application:
@@ -42,10 +43,7 @@ class Application:
 
     def start(self) -> Running:
         arguments = (str(self._folder), tower_option(self.command.options), TOPIC)
-        path = os.pathsep.join([str(APPLICATION.parent), os.environ.get("PYTHONPATH", "")])
-        return self.command.start(
-            *arguments, command=(sys.executable, str(APPLICATION)), environment={"PYTHONPATH": path}
-        )
+        return self.command.start(*arguments, command=(sys.executable, "-m", APPLICATION))
 
     def let_go(self, attempt: int) -> None:
         (self._folder / f"go-{attempt}").touch()

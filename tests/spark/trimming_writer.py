@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 import trio
-from store_helpers import A, batch
 
 from dafka.records import Partition
 from dafka.storage import open_storage
+from tests.spark.store_helpers import A, batch
 
 STEP, KEPT = 500, 3000
 

@@ -7,7 +7,7 @@ from subprocess import STDOUT
 import pytest
 import trio
 
-PROGRAM = Path(__file__).with_name("crash_loop.py")
+PROGRAM = "tests.storage.crash_loop"
 
 ROUNDS = 200
 
@@ -17,7 +17,7 @@ async def test_storages_hold_all_that_was_acknowledged_by_a_writer_killed_200_ti
     results: dict[str, str] = {}
 
     async def play(scheme: str, url: str) -> None:
-        command = [sys.executable, str(PROGRAM), url, str(ROUNDS), "1"]
+        command = [sys.executable, "-m", PROGRAM, url, str(ROUNDS), "1"]
         ended = await trio.run_process(command, check=False, capture_stdout=True, stderr=STDOUT)
         results[scheme] = ended.stdout.decode(errors="replace").splitlines()[-1]
 

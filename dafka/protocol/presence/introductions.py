@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 import attrs
 
+from dafka.protocol.token_bucket import TokenBucket
+
 NODES_PER_CONNECTION_MAX = 64
 """Nodes that one connection introduces. A node has a connection of its own."""
 
@@ -35,12 +37,11 @@ class _Node:
 
 @attrs.define
 class _Connection:
-    left: float
-    at: float
+    bucket: TokenBucket
     addresses: set[str] = attrs.field(factory=set)
 
 
-class Introductions:
+class BeaconRegistry:
     """Attributes:
     discarded: beacons not passed on, by reason.
     """
@@ -83,12 +84,9 @@ class Introductions:
     def _refuse(self, address: str, source: int, now: float) -> str:
         connection = self._connections.get(source)
         if connection is None:
-            connection = self._connections[source] = _Connection(BEACONS_BURST, now)
-        connection.left = min(connection.left + BEACONS_PER_S * (now - connection.at), BEACONS_BURST)
-        connection.at = now
-        if connection.left < 1:
+            connection = self._connections[source] = _Connection(TokenBucket(BEACONS_PER_S, BEACONS_BURST, now))
+        if not connection.bucket.try_take(now):
             return TOO_OFTEN
-        connection.left -= 1
         node = self._nodes.get(address)
         if node is not None and node.source != source:
             if now - node.heard < self._timeout and self._is_there(node.source):

@@ -1,0 +1,146 @@
+"""What producers and consumers write down of what they were promised and given, a JSON object a line.
+
+A line is one call of the system: what a process had written is there when it is killed. A process that is started
+again goes on in the same file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tests.chaos.contents import Sequel
+
+
+class LedgerWriter:
+    """Appends lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, **values: Any) -> None:
+        """One line."""
+        os.write(self._fd, json.dumps(values).encode() + b"\n")
+
+
+class LedgerReader:
+    """Gives the lines that have been added since it was asked before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The new lines; an unfinished one is left for later."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                octets = file.read()
+        except FileNotFoundError:
+            return []
+        whole = octets[: octets.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+@attrs.define
+class Published:
+    """What a producer says of one partition.
+
+    Attributes:
+        acknowledged: every record before this is acknowledged by as many stores as were asked for.
+        sent: so many records were published at least (with a spool: are durable).
+        is_complete: whether it ended in order, with nothing unacknowledged: there are no further records.
+    """
+
+    acknowledged: int = 0
+    sent: int = 0
+    is_spooled: bool = False
+    is_complete: bool = False
+
+
+@attrs.define
+class ProducerLedger:
+    """Follows one producer's ledger, through all its lives."""
+
+    reader: LedgerReader
+    partitions: dict[str, Published] = attrs.field(factory=dict)
+    problems: list[str] = attrs.field(factory=list)
+
+    def poll(self) -> None:
+        """Reads on."""
+        for line in self.reader.read():
+            address = line["address"]
+            published = self.partitions.setdefault(address, Published())
+            if line["kind"] == "open":
+                published.is_spooled = line["spool"]
+                published.is_complete = False
+                if line["next"] < published.sent:
+                    self.problems.append(
+                        f"the spool of {address} goes on at {line['next']}, though {published.sent} records were in it"
+                    )
+            published.acknowledged = max(published.acknowledged, line["acknowledged"])
+            published.sent = max(published.sent, line["sent"])
+            published.is_complete = line["kind"] == "close"
+
+    @property
+    def sent(self) -> int:
+        """Of all its partitions."""
+        return sum(published.sent for published in self.partitions.values())
+
+    @property
+    def acknowledged(self) -> int:
+        """Of all its partitions."""
+        return sum(published.acknowledged for published in self.partitions.values())
+
+
+@attrs.define
+class ConsumerLedger:
+    """Follows one consumer's ledger, through all its lives, and compares each with the one before.
+
+    Attributes:
+        ends: by partition's address: every record before this was given, in one life or another.
+        saved: the positions that were saved last.
+        repeated: records that were given in two lives, which were given before they were saved.
+    """
+
+    reader: LedgerReader
+    ends: dict[str, int] = attrs.field(factory=dict)
+    saved: dict[str, int] = attrs.field(factory=dict)
+    problems: list[str] = attrs.field(factory=list)
+    records: int = 0
+    repeated: int = 0
+    lives: int = 0
+    _begun: Sequel = attrs.field(factory=Sequel)
+
+    def poll(self) -> None:
+        """Reads on."""
+        for line in self.reader.read():
+            if line["kind"] == "open":
+                self.lives += 1
+                self._begun = Sequel()
+            elif line["kind"] == "problem":
+                self.problems.append(line["text"])
+            elif line["kind"] == "saved":
+                self.saved.update(line["positions"])
+            else:
+                self._take(line["address"], line["first"], line["end"])
+
+    def _take(self, address: str, first: int, end: int) -> None:
+        """A stretch of a partition; the first of a life has to join what was given before."""
+        given = self.ends.get(address, 0)
+        begun = self._begun.ends
+        if address in begun and first != begun[address]:
+            self.problems.append(f"record {first} of {address} came where {begun[address]} was due")
+        elif first > given:
+            self.problems.append(f"record {first} of {address} came first, and {given} was due")
+        elif address not in begun and first < self.saved.get(address, 0):
+            self.problems.append(f"record {first} of {address} came again, though {self.saved[address]} was saved")
+        begun[address] = end
+        self.records += end - first
+        self.repeated += max(min(end, given) - first, 0)
+        self.ends[address] = max(given, end)

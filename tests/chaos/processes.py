@@ -1,0 +1,206 @@
+"""Processes that are started, killed, stopped and started again, and that nobody else may end."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from signal import SIGKILL, SIGTERM, Signals
+
+import attrs
+import trio
+
+from tests.chaos.timeline import Timeline
+
+RESTART_S = 0.5
+"""A process that ended by itself is started again after this, as a supervisor would."""
+
+PAGE_BYTES = resource.getpagesize()
+
+
+@attrs.define
+class Memory:
+    """Of one node, over all its lives, in octets: at its most, and when it was looked at last."""
+
+    peak: int = 0
+    last: int = 0
+
+
+class Node:
+    """One node of the cluster.
+
+    Attributes:
+        name: in the timeline.
+        starts: how often it was started.
+        memory: see there.
+        cpu_s: of its lives that have ended, and of this one when it was looked at last.
+        status: how its last life ended.
+        lock: who does something to it that nobody else is to interfere with.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        timeline: Timeline,
+        ready_line: str,
+    ) -> None:
+        """`ready_line` is a part of what it says when it is ready."""
+        self.name = name
+        self.starts = 0
+        self.memory = Memory()
+        self.status: int | None = None
+        self.lock = trio.Lock()
+        self._ready_line = ready_line
+        self._is_ready = False
+        self._awaited: dict[str, int] = {}
+        self._command = list(command)
+        self._environment = {**_clean_environment(), **environment}
+        self._folder = folder
+        self._timeline = timeline
+        self._process: trio.Process | None = None
+        self._is_wanted = False
+        self._is_alive = False
+        self._changed = trio.lowlevel.ParkingLot()
+        self._ended_cpu_s = 0.0
+        self._cpu_s = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Is there a process?"""
+        return self._process is not None
+
+    @property
+    def process_id(self) -> int:
+        """Of the process that is running."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def cpu_s(self) -> float:
+        """Of all its lives."""
+        return self._ended_cpu_s + self._cpu_s
+
+    async def run(self) -> None:
+        """Keeps the process running where it is wanted, until cancelled; then it is killed."""
+        try:
+            while True:
+                while not self._is_wanted:
+                    await self._changed.park()
+                self._is_alive = True
+                await self._live()
+                self._is_alive = False
+                self._changed.unpark_all()
+                if self._is_wanted:
+                    self._timeline.problem(f"{self.name} ended by itself, with status {self.status}")
+                    await trio.sleep(RESTART_S)
+        finally:
+            if self._process is not None:
+                self._process.kill()
+                with trio.CancelScope(shield=True):
+                    await self._process.wait()
+
+    def start(self) -> None:
+        """Starts it, or lets it be started."""
+        self._is_wanted = True
+        self._changed.unpark_all()
+
+    async def wait_ready(self) -> None:
+        """Until the process that is running has said that it is ready."""
+        while not self._is_ready:
+            await self._changed.park()
+
+    def listen_for(self, text: str) -> None:
+        """From now on; see `wait_said`."""
+        self._awaited[text] = 0
+
+    async def wait_said(self, text: str) -> None:
+        """Until it has said this since `listen_for`."""
+        while not self._awaited[text]:
+            await self._changed.park()
+
+    async def kill(self) -> None:
+        """SIGKILL, and no other start until `start`."""
+        await self._end(SIGKILL)
+
+    async def terminate(self, deadline_s: float) -> None:
+        """SIGTERM, once it is ready; a problem where it is there after the deadline, or ends with another status."""
+        with trio.move_on_after(deadline_s) as scope:
+            await self.wait_ready()
+            await self._end(SIGTERM)
+        if scope.cancelled_caught:
+            self._timeline.problem(f"{self.name} was asked to end, and did not within {deadline_s:.0f} s")
+            await self.kill()
+        elif self.status:
+            self._timeline.problem(f"{self.name} was asked to end, and did with status {self.status}")
+
+    def signal(self, number: Signals) -> None:
+        """Sends a signal, if there is a process."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def look(self) -> None:
+        """Takes note of its memory and its time."""
+        if self._process is None:
+            return
+        with suppress(OSError, IndexError, ValueError):
+            pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+            self.memory.last = pages * PAGE_BYTES
+            self.memory.peak = max(self.memory.peak, self.memory.last)
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            self._cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    async def _end(self, number: Signals) -> None:
+        self._is_wanted = False
+        self.signal(number)
+        while self._is_alive:
+            await self._changed.park()
+
+    async def _live(self) -> None:
+        """One life, from its start to its end."""
+        self.starts += 1
+        self._is_ready = False
+        process = await trio.lowlevel.open_process(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+            cwd=self._folder,
+        )
+        self._process = process
+        if not self._is_wanted:
+            process.kill()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listen, process)
+            self.status = await process.wait()
+        self._process = None
+        self._is_ready = False
+        self._ended_cpu_s, self._cpu_s = self.cpu_s, 0.0
+
+    async def _listen(self, process: trio.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        async for octets in process.stdout:
+            *lines, rest = (rest + octets).split(b"\n")
+            for line in lines:
+                self._hear(line.decode(errors="backslashreplace"))
+        if rest:
+            self._hear(rest.decode(errors="backslashreplace"))
+
+    def _hear(self, line: str) -> None:
+        self._timeline.said(self.name, line)
+        self._is_ready = self._is_ready or self._ready_line in line
+        for text in self._awaited:
+            self._awaited[text] += text in line
+        self._changed.unpark_all()
+
+
+def _clean_environment() -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("DAFKA_")}
+    return {**inherited, "PYTHONUNBUFFERED": "1"}

@@ -1,0 +1,245 @@
+"""A run: a cluster is started, publishes steadily while faults come and go, and is held against what it promised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+import attrs
+import trio
+
+from dafka.groups import single_exception
+from dafka.storage import PartitionInfo
+from tests.chaos.checker import find_different, find_lost, find_unconsumed, find_wrong_contents
+from tests.chaos.cluster import Size, make_cluster
+from tests.chaos.faults import Faults
+from tests.chaos.ledger import Published
+from tests.chaos.schedule import Fault
+from tests.chaos.timeline import Timeline
+
+STARTED_S = 60.0
+"""Until the first records are acknowledged."""
+
+CONVERGED_S = 180.0
+"""After the last fault, and when nothing is published any more: until all stores and consumers have everything."""
+
+CAUGHT_UP_S = 900.0
+"""A store that has lost its records has them again after this; they may be an hour's."""
+
+END_S = 150.0
+"""A process that is asked to end has so long."""
+
+MEMORY_BYTES_MAX = 600 * 2**20
+"""Of any node, at any time."""
+
+SETTLED_S = 10.0
+"""Rates are counted from so long after the start on."""
+
+
+@attrs.define
+class Rates:
+    """Records a second, all producers together: as they were published, and as they were acknowledged."""
+
+    published: list[float] = attrs.field(factory=list)
+    acknowledged: list[float] = attrs.field(factory=list)
+
+    def summary(self, rate: float) -> dict[str, float]:
+        """The mean, the worst second, and how many seconds were below half of the rate."""
+        found: dict[str, float] = {}
+        for name, values in (("published", self.published), ("acknowledged", self.acknowledged)):
+            if values:
+                found[f"{name}_mean"] = round(sum(values) / len(values))
+                found[f"{name}_worst_second"] = round(min(values))
+                found[f"{name}_seconds_below_half"] = sum(value < rate / 2 for value in values)
+        return found
+
+
+class Run:
+    """One run in a folder of its own.
+
+    Attributes:
+        result: figures, for the summary.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        lanes: Sequence[Sequence[Fault]],
+        folder: Path,
+        seed: int,
+        *,
+        echo: TextIO | None = None,
+        caught_up_s: float = CAUGHT_UP_S,
+    ) -> None:
+        self.timeline = Timeline(folder / "timeline.txt", echo)
+        self.result: dict[str, object] = {}
+        self._size = size
+        self._lanes = lanes
+        self._cluster = make_cluster(size, folder, self.timeline, seed)
+        self._faults = Faults(self._cluster, self.timeline, caught_up_s)
+        self._rates = Rates()
+        self._checked: dict[str, int] = {}
+
+    async def run(self, length_s: float) -> list[str]:
+        """The problems; none where all is well. `length_s` is the least that it lasts, faults the rest."""
+        timeline, cluster = self.timeline, self._cluster
+        try:
+            with single_exception():
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(cluster.run)
+                    nursery.start_soon(self._watch)
+                    await self._start()
+                    await self._trouble(length_s)
+                    holdings = await self._finish()
+                    nursery.cancel_scope.cancel()
+            await self._check(holdings)
+        finally:
+            self._sum_up()
+            timeline.close()
+        return timeline.problems
+
+    async def _start(self) -> None:
+        cluster = self._cluster
+        for node in cluster.nodes:
+            node.start()
+        with trio.move_on_after(STARTED_S) as scope:
+            while not all(producer.ledger.acknowledged for producer in cluster.producers):
+                await trio.sleep(0.05)
+                cluster.poll()
+        if scope.cancelled_caught:
+            self.timeline.problem(f"not every producer has had records acknowledged within {STARTED_S:.0f} s")
+        self.timeline.note("every producer has records acknowledged")
+
+    async def _trouble(self, length_s: float) -> None:
+        """The faults; then at least as long as was asked for."""
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                for lane in self._lanes:
+                    nursery.start_soon(self._faults.run, lane)
+            await trio.sleep(max(length_s - self.timeline.now, 0))
+        assert not scope.cancelled_caught
+        self.timeline.note("no more faults")
+
+    async def _finish(self) -> dict[str, dict[str, PartitionInfo]]:
+        """Producers end in order, everybody gets everything, and the rest ends; gives what stores held."""
+        cluster, timeline = self._cluster, self.timeline
+        faults_end = timeline.now
+        async with trio.open_nursery() as nursery:
+            for producer in cluster.producers:
+                nursery.start_soon(producer.node.terminate, END_S)
+        timeline.note("producers have ended")
+        cluster.poll()
+        holdings: dict[str, dict[str, PartitionInfo]] = {}
+        with trio.move_on_after(CONVERGED_S):
+            while True:
+                holdings = await self._holdings()
+                cluster.poll()
+                if not self._find_missing(holdings):
+                    break
+                await trio.sleep(0.2)
+        for problem in self._find_missing(holdings):
+            timeline.problem(f"{problem}, {CONVERGED_S:.0f} s after the last fault")
+        self.result["converged_s"] = round(timeline.now - faults_end, 1)
+        timeline.note(f"every store and consumer has everything {timeline.now - faults_end:.1f} s after the last fault")
+        for node in cluster.nodes:
+            node.look()
+        async with trio.open_nursery() as nursery:
+            for node in reversed(cluster.nodes):
+                if node.is_running:
+                    nursery.start_soon(node.terminate, END_S)
+        cluster.poll()
+        return holdings
+
+    async def _holdings(self) -> dict[str, dict[str, PartitionInfo]]:
+        return {store.node.name: await store.partitions() or {} for store in self._cluster.stores}
+
+    def _published(self) -> dict[str, Published]:
+        return {
+            address: published
+            for producer in self._cluster.producers
+            for address, published in producer.ledger.partitions.items()
+        }
+
+    def _find_missing(self, holdings: dict[str, dict[str, PartitionInfo]]) -> list[str]:
+        """What stores and consumers lack, or have too much of."""
+        published = {address: each for address, each in self._published().items() if each.sent}
+        problems = [problem for name, held in holdings.items() for problem in find_lost(name, held, published)]
+        problems += find_different(holdings)
+        for consumer in self._cluster.consumers:
+            problems += find_unconsumed(consumer.node.name, consumer.ledger.ends, holdings.values())
+        return problems
+
+    async def _check(self, holdings: dict[str, dict[str, PartitionInfo]]) -> None:
+        """Everything once more, now that nobody writes, and all contents."""
+        timeline, cluster = self.timeline, self._cluster
+        begun = time.monotonic()
+        if await self._holdings() != holdings:
+            timeline.problem("when stores were stopped, they held other records than before")
+        for store in cluster.stores:
+            count, problems = await find_wrong_contents(store.node.name, store.url)
+            self._checked[store.node.name] = count
+            for problem in problems:
+                timeline.problem(problem)
+        self._check_ledgers()
+        self.result["checked_s"] = round(time.monotonic() - begun, 1)
+
+    def _check_ledgers(self) -> None:
+        """What producers and consumers noticed themselves, and what their lives say about each other."""
+        timeline, cluster = self.timeline, self._cluster
+        for producer in cluster.producers:
+            for problem in producer.ledger.problems:
+                timeline.problem(f"{producer.node.name}: {problem}")
+            for address, published in producer.ledger.partitions.items():
+                if published.is_complete and published.acknowledged < published.sent:
+                    timeline.problem(f"{producer.node.name} ended with records of {address} unacknowledged")
+        for consumer in cluster.consumers:
+            for problem in consumer.ledger.problems:
+                timeline.problem(f"{consumer.node.name}: {problem}")
+        for node in cluster.nodes:
+            if node.memory.peak > MEMORY_BYTES_MAX:
+                timeline.problem(f"{node.name} took {node.memory.peak / 2**20:.0f} MiB of memory")
+
+    async def _watch(self) -> None:
+        """Once a second: how fast it goes, and what memory is taken."""
+        cluster = self._cluster
+        before: tuple[float, int, int] | None = None
+        while True:
+            cluster.poll()
+            for node in cluster.nodes:
+                node.look()
+            sent = sum(producer.ledger.sent for producer in cluster.producers)
+            acknowledged = sum(producer.ledger.acknowledged for producer in cluster.producers)
+            now = self.timeline.now
+            if before is not None and now > SETTLED_S and "converged_s" not in self.result:
+                seconds = now - before[0]
+                self._rates.published.append((sent - before[1]) / seconds)
+                self._rates.acknowledged.append((acknowledged - before[2]) / seconds)
+            before = (now, sent, acknowledged)
+            await trio.sleep(1.0)
+
+    def _sum_up(self) -> None:
+        cluster = self._cluster
+        with suppress(OSError):
+            cluster.poll()
+        published = self._published()
+        self.result |= {
+            "seconds": round(self.timeline.now, 1),
+            "partitions": len(published),
+            "records_published": sum(each.sent for each in published.values()),
+            "records_acknowledged": sum(each.acknowledged for each in published.values()),
+            "records_read_back": self._checked,
+            "records_consumed": {each.node.name: each.ledger.records for each in cluster.consumers},
+            "records_given_again_to_later_lives": {each.node.name: each.ledger.repeated for each in cluster.consumers},
+            "faults": dict(sorted(self._faults.counts.items())),
+            "starts": {node.name: node.starts for node in cluster.nodes},
+            "memory_mib_peak": {node.name: round(node.memory.peak / 2**20) for node in cluster.nodes},
+            "memory_mib_last": {node.name: round(node.memory.last / 2**20) for node in cluster.nodes},
+            "cpu_s": {node.name: round(node.cpu_s, 1) for node in cluster.nodes},
+            "cpu_s_harness": round(time.process_time(), 1),
+            "passed_on_mib": round(sum(link.bytes for links in cluster.links.values() for link in links) / 2**20),
+            **self._rates.summary(self._size.rate),
+            "problems": self.timeline.problems,
+        }

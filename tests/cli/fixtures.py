@@ -1,0 +1,51 @@
+"""Fixtures of the command-line tests: the command, a tower, a cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.harness import Dafka
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangup_not_ignored() -> Iterator[None]:
+    """Commands inherit what pytest does with SIGHUP, and whoever runs pytest may have it ignored, as nohup does."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture
+def dafka(tmp_path: Path) -> Iterator[Dafka]:
+    """The command, without a cluster."""
+    command = Dafka(tmp_path)
+    try:
+        yield command
+    finally:
+        command.close()
+
+
+@pytest.fixture(scope="session")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """A tower without a store: the options of its nodes."""
+    command = Dafka(tmp_path_factory.mktemp("tower"))
+    try:
+        command.start_tower()
+        yield command.options
+    finally:
+        command.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dafka]:
+    """The command, with `dafka up` running for all tests; each takes topics of its own."""
+    command = Dafka(tmp_path_factory.mktemp("cluster"))
+    try:
+        command.start_up("--storage", f"sqlite:{command.folder / 'store.db'}")
+        yield command
+    finally:
+        command.close()

@@ -1,0 +1,94 @@
+"""Keys for the nodes of a test's cluster, and a relay that records every octet that passes through it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import trio
+
+from dafka import Config
+from dafka.transport import KeyPair
+from dafka.transport.keys import write_key_file
+
+
+class Keys:
+    """Key files in a folder, and a list of those who are let in. The tower's key is that of `tower`."""
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        self.folder = folder
+        self.authorized = folder / "authorized"
+        self.pairs: dict[str, KeyPair] = {}
+        self.listed: list[str] = []
+        for name in ("tower", *names):
+            self.add(name)
+        self.authorise("tower", *names)
+
+    def add(self, name: str) -> KeyPair:
+        """A key that nobody lets in yet."""
+        pair = self.pairs[name] = KeyPair.generate(name)
+        write_key_file(self.folder / f"{name}.key", pair)
+        return pair
+
+    def authorise(self, *names: str) -> None:
+        """Lets these in, and nobody else."""
+        self.authorized.write_text("".join(f"{self.pairs[name].public} {name}\n" for name in names))
+
+    def config(self, name: str, config: Config | None = None) -> Config:
+        """The settings of a node with this key."""
+        return (config or Config()).with_security(
+            key_file=str(self.folder / f"{name}.key"),
+            authorized_keys=str(self.authorized),
+            tower_keys=(self.pairs["tower"].public,),
+        )
+
+
+@attrs.define
+class Tap:
+    """Where a relay listens, what went through it each way, and how many connections have ended."""
+
+    endpoint: str
+    sent: bytearray = attrs.field(factory=bytearray)
+    received: bytearray = attrs.field(factory=bytearray)
+    ended: int = 0
+
+    @property
+    def octets(self) -> bytes:
+        return bytes(self.sent + self.received)
+
+
+@asynccontextmanager
+async def open_tap(target: str) -> AsyncIterator[Tap]:
+    """A relay to an endpoint. `sent` is what whoever connects to it sends, `received` what the target answers."""
+    host, _, port = target.partition("://")[2].rpartition(":")
+    tap = Tap("")
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(
+            partial(trio.serve_tcp, host="127.0.0.1"), partial(_relay, host, int(port), tap), 0
+        )
+        tap.endpoint = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        yield tap
+        nursery.cancel_scope.cancel()
+
+
+async def _relay(host: str, port: int, tap: Tap, stream: trio.SocketStream) -> None:
+    try:
+        async with await trio.open_tcp_stream(host, port) as target, trio.open_nursery() as nursery:
+
+            async def pump(source: trio.SocketStream, sink: trio.SocketStream, record: bytearray) -> None:
+                try:
+                    async for octets in source:
+                        record += octets
+                        await sink.send_all(octets)
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    pass
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(pump, stream, target, tap.sent)
+            nursery.start_soon(pump, target, stream, tap.received)
+    except OSError:
+        pass
+    tap.ended += 1

@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+
+import pytest
+
+from dafka.transport.loops import VARIABLE, load_compiled
+
+
+@pytest.fixture(scope="module", params=["on", "off"])
+def either_loops(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A module's tests once with the accelerator, where it is built, and once without."""
+    reason = load_compiled()
+    if request.param == "on" and isinstance(reason, str):
+        pytest.skip(reason)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, request.param)
+        yield
