@@ -24,8 +24,8 @@ from tests.protocol.helpers import published
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
 CONFIG = (
     Config()
-    .override("node", partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
-    .override("consumer", offset_reset="earliest")
+    .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
+    .with_consumer(offset_reset="earliest")
 )
 MESSAGES = 3000
 

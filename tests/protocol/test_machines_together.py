@@ -19,7 +19,7 @@ from tests.protocol.helpers import batches, contents, sequences
 
 Machine: TypeAlias = ProducerMachine | StoreMachine | ConsumerMachine
 
-CONFIG = Config().override("consumer", offset_reset="earliest").override("fetch", page_records_first=8)
+CONFIG = Config().with_consumer(offset_reset="earliest").with_fetch(page_records_first=8)
 PARTITIONS = [Partition("hello", "PRODUCER1"), Partition("hello", "PRODUCER2")]
 FAULTS_END, CONVERGED = 6.0, 13.0
 RECORDS, RUN, CHUNK = 300, 3, 7
@@ -144,7 +144,7 @@ class Cluster:
 
 def converge(seed: int, min_stores: int) -> Cluster:
     cluster = Cluster(seed)
-    config = CONFIG.override("producer", min_stores=min_stores)
+    config = CONFIG.with_producer(min_stores=min_stores)
     producers = [ProducerMachine(partition, config.producer, 100) for partition in PARTITIONS]
     for producer in producers:
         node = cluster.add(producer)

@@ -197,13 +197,13 @@ def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> N
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:
-    store = make_store({HELLO: 5}, Config().override("fetch", replies_max=1))
+    store = make_store({HELLO: 5}, Config().with_fetch(replies_max=1))
     receive(store, *(fetch(0, 5, requestor=name) for name in "ABC"))
     assert store.discarded == {"too many fetches": 2}
 
 
 def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
     store.pending_bytes = 100
     assert receive(store, live(3, 6)) == []
@@ -216,7 +216,7 @@ def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> 
 
 
 def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
     store.pending_bytes = 199
     assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
@@ -247,7 +247,7 @@ def test_direct_messages_to_another_requestor_are_discarded() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    store = make_store({HELLO: 5}, Config().override("node", partitions_max=1))
+    store = make_store({HELLO: 5}, Config().with_node(partitions_max=1))
     assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
     assert store.discarded == {"too many partitions": 2}
 
