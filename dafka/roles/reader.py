@@ -88,7 +88,7 @@ class Reader:
         if partition in self._asked:
             raise ValueError(f"{partition} is being asked about already")
         self._asked.add(partition)
-        self._node.act(self._machine.ask(partition, trio.current_time()))
+        self._node.act(self._machine.query_held_end(partition, trio.current_time()))
         try:
             await self._wait_settled()
             with trio.move_on_after(seconds):
@@ -96,7 +96,7 @@ class Reader:
             found = self._look(partition, min_stores)
         finally:
             self._asked.discard(partition)
-            actions = self._machine.drop(partition)
+            actions = self._machine.end_held_end_query(partition)
             if not self._is_closed:
                 self._node.act(actions)
         if isinstance(found, Incomplete):
@@ -124,7 +124,7 @@ class Reader:
         if partition in self._ranges:
             raise ValueError(f"{partition} is being read already")
         self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
-        self._node.act(self._machine.fetch(partition, first_sequence, end_sequence, trio.current_time()))
+        self._node.act(self._machine.fetch_range(partition, first_sequence, end_sequence, trio.current_time()))
         return self._ranges[partition]
 
     async def wait(self, condition: Callable[[], bool]) -> None:
@@ -139,15 +139,12 @@ class Reader:
 
     def release(self, batch: RecordBatch) -> None:
         """A range gave this to the program, or dropped it."""
-        was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max
-        self._machine.buffered_bytes -= batch.memory_bytes
-        if was_full:
-            self._node.act(self._machine.taken(trio.current_time()))
+        self._node.act(self._machine.release_buffered(batch, trio.current_time()))
 
     def forget(self, partition: Partition) -> None:
         """A range is closed."""
         if self._ranges.pop(partition, None) is not None:
-            self._machine.forget(partition)
+            self._machine.forget_range(partition)
 
     def close(self) -> None:
         """Makes waiting raise `trio.ClosedResourceError`."""
@@ -186,7 +183,7 @@ class Reader:
         self._changed.unpark_all()
 
     def _take(self, batch: RecordBatch) -> None:
-        self._machine.buffered_bytes += batch.memory_bytes
+        self._machine.add_buffered(batch)
         self._ranges[batch.partition].put(batch)
 
 
