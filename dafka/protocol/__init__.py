@@ -6,7 +6,7 @@ from dafka.protocol.actions import (
     Deliver,
     Notify,
     Publish,
-    Skip,
+    ResetPosition,
     Subscribe,
     Unsubscribe,
 )
@@ -32,34 +32,13 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
-from dafka.protocol.machines.commits import Commits, Work
+from dafka.protocol.machines.commits import CommitQueue, StorageWork
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.delivery import Delivery
-from dafka.protocol.machines.driver import Driver, Surroundings
-from dafka.protocol.machines.machine import Machine
+from dafka.protocol.machines.delivery import DeliveryBuffer
+from dafka.protocol.machines.node import Machine, Node, NodeCallbacks, NodeIO
 from dafka.protocol.machines.producer import ProducerMachine
 from dafka.protocol.machines.reader import ReaderMachine
-from dafka.protocol.machines.spooling import SpoolTrim
 from dafka.protocol.machines.store import StoreMachine
-from dafka.protocol.notices import (
-    ClusterFound,
-    CommitSlow,
-    Failed,
-    Field,
-    Following,
-    Interrupted,
-    MessagesDiscarded,
-    MetricsServed,
-    Notice,
-    RecordsUnwritten,
-    Started,
-    Stopped,
-    Stopping,
-    StorageOpened,
-    StorageReopening,
-    notice_fields,
-    notice_name,
-)
 from dafka.protocol.observing.census import CensusMachine
 from dafka.protocol.observing.survey import (
     HolderView,
@@ -75,9 +54,8 @@ from dafka.protocol.ordering.buffer import RunBuffer
 from dafka.protocol.ordering.inquiry import Lacking
 from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
 from dafka.protocol.presence.claims import Claims
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.protocol.presence.introductions import Introductions
-from dafka.protocol.presence.links import Links
-from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
 from dafka.protocol.presence.peers import Change, Peers
 from dafka.protocol.presence.senders import Senders
 from dafka.protocol.trust import (
@@ -92,7 +70,6 @@ from dafka.protocol.trust import (
 )
 
 __all__ = [
-    "HOSTILE_REASONS",
     "Action",
     "Answers",
     "Append",
@@ -103,33 +80,26 @@ __all__ = [
     "Chunk",
     "ClaimRefused",
     "Claims",
-    "ClusterFound",
-    "CommitSlow",
-    "Commits",
+    "CommitQueue",
+    "ConnectionManager",
     "ConsumerMachine",
     "Deliver",
-    "Delivery",
-    "Driver",
+    "DeliveryBuffer",
     "Event",
     "Exposed",
-    "Failed",
     "FetchUnanswered",
-    "Field",
-    "Following",
     "ForeignDialect",
     "HandshakeRefused",
     "HolderView",
-    "Interrupted",
     "Introductions",
     "Lacking",
-    "Links",
     "Machine",
-    "MessagesDiscarded",
-    "MetricsServed",
+    "Node",
     "NodeBarred",
+    "NodeCallbacks",
+    "NodeIO",
     "NodeState",
     "NodeView",
-    "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
@@ -143,32 +113,25 @@ __all__ = [
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
-    "RecordsUnwritten",
     "Reply",
     "ReplyQueue",
     "Report",
+    "ResetPosition",
     "RunBuffer",
     "SendBeacon",
     "Senders",
     "Settled",
     "Sighting",
-    "Skip",
-    "SpoolTrim",
-    "Started",
-    "Stopped",
-    "Stopping",
     "StorageFailed",
     "StorageLost",
-    "StorageOpened",
     "StorageRecovered",
-    "StorageReopening",
     "StorageRepaired",
+    "StorageWork",
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
     "StrangerRefused",
     "Subscribe",
-    "Surroundings",
     "Survey",
     "TopicView",
     "TowerView",
@@ -177,7 +140,4 @@ __all__ = [
     "TrustEvent",
     "Unreachable",
     "Unsubscribe",
-    "Work",
-    "notice_fields",
-    "notice_name",
 ]

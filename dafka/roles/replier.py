@@ -10,7 +10,7 @@ from dafka import wire
 from dafka.errors import StorageError
 from dafka.protocol import Answers, Chunk, StorageFailed
 from dafka.records import RecordBatch
-from dafka.roles.node import Node
+from dafka.roles.sockets import NodeSockets
 
 REPORTS_MAX = 1000
 """Different failures to read that are reported."""
@@ -22,8 +22,10 @@ STRANGERS_PAUSE_S = 0.02
 class Replier:
     """Sends what `read` gives for each chunk."""
 
-    def __init__(self, node: Node, answers: Answers, read: Callable[[Chunk], Awaitable[RecordBatch | None]]) -> None:
-        self._node = node
+    def __init__(
+        self, sockets: NodeSockets, answers: Answers, read: Callable[[Chunk], Awaitable[RecordBatch | None]]
+    ) -> None:
+        self._sockets = sockets
         self._answers = answers
         self._read = read
         self._reported: set[str] = set()
@@ -38,7 +40,7 @@ class Replier:
         """Once: whoever asks for damaged records asks again and again."""
         if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
             self._reported.add(str(error))
-            self._node.events.put(StorageFailed(str(error)))
+            self._sockets.events.put(StorageFailed(str(error)))
 
     async def run(self) -> None:
         """Answers until cancelled."""
@@ -68,4 +70,4 @@ class Replier:
     async def _send(self, runs: trio.MemoryReceiveChannel[wire.RecordRun]) -> None:
         async for run in runs:
             await trio.lowlevel.checkpoint()  # the reading of the next one begins first
-            self._node.send([run])
+            self._sockets.publish([run])

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from dafka.config import Config
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.cluster_node import ClusterNode
 from dafka.spark.cluster_offsets import Standing, now, split
 from dafka.spark.offsets import EARLIEST, LATEST, Name, Positions, nest, read_positions, show

@@ -21,7 +21,7 @@ from dafka.errors import UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.comparing import Comparison
 from dafka.spark.held import held_end, read_held, unacknowledged
 from dafka.spark.options import naming_towers

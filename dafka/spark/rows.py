@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from dafka.config import Config
 from dafka.errors import ConfigError, LocalError
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 
 
 class RowError(LocalError):

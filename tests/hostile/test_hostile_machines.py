@@ -14,7 +14,7 @@ from dafka.protocol.answering.heads import QUESTIONS_MAX, SLICE, HeadAnswers
 from dafka.protocol.answering.repeats import KEYS_MAX, Repeats
 from dafka.protocol.answering.replies import STRANGERS_MAX, ReplyQueue
 from dafka.protocol.ordering.holders import ANSWERS_MAX, Holders
-from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.testing.hostile import FAMILIES, Aim, generate
 from dafka.wire import Command
@@ -177,19 +177,19 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     assert len(repeats.take(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
     for name in ("a", "b", "c"):
-        assert links.join(name)
-    assert links.begin("a", 0.0) == []
-    assert links.begin("b", 0.0) == []
-    assert links.begin("c", 0.5) is None
-    assert not links.leave("c")
-    links.connect(["a"])
-    assert links.join("d")
-    assert links.begin("d", 0.5) == []
-    assert links.join("e")
-    assert links.begin("e", 2.0) == ["b"]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == "b"
-    assert links.leave("a")
+        assert connections.add_peer(name)
+    assert connections.begin_connecting("a", 0.0) == []
+    assert connections.begin_connecting("b", 0.0) == []
+    assert connections.begin_connecting("c", 0.5) is None
+    assert not connections.remove_peer("c")
+    connections.connections_made(["a"])
+    assert connections.add_peer("d")
+    assert connections.begin_connecting("d", 0.5) == []
+    assert connections.add_peer("e")
+    assert connections.begin_connecting("e", 2.0) == ["b"]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == "b"
+    assert connections.remove_peer("a")

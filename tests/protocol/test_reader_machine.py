@@ -222,8 +222,7 @@ def test_the_producer_of_gone_records_answers_for_them_too() -> None:
 def test_a_program_that_is_slow_is_not_fed_beyond_its_buffer() -> None:
     reader = make_reader(config=Config().override("consumer", buffer_bytes_max=100))
     reader.fetch(HELLO, 0, 1000, 0.0)
-    reader.buffered_bytes = 200
+    reader.records_buffered(200)
     assert batches(reader.receive([direct(0, 1000, ME)], 0.1)) == []
-    reader.buffered_bytes = 0
-    assert asked(reader.taken(0.2)) != []
+    assert asked(reader.records_taken(200, 0.2)) != []
     assert delivered(reader.receive([direct(0, 1000, ME)], 0.3)) == [*range(1000)]
