@@ -34,7 +34,7 @@ TOGETHER = {
     "one Spark session": (
         "tests/spark/test_bad_input.py",
         "tests/spark/test_decoding.py",
-        "tests/spark/test_helpers.py",
+        "tests/spark/test_dataframes.py",
         "tests/spark/test_pipeline.py",
         "tests/spark/test_session.py",
         "tests/spark/test_spark_page.py",

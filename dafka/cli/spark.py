@@ -102,7 +102,7 @@ def _start(master: str | None, settings: dict[str, str], paths: tuple[str, ...])
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from dafka.spark.errors import sentence_of  # noqa: PLC0415
+    from dafka.spark.errors import summarize_error  # noqa: PLC0415
 
     try:
         session = make_session("dafka spark", master, settings)
@@ -110,7 +110,7 @@ def _start(master: str | None, settings: dict[str, str], paths: tuple[str, ...])
             for topic, name in make_views(session, path).items():
                 click.echo(f"view {name}: topic {topic} of {path}", err=True)
     except (PySparkException, Py4JError, DafkaError) as error:
-        raise UsageMistake(sentence_of(error)) from None
+        raise UsageMistake(summarize_error(error)) from None
     return session
 
 
@@ -198,17 +198,17 @@ def _report(error: BaseException, place: str) -> int:
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    from dafka.spark.errors import find_error, sentence_of, worker_traceback  # noqa: PLC0415
+    from dafka.spark.errors import find_dafka_error, find_worker_traceback, summarize_error  # noqa: PLC0415
 
     if not isinstance(error, (DafkaError, PySparkException, Py4JError)):
         return 0
-    ours = find_error(error)
+    ours = find_dafka_error(error)
     if ours is not None:
         report_error(ours[1])
         return 2 if issubclass(ours[0], (ConfigError, StorageError)) else 1
-    in_worker = worker_traceback(error)
+    in_worker = find_worker_traceback(error)
     if in_worker is not None:
         click.echo(in_worker, err=True)
     else:
-        report_error(place + sentence_of(error))
+        report_error(place + summarize_error(error))
     return 1

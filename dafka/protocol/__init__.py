@@ -39,63 +39,63 @@ from dafka.protocol.machines.node import Machine, Node, NodeCallbacks, NodeIO
 from dafka.protocol.machines.producer import ProducerMachine
 from dafka.protocol.machines.reader import ReaderMachine
 from dafka.protocol.machines.store import StoreMachine
-from dafka.protocol.observing.census import CensusMachine
-from dafka.protocol.observing.survey import (
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
     HolderView,
     NodeState,
     NodeView,
     PartitionView,
     Sighting,
-    Survey,
     TopicView,
     TowerView,
 )
-from dafka.protocol.ordering.buffer import RunBuffer
-from dafka.protocol.ordering.inquiry import Lacking
-from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
-from dafka.protocol.presence.claims import Claims
+from dafka.protocol.observing.survey_machine import SurveyMachine
+from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.ordering.held_end import Incomplete
+from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
+from dafka.protocol.presence.claims import KeyIdentity
 from dafka.protocol.presence.connections import ConnectionManager
-from dafka.protocol.presence.introductions import Introductions
-from dafka.protocol.presence.peers import Change, Peers
-from dafka.protocol.presence.senders import Senders
+from dafka.protocol.presence.introductions import BeaconRegistry
+from dafka.protocol.presence.peers import PeerChange, PeerTable
+from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
-    HandshakeRefused,
-    NodeBarred,
-    StrangerRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
+    LoopbackOnly,
+    PeerNotAuthorized,
+    PeerRefused,
+    RefusedByPeer,
     TrustEvent,
-    Unreachable,
 )
 
 __all__ = [
     "Action",
+    "AddressConflict",
     "Answers",
     "Append",
-    "AuthorisedKept",
-    "Beacons",
-    "CensusMachine",
-    "Change",
+    "AuthorizedKeysUnreadable",
+    "BatchBuffer",
+    "BeaconMachine",
+    "BeaconRegistry",
     "Chunk",
-    "ClaimRefused",
-    "Claims",
+    "ClusterSurvey",
     "CommitQueue",
     "ConnectionManager",
     "ConsumerMachine",
     "Deliver",
     "DeliveryBuffer",
+    "DiscoveryEvent",
+    "EndpointsExposed",
     "Event",
-    "Exposed",
     "FetchUnanswered",
     "ForeignDialect",
-    "HandshakeRefused",
     "HolderView",
-    "Introductions",
-    "Lacking",
+    "Incomplete",
+    "KeyIdentity",
+    "LoopbackOnly",
     "Machine",
     "Node",
-    "NodeBarred",
     "NodeCallbacks",
     "NodeIO",
     "NodeState",
@@ -105,21 +105,23 @@ __all__ = [
     "PartitionHeard",
     "PartitionSilent",
     "PartitionView",
+    "PeerChange",
     "PeerJoined",
     "PeerLeft",
-    "Peers",
+    "PeerNotAuthorized",
+    "PeerRefused",
+    "PeerTable",
     "ProducerMachine",
     "Publish",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
+    "RefusedByPeer",
     "Reply",
     "ReplyQueue",
-    "Report",
     "ResetPosition",
-    "RunBuffer",
     "SendBeacon",
-    "Senders",
+    "SenderCheck",
     "Settled",
     "Sighting",
     "StorageFailed",
@@ -130,14 +132,12 @@ __all__ = [
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
-    "StrangerRefused",
     "Subscribe",
-    "Survey",
+    "SurveyMachine",
     "TopicView",
     "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",
-    "Unreachable",
     "Unsubscribe",
 ]

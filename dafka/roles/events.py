@@ -15,24 +15,24 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import trio
 
 from dafka.protocol import (
-    AuthorisedKept,
-    ClaimRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
     Event,
-    Exposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
+    PeerNotAuthorized,
+    PeerRefused,
     RecordsGone,
+    RefusedByPeer,
     StorageFailed,
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
     TowersSilent,
-    Unreachable,
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_fields, event_name
@@ -53,13 +53,13 @@ DISCARDS_REPEAT_S = 60.0
 """Seconds after which a reason for discarded messages is logged again, with a count."""
 
 _WARNINGS = (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
+    AuthorizedKeysUnreadable,
+    AddressConflict,
+    EndpointsExposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    RefusedByPeer,
+    PeerNotAuthorized,
     PartitionHalted,
     PartitionSilent,
     RecordsGone,
@@ -67,9 +67,9 @@ _WARNINGS = (
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
+    PeerRefused,
     TowersSilent,
-    Unreachable,
+    LoopbackOnly,
 )
 
 

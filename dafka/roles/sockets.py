@@ -14,7 +14,8 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Advertisement, Discovery, Report, open_discovery
+from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
 from dafka.protocol import ForeignDialect, Node
 from dafka.roles.events import EventFeed
@@ -55,7 +56,7 @@ class NodeSockets:
         found.update(getattr(self._discovery, "discarded", ()))  # a plugin need not count
         return found
 
-    def publish(self, messages: Sequence[wire.Inbound]) -> None:
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """Send messages in this node's dialect."""
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
@@ -67,17 +68,17 @@ class NodeSockets:
         """Undo one `subscribe`."""
         self._mesh.subscriber.unsubscribe(prefix)
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """Connect to a publisher. Return False if it is no endpoint."""
         try:
-            self._mesh.subscriber.connect(endpoint)
+            self._mesh.subscriber.connect_peer(endpoint)
         except TransportError:
             return False
         return True
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """Undo `connect`."""
-        self._mesh.subscriber.disconnect(endpoint)
+        self._mesh.subscriber.disconnect_peer(endpoint)
 
     def set_timer(self, deadline: float) -> None:
         """Call `Node.tick` at this time."""
@@ -94,7 +95,7 @@ class NodeSockets:
         self._discovery = discovery
         node.start(trio.current_time())
 
-        def discovered(report: Report) -> None:
+        def discovered(report: DiscoveryEvent) -> None:
             if self._membership.admit(report):
                 node.discovered(report, trio.current_time())
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dafka.errors import MissingExtraError
 
 if TYPE_CHECKING:
+    from dafka.spark.data_source import DafkaDataSource
+    from dafka.spark.dataframes import make_views, read, read_stream
     from dafka.spark.decoding import decode
-    from dafka.spark.helpers import make_views, read, read_stream
     from dafka.spark.java import check_java
     from dafka.spark.session import make_session, register
-    from dafka.spark.source import DafkaDataSource
 
 __all__ = [
     "DafkaDataSource",

@@ -130,7 +130,7 @@ class AvroDecoder:
         return True
 
 
-def looks_like_avro(schema: object) -> bool:
+def is_avro_schema(schema: object) -> bool:
     """Whether a schema is an Avro schema, as JSON text or as what JSON text holds, rather than one of Spark's."""
     if isinstance(schema, str):
         return schema.lstrip()[:1] in ("{", "[", '"')

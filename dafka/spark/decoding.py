@@ -11,15 +11,15 @@ from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]  # its
 from pyspark.sql.types import StringType, StructField, StructType
 
 from dafka.errors import ConfigError
-from dafka.spark.avro import AvroDecoder, looks_like_avro
-from dafka.spark.errors import sentence_of
+from dafka.spark.avro import AvroDecoder, is_avro_schema
+from dafka.spark.errors import summarize_error
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
-VALUE = "value"
-CORRUPT = "_corrupt"
+VALUE_COLUMN = "value"
+CORRUPT_COLUMN = "_corrupt"
 MODES = ("permissive", "dropmalformed", "failfast")
 
 _DECODED = "_dafka_decoded"
@@ -50,10 +50,10 @@ def decode(
     """
     if mode.lower() not in MODES:
         raise ConfigError(f"mode: expected one of {', '.join(MODES)}, not {mode!r}")
-    if VALUE not in frame.columns:
-        raise ConfigError(f"frame: expected a column {VALUE!r} among {', '.join(frame.columns)}")
-    kept = [name for name in frame.columns if name != VALUE]
-    if looks_like_avro(schema):
+    if VALUE_COLUMN not in frame.columns:
+        raise ConfigError(f"frame: expected a column {VALUE_COLUMN!r} among {', '.join(frame.columns)}")
+    kept = [name for name in frame.columns if name != VALUE_COLUMN]
+    if is_avro_schema(schema):
         encoding = "Avro"
         fields, decoded, is_corrupt = _decode_avro(AvroDecoder(schema, writer_schemas))
     else:
@@ -62,10 +62,10 @@ def decode(
         if writer_schemas:
             raise ConfigError("writer_schemas: these are for Avro, and the schema is one for JSON")
     added = [into] if into is not None else fields.names
-    _check_names([*added, *([CORRUPT] if mode.lower() == "permissive" else [])], kept)
+    _check_names([*added, *([CORRUPT_COLUMN] if mode.lower() == "permissive" else [])], kept)
     frame = frame.withColumn(_DECODED, decoded)
     if mode.lower() == "failfast":
-        failure = sql.raise_error(_complaint(kept, encoding)).cast(frame.schema[_DECODED].dataType)
+        failure = sql.raise_error(_failure_message(kept, encoding)).cast(frame.schema[_DECODED].dataType)
         frame = frame.withColumn(_DECODED, sql.when(is_corrupt, failure).otherwise(sql.col(_DECODED)))
     elif mode.lower() == "dropmalformed":
         frame = frame.where(~is_corrupt)
@@ -74,18 +74,20 @@ def decode(
         whole = sql.when(sql.col(_DECODED).isNotNull(), sql.struct(*columns))
         columns = [whole.alias(into)]
     if mode.lower() == "permissive":
-        columns.append(sql.when(is_corrupt, sql.col(VALUE)).alias(CORRUPT))
+        columns.append(sql.when(is_corrupt, sql.col(VALUE_COLUMN)).alias(CORRUPT_COLUMN))
     return frame.select(*(sql.col(_quoted(name)) for name in kept), *columns)
 
 
 def _decode_json(schema: StructType) -> tuple[StructType, Column, Column]:
     """The fields, the value as a struct of them and of what is corrupt, and whether it is."""
-    if CORRUPT in schema.names:
-        raise ConfigError(f"schema: {CORRUPT} is the column of values that cannot be decoded; name the field otherwise")
-    whole = StructType([*schema.fields, StructField(CORRUPT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    decoded = sql.from_json(sql.col(VALUE).cast("string"), whole, options)
-    is_corrupt = sql.col(VALUE).isNotNull() & (sql.col(_DECODED).isNull() | _field(CORRUPT).isNotNull())
+    if CORRUPT_COLUMN in schema.names:
+        raise ConfigError(
+            f"schema: {CORRUPT_COLUMN} is the column of values that cannot be decoded; name the field otherwise"
+        )
+    whole = StructType([*schema.fields, StructField(CORRUPT_COLUMN, StringType())])
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT_COLUMN}
+    decoded = sql.from_json(sql.col(VALUE_COLUMN).cast("string"), whole, options)
+    is_corrupt = sql.col(VALUE_COLUMN).isNotNull() & (sql.col(_DECODED).isNull() | _field(CORRUPT_COLUMN).isNotNull())
     return schema, decoded, is_corrupt
 
 
@@ -97,8 +99,8 @@ def _decode_avro(decoder: AvroDecoder) -> tuple[StructType, Column, Column]:
     import pyarrow  # noqa: PLC0415
 
     decode_values.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}
-    decoded = arrow_udf(decode_values, returnType=decoder.spark_type)(sql.col(VALUE))
-    return decoder.spark_type, decoded, sql.col(VALUE).isNotNull() & sql.col(_DECODED).isNull()
+    decoded = arrow_udf(decode_values, returnType=decoder.spark_type)(sql.col(VALUE_COLUMN))
+    return decoder.spark_type, decoded, sql.col(VALUE_COLUMN).isNotNull() & sql.col(_DECODED).isNull()
 
 
 def _parse_schema(schema: object) -> StructType:
@@ -110,7 +112,7 @@ def _parse_schema(schema: object) -> StructType:
     try:
         parsed = StructType.fromDDL(schema)
     except PySparkException as error:
-        raise ConfigError(f"{expected}, not {schema!r} ({sentence_of(error)})") from None
+        raise ConfigError(f"{expected}, not {schema!r} ({summarize_error(error)})") from None
     if not isinstance(parsed, StructType):  # "int" alone is a type
         raise ConfigError(f"{expected}, not {schema!r}")
     return parsed
@@ -128,11 +130,11 @@ def _check_names(added: Sequence[str], kept: Sequence[str]) -> None:
         taken[name.lower()] = name
 
 
-def _complaint(kept: Sequence[str], encoding: str) -> Column:
+def _failure_message(kept: Sequence[str], encoding: str) -> Column:
     """The sentence for one record that is not as it should be."""
     place = [name for name in ("topic", "partition", "offset") if name in kept]
     said = [part for name in place for part in (sql.lit(f"{name} "), sql.col(name).cast("string"), sql.lit(", "))]
-    return sql.concat(*said, sql.lit(f"{VALUE}: this is not {encoding} of the schema"))
+    return sql.concat(*said, sql.lit(f"{VALUE_COLUMN}: this is not {encoding} of the schema"))
 
 
 def _field(name: str) -> Column:

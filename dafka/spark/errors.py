@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from dafka import errors
-from dafka.errors import DafkaError
+from dafka.errors import DafkaError, LocalError
 
 _OURS = re.compile(r"^[\s|]*dafka\.errors\.(\w+): ([^\n]*)", re.MULTILINE)
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t|+][^\n]*\n)*([^\n]+)")
@@ -20,7 +20,22 @@ _CALL = re.compile(r"^An error occurred while calling [^\n]*\n: ")
 _JAVA_NAME = re.compile(r"^(?:[a-z_$][\w$]*\.)+[A-Z][\w$]*: ")
 
 
-def find_error(error: BaseException) -> tuple[type[DafkaError], str] | None:
+class InputChangedError(LocalError):
+    """A task that is tried again has not the rows that an earlier attempt has published."""
+
+
+class PublishingError(LocalError):
+    """Stores did not tell what they hold, or did not acknowledge what a task has published.
+
+    The message names the options to change.
+    """
+
+
+class RowError(LocalError):
+    """A row that is no record. The message names its column and what would be right."""
+
+
+def find_dafka_error(error: BaseException) -> tuple[type[DafkaError], str] | None:
     """The error of dafka's that Spark reports with this one: its kind, and its sentence; None where there is none."""
     if isinstance(error, DafkaError):
         return type(error), str(error)
@@ -32,9 +47,9 @@ def find_error(error: BaseException) -> tuple[type[DafkaError], str] | None:
     return kind, _STATE.sub("", sentence).strip()
 
 
-def sentence_of(error: BaseException) -> str:
+def summarize_error(error: BaseException) -> str:
     """One sentence for an error: dafka's own, else the Python error that a worker ended with, else Spark's message."""
-    ours = find_error(error)
+    ours = find_dafka_error(error)
     if ours is not None:
         return ours[1]
     text = str(error)
@@ -47,11 +62,11 @@ def sentence_of(error: BaseException) -> str:
     return _CONDITION.sub("", " ".join(lines.split())) or type(error).__name__
 
 
-def worker_traceback(error: BaseException) -> str | None:
+def find_worker_traceback(error: BaseException) -> str | None:
     """The traceback of a user's own function that failed in a worker; None where that is not what happened."""
     text = str(error)
     start = text.find("Traceback (most recent call last):")
-    if start < 0 or find_error(error) is not None:
+    if start < 0 or find_dafka_error(error) is not None:
         return None
     end = text.find("\n=== Streaming Query ===", start)
     return _STATE.sub("", text[start : end if end > 0 else None].partition("\n\tat ")[0]).rstrip()

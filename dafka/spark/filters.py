@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from dafka.spark.offsets import Name
+from dafka.spark.offsets import PartitionName
 from dafka.spark.schema import COLUMNS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +32,7 @@ _COMPARISONS = (EqualTo, EqualNullSafe, GreaterThan, GreaterThanOrEqual, LessTha
 
 
 @attrs.define
-class Narrowing:
+class PushedFilters:
     """What the filters taken so far leave.
 
     Attributes:
@@ -55,7 +55,7 @@ class Narrowing:
         """Takes these filters in; gives those that Spark must still apply."""
         return [each for each in filters if not self._take(each)]
 
-    def leaves(self, name: Name) -> bool:
+    def leaves(self, name: PartitionName) -> bool:
         """May a partition of this name have records that are left?"""
         return all(text in names for text, sets in zip(name, self.names, strict=True) for names in sets) and all(
             text.startswith(prefix) for text, all_of in zip(name, self.prefixes, strict=True) for prefix in all_of

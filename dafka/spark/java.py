@@ -15,9 +15,9 @@ from dafka.errors import ConfigError
 OLDEST_VERSION = 17
 """What Spark 4 needs."""
 
-ANSWER_TIMEOUT_S = 60.0
+VERSION_TIMEOUT_S = 60.0
 
-INSTALLERS = {
+INSTALL_COMMANDS = {
     "apt-get": "apt-get install openjdk-17-jre-headless",
     "dnf": "dnf install java-17-openjdk-headless",
     "apk": "apk add openjdk17-jre-headless",
@@ -56,10 +56,10 @@ def _find(environment: Mapping[str, str]) -> tuple[str, str]:
 def _version_of(path: str, place: str) -> int:
     try:
         done = subprocess.run(
-            [path, "-version"], capture_output=True, timeout=ANSWER_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+            [path, "-version"], capture_output=True, timeout=VERSION_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = getattr(error, "strerror", None) or f"no answer in {ANSWER_TIMEOUT_S:.0f} s"
+        reason = getattr(error, "strerror", None) or f"no answer in {VERSION_TIMEOUT_S:.0f} s"
         raise ConfigError(f"{place} does not run ({reason}), and {_advice()}") from None
     answer = (done.stderr + done.stdout).decode(errors="replace")
     # "17.0.15", "26", "21-ea", and, up to Java 8, "1.8.0_402".
@@ -70,7 +70,7 @@ def _version_of(path: str, place: str) -> int:
 
 
 def _advice() -> str:
-    known = next((command for program, command in INSTALLERS.items() if shutil.which(program)), None)
+    known = next((command for program, command in INSTALL_COMMANDS.items() if shutil.which(program)), None)
     how = f"install it ({known})" if known else "install it, such as OpenJDK 17"
     return f"Spark needs Java {OLDEST_VERSION} or newer: {how}, or set JAVA_HOME to where it is"
 

@@ -7,85 +7,131 @@ shows it.
 
 from __future__ import annotations
 
-import json
+import itertools
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from dafka.errors import ConfigError
-from dafka.spark.options import Options
-
 EARLIEST = -2
 LATEST = -1
 
-WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
-Name = tuple[str, str]
+PartitionName = tuple[str, str]
 """A partition: its topic and its address, as Spark's columns show them."""
 
 Offsets = dict[str, dict[str, int]]
-"""Positions as they stand in Spark's checkpoints."""
+"""RequestedOffsets as they stand in Spark's checkpoints."""
 
 
-@attrs.frozen
-class Positions:
-    """`EARLIEST`, `LATEST` or an offset for the partitions that are named, and `default` for the others."""
-
-    default: int
-    named: Mapping[Name, int] = attrs.field(factory=dict)
-
-    def of(self, name: Name) -> int:
-        """What is wanted of this partition."""
-        return self.named.get(name, self.default)
-
-
-def read_positions(options: Options, option: str, default: int) -> Positions:
-    """An option such as `startingOffsets`; partitions that its JSON does not name have the default.
-
-    Raises `ConfigError` for anything but `earliest`, `latest`, or JSON of whole numbers by topic and partition.
-    """
-    if option not in options:
-        return Positions(default)
-    text = options.text(option).strip()
-    if text.lower() in WORDS:
-        return Positions(WORDS[text.lower()])
-    expected = '"earliest", "latest", or JSON such as {"orders": {"PARTITION": 42}}'
-    try:
-        named = _flatten(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        reason = f" ({error})" if str(error) else ""
-        raise ConfigError(f"option {option}: expected {expected}, not {text[:100]!r}{reason}") from None
-    return Positions(default, named)
-
-
-def flatten(offsets: Offsets) -> dict[Name, int]:
-    """Positions of a checkpoint, by partition."""
+def flatten_offsets(offsets: Offsets) -> dict[PartitionName, int]:
+    """RequestedOffsets of a checkpoint, by partition."""
     return {(topic, address): offset for topic, by_address in offsets.items() for address, offset in by_address.items()}
 
 
-def nest(positions: Mapping[Name, int]) -> Offsets:
-    """Positions as a checkpoint has them, in order, so that the same are written alike."""
+def nest_offsets(positions: Mapping[PartitionName, int]) -> Offsets:
+    """RequestedOffsets as a checkpoint has them, in order, so that the same are written alike."""
     offsets: Offsets = {}
     for (topic, address), offset in sorted(positions.items()):
         offsets.setdefault(topic, {})[address] = offset
     return offsets
 
 
-def show(name: Name) -> str:
+def format_name(name: PartitionName) -> str:
     """A partition for a sentence."""
     return f"{name[0]}/{name[1]}"
 
 
-def _flatten(document: Any) -> dict[Name, int]:
-    if not isinstance(document, dict):
-        raise ValueError("it is no object")
-    named = {}
-    for topic, by_address in document.items():
-        if not isinstance(by_address, dict):
-            raise ValueError(f"{topic!r} has no object of partitions")
-        for address, offset in by_address.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-                raise ValueError(f"{topic}/{address} has {offset!r}: a whole number, or -2 for earliest, -1 for latest")
-            named[topic, address] = offset
-    return named
+def limit_rows(
+    starts: Mapping[PartitionName, int], ends: Mapping[PartitionName, int], rows_max: int | None
+) -> dict[PartitionName, int]:
+    """New ends, with at most `rows_max` records before them altogether; None is no limit.
+
+    Partitions give in proportion to what they have, as those of Spark's Kafka source do: so those that cover the same
+    hours are read through them side by side, and none is late for the others' watermark. Each gives at least one
+    record, so that a large partition starves none; where there are more partitions than records to take, those that
+    have the most give one.
+    """
+    waiting = {name: end - starts[name] for name, end in ends.items() if end > starts[name]}
+    total = sum(waiting.values())
+    if rows_max is None or total <= rows_max:
+        return dict(ends)
+    largest_first = sorted(waiting, key=lambda name: (-waiting[name], name))
+    taken = dict.fromkeys(largest_first[:rows_max], 1)
+    rows_left, rows_waiting = rows_max - len(taken), total - len(taken)
+    if rows_left:
+        shares = {name: divmod((waiting[name] - 1) * rows_left, rows_waiting) for name in taken}
+        for name, (share, _) in shares.items():
+            taken[name] += share
+        largest_rest_first = sorted(shares, key=lambda name: (-shares[name][1], name))
+        for name in largest_rest_first[: rows_max - sum(taken.values())]:
+            taken[name] += 1
+    return {name: starts[name] + taken.get(name, 0) for name in ends}
+
+
+@attrs.frozen
+class ClusterOffset:
+    """Attributes:
+    offsets: by partition, the offset of the next record.
+    timestamp: when this was planned, in milliseconds since 1970.
+    begins: where partitions begin that were not there before.
+    """
+
+    offsets: Mapping[PartitionName, int]
+    timestamp: int
+    begins: Mapping[PartitionName, int] = attrs.field(factory=dict)
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> ClusterOffset:
+        """From Spark's checkpoint."""
+        return cls(
+            flatten_offsets(document["offsets"]), document["timestamp"], flatten_offsets(document.get("begins", {}))
+        )
+
+    def as_document(self) -> dict[str, Any]:
+        """For Spark's checkpoint: the same is written alike."""
+        document: dict[str, Any] = {"offsets": nest_offsets(self.offsets), "timestamp": self.timestamp}
+        return {**document, "begins": nest_offsets(self.begins)} if self.begins else document
+
+    def advance(
+        self, ends: Mapping[PartitionName, int], begins: Mapping[PartitionName, int], records_max: int | None
+    ) -> ClusterOffset:
+        """How far the next micro-batch goes, given how far stores have come and where new partitions begin.
+
+        New partitions of which no beginning is known wait. Gives this standing where there is nothing to read.
+        """
+        begun = {**begins, **self.offsets}
+        known = {name: end for name, end in ends.items() if name in begun}
+        taken = limit_rows(begun, known, records_max)
+        reached = {name: end for name, end in taken.items() if end > begun[name]}
+        if not reached:
+            return self
+        new = {name: begins[name] for name in reached if name not in self.offsets and begins[name]}
+        # A clock that was set back must not make records late for watermarks.
+        return ClusterOffset({**self.offsets, **reached}, max(now_ms(), self.timestamp), new)
+
+    def since(self, start: ClusterOffset) -> dict[PartitionName, tuple[int, int]]:
+        """The records between: by partition, the first offset and the one after the last."""
+        ranges = {}
+        for name, end in self.offsets.items():
+            first = start.offsets.get(name, self.begins.get(name, 0))
+            if end > first:
+                ranges[name] = first, end
+        return ranges
+
+
+def now_ms() -> int:
+    """The time, in milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
+def split_ranges(ranges: Mapping[PartitionName, tuple[int, int]], count: int) -> list[tuple[PartitionName, int, int]]:
+    """At least so many pieces, if there are as many records: large ranges are cut, in proportion."""
+    total = sum(end - first for first, end in ranges.values())
+    pieces: list[tuple[PartitionName, int, int]] = []
+    for name, (first, end) in ranges.items():
+        parts = 1 if count <= len(ranges) else max(min(-(-(end - first) * count // total), end - first), 1)
+        bounds = [first + (end - first) * index // parts for index in range(parts + 1)]
+        pieces += [(name, begin, stop) for begin, stop in itertools.pairwise(bounds)]
+    return pieces

@@ -7,16 +7,21 @@ with one raises `ConfigError`, in one sentence that begins with the option's nam
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import attrs
 
 from dafka.config import Config
 from dafka.errors import ConfigError, DiscoveryError
+from dafka.spark.offsets import EARLIEST, LATEST, PartitionName
 
 _Value = TypeVar("_Value")
 
-SPARKS_OWN = {"checkpointlocation", "queryname", "outputmode"}
+SPARK_OPTIONS = {"checkpointlocation", "queryname", "outputmode"}
 """Options that Spark takes for itself, and hands on all the same."""
 
 CLUSTER_OPTIONS = ("towers", "config", "wire", "discoveryTimeout")
@@ -35,7 +40,7 @@ class Options:
         names = {name.lower(): name for name in allowed}
         self._values = {names[key.lower()]: value for key, value in given.items() if key.lower() in names}
         for key in given:
-            if key.lower() not in names and key.lower() not in SPARKS_OWN:
+            if key.lower() not in names and key.lower() not in SPARK_OPTIONS:
                 near = difflib.get_close_matches(key.lower(), names, 1)
                 hint = f"did you mean {names[near[0]]}?" if near else f"known are {', '.join(sorted(names.values()))}"
                 raise ConfigError(f"option {key}: there is none of this name for {purpose}; {hint}")
@@ -43,11 +48,11 @@ class Options:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def text(self, name: str, default: str = "") -> str:
+    def get_text(self, name: str, default: str = "") -> str:
         """An option's text; `default` where it is not given."""
         return self._values.get(name, default)
 
-    def parse(self, name: str, parser: Callable[[str], _Value], expected: str, default: _Value) -> _Value:
+    def get_parsed(self, name: str, parser: Callable[[str], _Value], expected: str, default: _Value) -> _Value:
         """An option's value; `ConfigError` where `parser` raises `ValueError`, for it is not as `expected`."""
         if name not in self._values:
             return default
@@ -57,7 +62,7 @@ class Options:
         except ValueError:
             raise ConfigError(f"option {name}: expected {expected}, not {_shown(text)}") from None
 
-    def number(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
+    def get_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
         """A whole number of at least `minimum`."""
 
         def parser(text: str) -> int | None:
@@ -66,17 +71,17 @@ class Options:
                 raise ValueError
             return value
 
-        return self.parse(name, parser, f"a whole number from {minimum} up, below 2**63", default)
+        return self.get_parsed(name, parser, f"a whole number from {minimum} up, below 2**63", default)
 
-    def flag(self, name: str, default: bool) -> bool:
+    def get_bool(self, name: str, default: bool) -> bool:
         """True or false."""
         words = ("false", "true")
-        return self.parse(name, lambda text: bool(words.index(text.strip().lower())), "true or false", default)
+        return self.get_parsed(name, lambda text: bool(words.index(text.strip().lower())), "true or false", default)
 
-    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+    def get_choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
         """One of these words."""
 
-        return self.parse(name, lambda text: choices[choices.index(text)], " or ".join(choices), default)
+        return self.get_parsed(name, lambda text: choices[choices.index(text)], " or ".join(choices), default)
 
 
 def cluster_config(options: Options) -> Config:
@@ -84,19 +89,19 @@ def cluster_config(options: Options) -> Config:
 
     `towers` has, with commas between them, `HOST` or `HOST:SUB_PORT:PUB_PORT`. Raises `ConfigError`.
     """
-    config = Config.load(options.text("config") or None)
+    config = Config.load(options.get_text("config") or None)
     if "towers" in options:
         expected = "HOST or HOST:SUB_PORT:PUB_PORT, with commas between several"
-        subs, pubs = options.parse("towers", _parse_towers, expected, _NO_TOWERS)
+        subs, pubs = options.get_parsed("towers", _parse_towers, expected, _NO_TOWERS)
         config = config.override("beacon", sub_addresses=subs, pub_addresses=pubs)
     if "wire" in options:
-        config = config.override("node", wire=options.choice("wire", ("rfc46", "libdafka"), "rfc46"))
-    timeout = options.number("discoveryTimeout")
+        config = config.override("node", wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
+    timeout = options.get_int("discoveryTimeout")
     return config if timeout is None else config.override("node", tower_timeout_ms=timeout)
 
 
 @contextmanager
-def naming_towers() -> Iterator[None]:
+def mention_towers_option() -> Iterator[None]:
     """Where the cluster is not found, says with which option it is."""
     try:
         yield
@@ -125,3 +130,127 @@ def _split_tower(tower: str) -> tuple[str, int, int]:
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 100 else f"{text[:100]}...")
+
+
+SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
+
+
+@attrs.frozen
+class Subscription:
+    """The topics that are read: those named, those that a pattern matches, or all.
+
+    Attributes:
+        topics: by name; None where there is a pattern.
+    """
+
+    topics: tuple[str, ...] | None
+    pattern: re.Pattern[str] | None = None
+
+    def matches(self, topic: str) -> bool:
+        """Is this topic read?"""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.pattern is None or self.pattern.fullmatch(topic) is not None
+
+    def check_named(self, option: str, positions: RequestedOffsets) -> None:
+        """Raises `ConfigError` where an option names a partition of a topic that is not read."""
+        for topic, _ in positions.named:
+            if not self.matches(topic):
+                which = "subscribePattern" if self.topics is None else "subscribe"
+                raise ConfigError(f"option {option}: the topic {topic!r} is not one that option {which} asks for")
+
+    def check_held(self, held: Iterable[PartitionName]) -> None:
+        """Raises `ConfigError` for a topic that is named, and of which no store has a record."""
+        topics = {topic for topic, _ in held}
+        for topic in self.topics or ():
+            if topic not in topics:
+                there = f"they hold {_several(topics)}" if topics else "they hold no records"
+                raise ConfigError(
+                    f"option subscribe: no store has a topic {topic!r}; {there} "
+                    "(failOnDataLoss=false reads on without it)"
+                )
+
+
+def read_subscription(options: Options) -> Subscription:
+    """The options `subscribe` (names, with commas) and `subscribePattern` (a regular expression for whole names).
+
+    Raises `ConfigError` where both are given, or one of them cannot be.
+    """
+    if "subscribe" in options and "subscribePattern" in options:
+        raise ConfigError("option subscribePattern: give it or subscribe, not both")
+    if "subscribePattern" in options:
+        pattern = options.get_parsed("subscribePattern", _compile, "a regular expression", re.compile(""))
+        return Subscription(None, pattern)
+    if "subscribe" not in options:
+        return Subscription(None)
+    return Subscription(read_topics(options))
+
+
+def read_topics(options: Options) -> tuple[str, ...]:
+    """The option `subscribe`: names, with commas. Raises `ConfigError` where one is empty."""
+    names = options.get_text("subscribe")
+    topics = tuple(dict.fromkeys(topic.strip() for topic in names.split(",")))
+    if not all(topics):
+        raise ConfigError(f"option subscribe: expected topics with commas between, not {names!r}")
+    return topics
+
+
+def _compile(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from None
+
+
+def _several(topics: Iterable[str], shown: int = 10) -> str:
+    names = sorted(topics)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(map(repr, names[:shown])) + more
+
+
+WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@attrs.frozen
+class RequestedOffsets:
+    """`EARLIEST`, `LATEST` or an offset for the partitions that are named, and `default` for the others."""
+
+    default: int
+    named: Mapping[PartitionName, int] = attrs.field(factory=dict)
+
+    def of(self, name: PartitionName) -> int:
+        """What is wanted of this partition."""
+        return self.named.get(name, self.default)
+
+
+def parse_offsets(options: Options, option: str, default: int) -> RequestedOffsets:
+    """An option such as `startingOffsets`; partitions that its JSON does not name have the default.
+
+    Raises `ConfigError` for anything but `earliest`, `latest`, or JSON of whole numbers by topic and partition.
+    """
+    if option not in options:
+        return RequestedOffsets(default)
+    text = options.get_text(option).strip()
+    if text.lower() in WORDS:
+        return RequestedOffsets(WORDS[text.lower()])
+    expected = '"earliest", "latest", or JSON such as {"orders": {"PARTITION": 42}}'
+    try:
+        named = _flatten(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        reason = f" ({error})" if str(error) else ""
+        raise ConfigError(f"option {option}: expected {expected}, not {text[:100]!r}{reason}") from None
+    return RequestedOffsets(default, named)
+
+
+def _flatten(document: Any) -> dict[PartitionName, int]:
+    if not isinstance(document, dict):
+        raise ValueError("it is no object")
+    named = {}
+    for topic, by_address in document.items():
+        if not isinstance(by_address, dict):
+            raise ValueError(f"{topic!r} has no object of partitions")
+        for address, offset in by_address.items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+                raise ValueError(f"{topic}/{address} has {offset!r}: a whole number, or -2 for earliest, -1 for latest")
+            named[topic, address] = offset
+    return named

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from dafka.errors import ConfigError, StorageError
 from dafka.spark.options import Options
-from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.filelog.layout import MARKER_FILE
 from dafka.storage.sqlite.connection import connect
 from dafka.storage.sqlite.schema import APPLICATION_ID
 
@@ -36,9 +36,9 @@ class StoreFinder:
     """
 
     def __init__(self, options: Options) -> None:
-        paths = [options.text("path")] if "path" in options else []
+        paths = [options.get_text("path")] if "path" in options else []
         if "paths" in options:
-            paths += options.parse("paths", _parse_list, "a JSON list of paths", [])
+            paths += options.get_parsed("paths", _parse_list, "a JSON list of paths", [])
         if not paths or not all(paths):
             raise ConfigError('option path: expected a store, a folder or pattern of stores, as in .load("orders.db")')
         self._paths = tuple(paths)

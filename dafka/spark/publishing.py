@@ -22,10 +22,9 @@ from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
 from dafka.roles.arguments import check_topic
-from dafka.spark.comparing import Comparison
-from dafka.spark.held import held_end, read_held, unacknowledged
-from dafka.spark.options import naming_towers
-from dafka.spark.rows import Rows
+from dafka.spark.deduplication import Deduplicator, held_end, read_held, unacknowledged
+from dafka.spark.options import mention_towers_option
+from dafka.spark.schema import RecordColumns
 
 PRODUCERS_MAX = 32
 """Producers open at once in a task. Of further topics, the one not written to for longest is closed, and opened again
@@ -38,7 +37,7 @@ _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 
 
 @attrs.frozen
-class Published:
+class PublishResult:
     """What a task has done: `records` of its rows are stored, in so many `partitions`; `found` were there before."""
 
     records: int = 0
@@ -46,14 +45,14 @@ class Published:
     found: int = 0
 
 
-def make_address(*identity: str | int) -> str:
+def derive_address(*identity: str | int) -> str:
     """The address of a partition that is known by these values: the same for the same values."""
     return uuid.uuid5(_NAMESPACE, json.dumps(identity)).hex.upper()
 
 
 async def publish(
-    batches: Iterator[pa.RecordBatch], rows: Rows, config: Config, identity: Sequence[str | int]
-) -> Published:
+    batches: Iterator[pa.RecordBatch], rows: RecordColumns, config: Config, identity: Sequence[str | int]
+) -> PublishResult:
     """Publishes these rows; returns when `min_stores` stores have each of them.
 
     The values of `identity` tell this task from any other, and are the same for each attempt of it.
@@ -62,18 +61,18 @@ async def publish(
     `PublishingError` where stores do not answer in time, `DiscoveryError` where no tower does,
     `StorageError` where another attempt publishes at the same time.
     """
-    with naming_towers(), single_exception():
+    with mention_towers_option(), single_exception():
         async with trio.open_nursery() as nursery:
             send, receive = trio.open_memory_channel[pa.RecordBatch](1)
             nursery.start_soon(_read_batches, batches, send)
             async with receive:
                 first = await anext(receive, None)
                 if first is None:
-                    return Published()
+                    return PublishResult()
                 async with open_reader(config) as reader, _open_task(reader, config, identity) as task:
-                    await task.publish(rows.by_topic(first))
+                    await task.publish(rows.split_by_topic(first))
                     async for batch in receive:
-                        await task.publish(rows.by_topic(batch))
+                        await task.publish(rows.split_by_topic(batch))
     return task.published()
 
 
@@ -85,26 +84,26 @@ async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySend
                 await send.send(batch)
 
 
-class _Lane:
+class _TopicPublisher:
     """One topic of a task: its partition, where it stands, and its producer while that is open."""
 
     def __init__(self, partition: Partition, config: Config) -> None:
         self.partition = partition
         self.config = config
         self.next_sequence = 0
-        self.comparison: Comparison | None = None
+        self.deduplicator: Deduplicator | None = None
         self.producer: Producer | None = None
         self.closing = trio.Event()
         self.closed = trio.Event()
 
 
-class _Task:
+class _TaskPublisher:
     def __init__(self, reader: Reader, config: Config, identity: Sequence[str | int], nursery: trio.Nursery) -> None:
         self._reader = reader
         self._config = config
         self._identity = identity
         self._nursery = nursery
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _TopicPublisher] = {}
         self._open: dict[str, None] = {}
         self._records = 0
 
@@ -117,13 +116,13 @@ class _Task:
 
     async def finish(self) -> None:
         for lane in self._lanes.values():
-            if lane.comparison is not None:
-                lane.comparison.finish()
+            if lane.deduplicator is not None:
+                lane.deduplicator.finish()
         await self._close_lanes(list(self._open))
 
-    def published(self) -> Published:
-        found = sum(lane.comparison.held_end for lane in self._lanes.values() if lane.comparison is not None)
-        return Published(self._records, len(self._lanes), found)
+    def published(self) -> PublishResult:
+        found = sum(lane.deduplicator.held_end for lane in self._lanes.values() if lane.deduplicator is not None)
+        return PublishResult(self._records, len(self._lanes), found)
 
     async def _open_lanes(self, topics: Sequence[str]) -> None:
         for topic in topics:
@@ -138,25 +137,25 @@ class _Task:
                     nursery.start_soon(self._open_lane, self._lanes[topic])
         self._open.update(dict.fromkeys(topics))
 
-    def _make_lane(self, topic: str) -> _Lane:
+    def _make_lane(self, topic: str) -> _TopicPublisher:
         config = self._config
         check_topic(topic, config)
         if self._lanes:
             bytes_max = min(config.producer.unacknowledged_bytes_max, FURTHER_BYTES_MAX)
             config = config.override("producer", unacknowledged_bytes_max=bytes_max)
-        return _Lane(Partition(topic, make_address(*self._identity, topic)), config)
+        return _TopicPublisher(Partition(topic, derive_address(*self._identity, topic)), config)
 
-    async def _open_lane(self, lane: _Lane) -> None:
+    async def _open_lane(self, lane: _TopicPublisher) -> None:
         lane.closing, lane.closed = trio.Event(), trio.Event()
         lane.producer = await self._nursery.start(self._run_lane, lane)
 
-    async def _run_lane(self, lane: _Lane, task_status: trio.TaskStatus[Producer]) -> None:
+    async def _run_lane(self, lane: _TopicPublisher, task_status: trio.TaskStatus[Producer]) -> None:
         """Opens the producer while stores are being asked; they seldom have anything, and then no time is lost."""
         while True:
             async with self._open_producer(lane) as producer:
-                if lane.comparison is None:
-                    lane.comparison = await self._ask(lane.partition)
-                start = max(lane.next_sequence, lane.comparison.held_end)
+                if lane.deduplicator is None:
+                    lane.deduplicator = await self._ask(lane.partition)
+                start = max(lane.next_sequence, lane.deduplicator.held_end)
                 if start == lane.next_sequence:
                     task_status.started(producer)
                     await lane.closing.wait()
@@ -166,7 +165,7 @@ class _Task:
         lane.closed.set()
 
     @asynccontextmanager
-    async def _open_producer(self, lane: _Lane) -> AsyncIterator[Producer]:
+    async def _open_producer(self, lane: _TopicPublisher) -> AsyncIterator[Producer]:
         partition = lane.partition
         try:
             async with open_producer(
@@ -176,18 +175,18 @@ class _Task:
         except UnacknowledgedError as error:
             raise unacknowledged(partition, error) from None
 
-    async def _ask(self, partition: Partition) -> Comparison:
+    async def _ask(self, partition: Partition) -> Deduplicator:
         async def read(first_sequence: int, end_sequence: int) -> Sequence[bytes | None]:
             return await read_held(self._reader, partition, first_sequence, end_sequence, self._config)
 
-        return Comparison(partition, await held_end(self._reader, partition, self._config), read)
+        return Deduplicator(partition, await held_end(self._reader, partition, self._config), read)
 
-    async def _send(self, lane: _Lane, contents: Sequence[bytes]) -> None:
+    async def _send(self, lane: _TopicPublisher, contents: Sequence[bytes]) -> None:
         """Raises `PublishingError` where no ACK makes room for any more, for as long as ACKs are waited for."""
-        assert lane.comparison is not None
+        assert lane.deduplicator is not None
         assert lane.producer is not None
         producer = lane.producer
-        contents = await lane.comparison.unpublished(contents)
+        contents = await lane.deduplicator.unpublished(contents)
         while contents:
             published = producer.statistics().next_sequence
             with trio.move_on_after(self._config.producer.close_timeout_ms / 1000) as scope:
@@ -213,8 +212,8 @@ class _Task:
 
 
 @asynccontextmanager
-async def _open_task(reader: Reader, config: Config, identity: Sequence[str | int]) -> AsyncIterator[_Task]:
+async def _open_task(reader: Reader, config: Config, identity: Sequence[str | int]) -> AsyncIterator[_TaskPublisher]:
     async with trio.open_nursery() as nursery:
-        task = _Task(reader, config, identity, nursery)
+        task = _TaskPublisher(reader, config, identity, nursery)
         yield task
         await task.finish()

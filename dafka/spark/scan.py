@@ -22,9 +22,9 @@ from adbc_driver_manager import Error as DriverError
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka.errors import StorageCorruptError, StorageError
-from dafka.spark.offsets import show
-from dafka.spark.planning import Range, StoreTask, lost
-from dafka.spark.schema import ARROW_TYPES, arrow_schema, constant, printable, to_arrow, to_times
+from dafka.spark.offsets import format_name
+from dafka.spark.planning import StoreRange, StoreTask, data_loss_error
+from dafka.spark.schema import ARROW_TYPES, arrow_schema, escape_name, repeat_text, to_arrow, to_timestamps
 from dafka.storage import Storage, open_storage
 from dafka.storage.sqlite.schema import to_column
 
@@ -56,7 +56,7 @@ def scan(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) ->
     Raises `StorageError` where a store fails, or records are damaged or no longer held, which is left out where
     `fail_on_data_loss` is False.
     """
-    with closing(_Opened()) as opened:
+    with closing(_OpenStore()) as opened:
         for each in task.ranges:
             start = each.start
             if each.url.startswith("sqlite:") and each.record_bytes <= RECORD_BYTES_MAX:
@@ -67,7 +67,7 @@ def scan(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) ->
                 yield from _scan_storage(opened, each, start, columns, fail_on_data_loss=fail_on_data_loss)
 
 
-class _Opened:
+class _OpenStore:
     """The store that is being read, by the driver or by the storage: it stays open for a task's next range of it."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class _Opened:
         self._stack.close()
 
 
-def _scan_sqlite(opened: _Opened, each: Range, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The first windows of a range; ends before one that is not as it should be."""
     selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
@@ -143,7 +143,7 @@ def _query(statement: AdbcStatement, sql: str) -> pa.Table:
         return reader.read_all()
 
 
-def _shape(table: pa.Table, each: Range, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
+def _shape(table: pa.Table, each: StoreRange, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
     """A window's rows as Spark wants them; None where they are not the records that they should be."""
     count = end - start
     found = dict(zip(("offset", *(name for name in columns if name in _COLUMNS)), table.columns, strict=True))
@@ -157,21 +157,21 @@ def _shape(table: pa.Table, each: Range, start: int, end: int, columns: Sequence
                 return None
             if name == "timestamp":
                 try:
-                    column = to_times(column)
+                    column = to_timestamps(column)
                 except pa.ArrowInvalid:
                     return None
             arrays.append(column)
         else:
             text = each.partition.topic if name == "topic" else each.partition.address
-            arrays.append(constant(printable(text), count))
+            arrays.append(repeat_text(escape_name(text), count))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def _scan_storage(
-    opened: _Opened, each: Range, start: int, columns: Sequence[str], *, fail_on_data_loss: bool
+    opened: _OpenStore, each: StoreRange, start: int, columns: Sequence[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """A range from `start` on, as the storage gives it."""
-    name = printable(each.partition.topic), printable(each.partition.address)
+    name = escape_name(each.partition.topic), escape_name(each.partition.address)
     portal, storage = opened.storage(each.url)
     while start < each.end:
         read = partial(storage.read, each.partition, start, each.end - start, with_times="timestamp" in columns)
@@ -187,16 +187,18 @@ def _scan_storage(
             try:
                 shaped = to_arrow(batch, columns)
             except pa.ArrowInvalid as error:
-                raise StorageError(f"{show(name)}: what is at {start} fits no column: {error}") from None
+                raise StorageError(f"{format_name(name)}: what is at {start} fits no column: {error}") from None
             yield shaped
             start = batch.end_sequence
             continue
         info = portal.call(storage.partitions, each.partition.topic).get(each.partition)
         if info is None or info.end_sequence < each.end or info.earliest_sequence <= start:
-            raise StorageError(f"{each.url} no longer holds {show(name)} up to offset {each.end - 1}")
+            raise StorageError(f"{each.url} no longer holds {format_name(name)} up to offset {each.end - 1}")
         if fail_on_data_loss:
-            raise lost(name, start, info.earliest_sequence)
-        _logger.warning("%s: records %d to %d are gone, and left out", show(name), start, info.earliest_sequence - 1)
+            raise data_loss_error(name, start, info.earliest_sequence)
+        _logger.warning(
+            "%s: records %d to %d are gone, and left out", format_name(name), start, info.earliest_sequence - 1
+        )
         start = info.earliest_sequence
 
 

@@ -12,8 +12,8 @@ from weakref import WeakSet
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.java import check_java
-from dafka.spark.source import DafkaDataSource
 
 SETTINGS = {
     # Filters reach the data source, where its option pushFilters asks for them.

@@ -12,8 +12,8 @@ import pytest
 
 from dafka.errors import DafkaError
 from dafka.records import Partition
+from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
-from dafka.spark.source import DafkaDataSource
 from tests.spark.store_helpers import A, B, batch, fill, trim
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError, DiscoveryError, StorageError
-from dafka.spark.cluster import ClusterStreamReader
-from dafka.spark.cluster_offsets import Standing, split
+from dafka.spark.cluster_source import ClusterStreamReader
+from dafka.spark.offsets import ClusterOffset, split_ranges
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
 from tests.spark.cluster_fixtures import RunningCluster, cluster, run_cluster
@@ -28,7 +28,7 @@ ALL = ReadAllAvailable()
 Offsets = dict[str, Any]
 
 
-def make_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
+def make_batch_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
     """What Spark has of a source with these options, and the columns that the option `columns` names, if given."""
     columns = options.pop("columns", COLUMNS.names)
     assert isinstance(columns, list)
@@ -77,7 +77,7 @@ class Query:
 
 @contextmanager
 def open_query(cluster: RunningCluster, **options: object) -> Iterator[Query]:
-    reader = make_reader(cluster, **options)
+    reader = make_batch_reader(cluster, **options)
     try:
         yield Query(reader)
     finally:
@@ -168,7 +168,7 @@ def test_min_partitions_cuts_ranges(cluster: RunningCluster) -> None:
 
 def test_only_the_columns_that_the_user_names(cluster: RunningCluster) -> None:
     cluster.publish(3)
-    reader = make_reader(cluster, columns=["offset"])
+    reader = make_batch_reader(cluster, columns=["offset"])
     try:
         start = reader.initialOffset()
         (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
@@ -294,8 +294,8 @@ def test_the_other_dialect() -> None:
 def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) -> None:
     began = time.monotonic()
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
-        make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
-    task = make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
+        make_batch_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
+    task = make_batch_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
     (piece,) = task.partitions({"offsets": {}, "timestamp": 0}, {"offsets": {"orders": {"ABSENT": 1}}, "timestamp": 0})
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
         list(task.read(piece))
@@ -303,7 +303,7 @@ def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) ->
         run_cluster() as without_store,
         pytest.raises(DiscoveryError, match=r"no store was found within 0.3 s through"),
     ):
-        make_reader(without_store, discoveryTimeout=300).initialOffset()
+        make_batch_reader(without_store, discoveryTimeout=300).initialOffset()
     assert time.monotonic() - began < 10
 
 
@@ -333,7 +333,7 @@ def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) ->
 )
 def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_reader(None, **options)
+        make_batch_reader(None, **options)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -345,23 +345,23 @@ A, B, C = ("orders", "A"), ("orders", "B"), ("other", "C")
 
 
 def test_a_standing_is_written_and_read_alike() -> None:
-    standing = Standing({B: 2, A: 1, C: 3}, 1000, {C: 1})
+    standing = ClusterOffset({B: 2, A: 1, C: 3}, 1000, {C: 1})
     document = json.loads(json.dumps(standing.as_document()))
     assert document == {
         "offsets": {"orders": {"A": 1, "B": 2}, "other": {"C": 3}},
         "timestamp": 1000,
         "begins": {"other": {"C": 1}},
     }
-    assert Standing.read(document) == standing
+    assert ClusterOffset.read(document) == standing
 
 
 def test_a_clock_that_was_set_back_makes_no_record_late() -> None:
     ahead = 2**45
-    assert Standing({A: 1}, ahead).advance({A: 2}, {}, None).timestamp == ahead
+    assert ClusterOffset({A: 1}, ahead).advance({A: 2}, {}, None).timestamp == ahead
 
 
 def test_a_partition_never_goes_back_and_one_of_unknown_beginning_waits() -> None:
-    standing = Standing({A: 5}, 0)
+    standing = ClusterOffset({A: 5}, 0)
     assert standing.advance({A: 3, B: 4}, {}, None) is standing
     assert standing.advance({A: 3, B: 4}, {B: 4}, None) is standing
     assert standing.advance({A: 3, B: 4}, {B: 1}, None).since(standing) == {B: (1, 4)}
@@ -369,13 +369,13 @@ def test_a_partition_never_goes_back_and_one_of_unknown_beginning_waits() -> Non
 
 def test_pieces_cover_ranges_once() -> None:
     ranges = {A: (10, 110), B: (0, 3), C: (5, 6)}
-    assert split(ranges, 3) == [(A, 10, 110), (B, 0, 3), (C, 5, 6)]
-    pieces = split(ranges, 10)
+    assert split_ranges(ranges, 3) == [(A, 10, 110), (B, 0, 3), (C, 5, 6)]
+    pieces = split_ranges(ranges, 10)
     assert len(pieces) >= 10
     covered = [(name, offset) for name, first, end in pieces for offset in range(first, end)]
     assert covered == [(name, offset) for name, (first, end) in ranges.items() for offset in range(first, end)]
-    assert split({A: (0, 2)}, 10) == [(A, 0, 1), (A, 1, 2)]
-    assert split({}, 10) == []
+    assert split_ranges({A: (0, 2)}, 10) == [(A, 0, 1), (A, 1, 2)]
+    assert split_ranges({}, 10) == []
 
 
 def wait_until(condition: Any) -> None:

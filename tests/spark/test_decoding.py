@@ -14,7 +14,7 @@ import pytest
 from dafka.errors import ConfigError
 from dafka.spark.avro import AvroDecoder
 from dafka.spark.decoding import decode
-from dafka.spark.errors import sentence_of
+from dafka.spark.errors import summarize_error
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,7 +97,7 @@ def test_the_modes(spark: SparkSession, schema: str, good: bytes, bad: bytes) ->
         failing.collect()
     encoding = "JSON" if "STRING" in schema else "Avro"
     expected = f"topic orders, partition P, offset 1, value: this is not {encoding} of the schema"
-    assert sentence_of(caught.value) == expected
+    assert summarize_error(caught.value) == expected
 
 
 def test_fields_can_be_kept_together(spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from dafka.spark.filters import Narrowing
+from dafka.spark.filters import PushedFilters
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["orders", "order", "trades", ""]
@@ -103,7 +103,7 @@ PLAIN = st.one_of(
 FILTERS = st.lists(PLAIN | PLAIN.map(Not), max_size=5)
 
 
-def read(narrowing: Narrowing) -> list[Row]:
+def read(narrowing: PushedFilters) -> list[Row]:
     """What the reader reads: whole partitions, a run of offsets, and a run of whole milliseconds."""
     found = []
     for row in ROWS:
@@ -121,7 +121,7 @@ def read(narrowing: Narrowing) -> list[Row]:
 
 @given(FILTERS)
 def test_nothing_is_lost_and_nothing_is_left_over(filters: list[Filter]) -> None:
-    narrowing = Narrowing()
+    narrowing = PushedFilters()
     left = narrowing.take(filters)
     assert all(any(each is one for one in filters) for each in left)
     kept = [row for row in read(narrowing) if all(keeps(each, row) for each in left)]
@@ -143,13 +143,13 @@ def test_nothing_is_lost_and_nothing_is_left_over(filters: list[Filter]) -> None
     ],
 )
 def test_what_is_taken_over_is_not_read(each: Filter, count: int) -> None:
-    narrowing = Narrowing()
+    narrowing = PushedFilters()
     assert narrowing.take([each]) == []
     assert len(read(narrowing)) == count
 
 
 def test_offsets_in_a_list_are_read_from_the_first_to_the_last() -> None:
-    narrowing = Narrowing()
+    narrowing = PushedFilters()
     each = In(("offset",), (3, 7))
     assert narrowing.take([each]) == [each]
     assert narrowing.clip(0, 12) == (3, 8)
@@ -167,6 +167,6 @@ def test_offsets_in_a_list_are_read_from_the_first_to_the_last() -> None:
     ],
 )
 def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
-    narrowing = Narrowing()
+    narrowing = PushedFilters()
     assert narrowing.take([each]) == [each]
     assert len(read(narrowing)) == len(ROWS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dafka.errors import ConfigError
-from dafka.spark.java import INSTALLERS, check_java
+from dafka.spark.java import INSTALL_COMMANDS, check_java
 
 NEEDED = "Spark needs Java 17 or newer"
 
@@ -75,14 +75,14 @@ def test_what_does_not_run_is_refused(tmp_path: Path) -> None:
         check_java({"JAVA_HOME": str(home)})
 
 
-@pytest.mark.parametrize("program", INSTALLERS)
+@pytest.mark.parametrize("program", INSTALL_COMMANDS)
 def test_the_advice_is_for_this_system(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / program).write_text("#!/bin/sh\n")
     (tmp_path / program).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError) as caught:
         check_java({})
-    assert INSTALLERS[program] in str(caught.value)
+    assert INSTALL_COMMANDS[program] in str(caught.value)
 
 
 def test_the_check_by_itself_is_one_sentence(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.spark.limits import take_rows
+from dafka.spark.offsets import limit_rows
 
 POSITIONS = st.dictionaries(
     st.tuples(st.sampled_from(["orders", "trades"]), st.text("AB", max_size=3)),
@@ -20,7 +20,7 @@ POSITIONS = st.dictionaries(
 def test_takes_as_many_as_it_may_and_no_more(found: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
     starts = {name: start for name, (start, _) in found.items()}
     ends = {name: start + count for name, (start, count) in found.items()}
-    new = take_rows(starts, ends, rows_max)
+    new = limit_rows(starts, ends, rows_max)
     assert new.keys() == ends.keys()
     assert all(starts[name] <= new[name] <= ends[name] for name in ends)
     waiting = sum(ends.values()) - sum(starts.values())
@@ -31,7 +31,7 @@ def test_takes_as_many_as_it_may_and_no_more(found: dict[tuple[str, str], tuple[
 def test_takes_in_proportion_and_from_each(found: dict[tuple[str, str], tuple[int, int]], rows_max: int) -> None:
     starts = dict.fromkeys(found, 0)
     ends = {name: count for name, (_, count) in found.items() if count}
-    taken = take_rows(starts, ends, rows_max)
+    taken = limit_rows(starts, ends, rows_max)
     assert len(ends) > rows_max or all(taken[name] >= 1 for name in ends)
     total = sum(ends.values())
     if total > rows_max:
@@ -56,7 +56,7 @@ A, B, C = ("orders", "A"), ("orders", "B"), ("orders", "C")
 def test_a_large_partition_starves_none(
     waiting: dict[tuple[str, str], int], rows_max: int | None, expected: dict[tuple[str, str], int]
 ) -> None:
-    assert take_rows(dict.fromkeys(waiting, 0), waiting, rows_max) == expected
+    assert limit_rows(dict.fromkeys(waiting, 0), waiting, rows_max) == expected
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6), st.integers(1, 5))
@@ -64,5 +64,5 @@ def test_batch_after_batch_everything_is_taken(counts: list[int], rows_max: int)
     ends = {("orders", str(number)): count for number, count in enumerate(counts)}
     reached = dict.fromkeys(ends, 0)
     for _ in range(-(-sum(counts) // rows_max)):
-        reached = take_rows(reached, ends, rows_max)
+        reached = limit_rows(reached, ends, rows_max)
     assert reached == ends

@@ -1,4 +1,4 @@
-"""Positions: what options and checkpoints say, and what cannot be meant."""
+"""RequestedOffsets: what options and checkpoints say, and what cannot be meant."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dafka.errors import ConfigError
-from dafka.spark.offsets import EARLIEST, LATEST, Positions, flatten, nest, read_positions
-from dafka.spark.options import Options
+from dafka.spark.offsets import EARLIEST, LATEST, flatten_offsets, nest_offsets
+from dafka.spark.options import Options, RequestedOffsets, parse_offsets
 
 OPTION = "startingOffsets"
 
 
-def positions(text: str) -> Positions:
-    return read_positions(Options({OPTION: text}, [OPTION], "reading stores"), OPTION, LATEST)
+def positions(text: str) -> RequestedOffsets:
+    return parse_offsets(Options({OPTION: text}, [OPTION], "reading stores"), OPTION, LATEST)
 
 
 def test_words() -> None:
     assert positions(" Earliest ").of(("orders", "A")) == EARLIEST
     assert positions("latest").of(("orders", "A")) == LATEST
-    assert read_positions(Options({}, [OPTION], "reading stores"), OPTION, EARLIEST).of(("orders", "A")) == EARLIEST
+    assert parse_offsets(Options({}, [OPTION], "reading stores"), OPTION, EARLIEST).of(("orders", "A")) == EARLIEST
 
 
 def test_json_names_partitions_and_leaves_the_others() -> None:
@@ -62,5 +62,5 @@ def test_what_is_no_position(text: str, reason: str) -> None:
 
 @given(st.dictionaries(st.tuples(st.text(), st.text()), st.integers(0, 2**63)))
 def test_checkpoints_give_back_what_was_put_in(found: dict[tuple[str, str], int]) -> None:
-    assert flatten(json.loads(json.dumps(nest(found)))) == found
-    assert json.dumps(nest(found)) == json.dumps(nest(dict(reversed(found.items()))))
+    assert flatten_offsets(json.loads(json.dumps(nest_offsets(found)))) == found
+    assert json.dumps(nest_offsets(found)) == json.dumps(nest_offsets(dict(reversed(found.items()))))

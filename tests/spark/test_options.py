@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dafka.errors import ConfigError
-from dafka.spark.options import Options
-from dafka.spark.subscription import read_subscription
+from dafka.spark.options import Options, read_subscription
 
 ALLOWED = ("path", "subscribe", "subscribePattern", "minPartitions", "failOnDataLoss")
 
@@ -16,7 +15,7 @@ def options(**given: str) -> Options:
 
 
 def test_names_do_not_mind_case() -> None:
-    assert options(MINPARTITIONS="5").number("minPartitions") == 5
+    assert options(MINPARTITIONS="5").get_int("minPartitions") == 5
     assert "subscribe" not in options(subscribepattern="x")
 
 
@@ -46,26 +45,26 @@ def test_no_number(text: str) -> None:
     with pytest.raises(
         ConfigError, match=r"^option minPartitions: expected a whole number from 1 up, below 2\*\*63, not '"
     ):
-        options(minPartitions=text).number("minPartitions")
+        options(minPartitions=text).get_int("minPartitions")
 
 
 def test_numbers() -> None:
-    assert options(minPartitions=f" {2**63 - 1} ").number("minPartitions") == 2**63 - 1
-    assert options(minPartitions="0").number("minPartitions", minimum=0) == 0
-    assert options().number("minPartitions", 7) == 7
+    assert options(minPartitions=f" {2**63 - 1} ").get_int("minPartitions") == 2**63 - 1
+    assert options(minPartitions="0").get_int("minPartitions", minimum=0) == 0
+    assert options().get_int("minPartitions", 7) == 7
 
 
 def test_flags() -> None:
-    assert options(failOnDataLoss=" TRUE ").flag("failOnDataLoss", False)
-    assert not options(failOnDataLoss="False").flag("failOnDataLoss", True)
-    assert options().flag("failOnDataLoss", True)
+    assert options(failOnDataLoss=" TRUE ").get_bool("failOnDataLoss", False)
+    assert not options(failOnDataLoss="False").get_bool("failOnDataLoss", True)
+    assert options().get_bool("failOnDataLoss", True)
     with pytest.raises(ConfigError, match=r"^option failOnDataLoss: expected true or false, not 'yes'$"):
-        options(failOnDataLoss="yes").flag("failOnDataLoss", True)
+        options(failOnDataLoss="yes").get_bool("failOnDataLoss", True)
 
 
 def test_a_long_value_is_not_repeated_whole() -> None:
     with pytest.raises(ConfigError) as caught:
-        options(failOnDataLoss="x" * 10_000).flag("failOnDataLoss", True)
+        options(failOnDataLoss="x" * 10_000).get_bool("failOnDataLoss", True)
     assert len(str(caught.value)) < 250
 
 

@@ -12,22 +12,31 @@ from hypothesis import strategies as st
 
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition
-from dafka.spark.offsets import EARLIEST, LATEST, Positions
-from dafka.spark.planning import RECORD_BYTES, SLACK, TASK_BYTES_MAX, TASK_BYTES_MIN, Range, make_tasks, resolve
-from dafka.spark.stores import Held, Replica
+from dafka.spark.offsets import EARLIEST, LATEST
+from dafka.spark.options import RequestedOffsets
+from dafka.spark.planning import (
+    RECORD_BYTES,
+    SLACK,
+    TASK_BYTES_MAX,
+    TASK_BYTES_MIN,
+    StoreRange,
+    plan_tasks,
+    resolve_offsets,
+)
+from dafka.spark.stores import Replica, StoredPartition
 from dafka.storage import PartitionInfo
 
 RANGES = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**24), st.integers(0, 4096)), max_size=30).map(
     lambda found: [
-        Range("sqlite:x.db", Partition("orders", str(number)), start, start + count, size)
+        StoreRange("sqlite:x.db", Partition("orders", str(number)), start, start + count, size)
         for number, (start, count, size) in enumerate(found)
     ]
 )
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_make_up_what_was_asked_for(ranges: list[Range], tasks_min: int) -> None:
-    parts = [each for task in make_tasks(ranges, tasks_min) for each in task.ranges]
+def test_tasks_make_up_what_was_asked_for(ranges: list[StoreRange], tasks_min: int) -> None:
+    parts = [each for task in plan_tasks(ranges, tasks_min) for each in task.ranges]
     assert all(each.start < each.end for each in parts)
     for whole in ranges:
         own = [each for each in parts if each.partition == whole.partition]
@@ -38,8 +47,8 @@ def test_tasks_make_up_what_was_asked_for(ranges: list[Range], tasks_min: int) -
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_are_of_bounded_weight_and_enough(ranges: list[Range], tasks_min: int) -> None:
-    tasks = make_tasks(ranges, tasks_min)
+def test_tasks_are_of_bounded_weight_and_enough(ranges: list[StoreRange], tasks_min: int) -> None:
+    tasks = plan_tasks(ranges, tasks_min)
     weights = [sum(each.weight for each in task.ranges) for task in tasks]
     largest = max((each.record_bytes for each in ranges), default=0) + RECORD_BYTES
     assert all(weight <= TASK_BYTES_MAX * SLACK + TASK_BYTES_MIN * 2 + largest for weight in weights)
@@ -50,38 +59,38 @@ def test_tasks_are_of_bounded_weight_and_enough(ranges: list[Range], tasks_min: 
 
 
 def test_one_large_partition_uses_every_core_evenly() -> None:
-    tasks = make_tasks([Range("sqlite:x.db", Partition("orders", "A"), 0, 5_000_000, 100)], 8)
+    tasks = plan_tasks([StoreRange("sqlite:x.db", Partition("orders", "A"), 0, 5_000_000, 100)], 8)
     counts = [len(task.ranges[0]) for task in tasks]
     assert len(tasks) % 8 == 0
     assert max(counts) - min(counts) <= 1
 
 
 def test_little_is_one_task_and_nothing_is_none() -> None:
-    assert len(make_tasks([Range("sqlite:x.db", Partition("orders", "A"), 5, 9, 100)], 8)) == 1
-    assert make_tasks([], 8) == []
+    assert len(plan_tasks([StoreRange("sqlite:x.db", Partition("orders", "A"), 5, 9, 100)], 8)) == 1
+    assert plan_tasks([], 8) == []
 
 
 def test_ten_thousand_partitions_are_planned_at_once() -> None:
-    ranges = [Range("sqlite:x.db", Partition("orders", f"{number:032X}"), 0, 100, 100) for number in range(10_000)]
+    ranges = [StoreRange("sqlite:x.db", Partition("orders", f"{number:032X}"), 0, 100, 100) for number in range(10_000)]
     started = time.process_time()
-    tasks = make_tasks(ranges, 4)
+    tasks = plan_tasks(ranges, 4)
     size = sum(len(pickle.dumps(task)) for task in tasks)
     assert time.process_time() - started < 2
     assert 1 <= len(tasks) <= 8
     assert size < 4 * 2**20
 
 
-def held(earliest: int, end: int) -> Held:
+def held(earliest: int, end: int) -> StoredPartition:
     partition = Partition("orders", "A")
-    return Held(partition, (Replica("sqlite:x.db", PartitionInfo(earliest, end)),), earliest, end)
+    return StoredPartition(partition, (Replica("sqlite:x.db", PartitionInfo(earliest, end)),), earliest, end)
 
 
 @pytest.mark.parametrize(("asked", "start"), [(EARLIEST, 10), (LATEST, 20), (10, 10), (15, 15), (20, 20)])
 def test_positions_mean_offsets(asked: int, start: int) -> None:
     name = "orders", "A"
     for fail in (True, False):
-        found = resolve(
-            "startingOffsets", Positions(asked), {name: held(10, 20)}, is_start=True, fail_on_data_loss=fail
+        found = resolve_offsets(
+            "startingOffsets", RequestedOffsets(asked), {name: held(10, 20)}, is_start=True, fail_on_data_loss=fail
         )
         assert found == {name: start}
 
@@ -97,17 +106,17 @@ def test_positions_mean_offsets(asked: int, start: int) -> None:
 )
 def test_positions_that_are_not_held(asked: int, error: type[Exception], sentence: str, nearest: int) -> None:
     name = "orders", "A"
-    positions = Positions(EARLIEST, {name: asked})
+    positions = RequestedOffsets(EARLIEST, {name: asked})
     with pytest.raises(error) as caught:
-        resolve("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=True)
+        resolve_offsets("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=True)
     assert sentence in str(caught.value)
     assert "failOnDataLoss=false" in str(caught.value)
-    found = resolve("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=False)
+    found = resolve_offsets("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=False)
     assert found == {name: nearest}
 
 
 def test_a_partition_that_nobody_has() -> None:
-    positions = Positions(EARLIEST, {("orders", "B"): 3})
+    positions = RequestedOffsets(EARLIEST, {("orders", "B"): 3})
     with pytest.raises(ConfigError, match="option endingOffsets: no store that is read has the partition orders/B"):
-        resolve("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=True)
-    assert resolve("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=False) == {}
+        resolve_offsets("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=True)
+    assert resolve_offsets("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=False) == {}

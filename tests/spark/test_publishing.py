@@ -14,18 +14,17 @@ from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
 from dafka.records import Partition
 from dafka.spark import publishing
-from dafka.spark.comparing import InputChangedError
-from dafka.spark.held import PublishingError
-from dafka.spark.publishing import Published, make_address, publish
-from dafka.spark.rows import RowError, Rows
+from dafka.spark.errors import InputChangedError, PublishingError, RowError
+from dafka.spark.publishing import PublishResult, derive_address, publish
+from dafka.spark.schema import RecordColumns
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import contents, wait_until
 from tests.spark.store_process import read_store
 
-ONE_TOPIC = Rows(0, None, "t")
+ONE_TOPIC = RecordColumns(0, None, "t")
 TASK = ("test", 0)
-PARTITION = Partition("t", make_address(*TASK, "t"))
+PARTITION = Partition("t", derive_address(*TASK, "t"))
 
 
 def rows(values: Sequence[bytes | None], size: int = 100) -> Iterator[pa.RecordBatch]:
@@ -58,11 +57,11 @@ async def test_rows_are_stored_when_it_returns(tmp_path: Path) -> None:
     async with one_store(path) as cluster:
         done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == Published(1000, 1, 0)
+    assert done == PublishResult(1000, 1, 0)
 
 
 async def test_no_rows_need_no_cluster() -> None:
-    assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == Published()
+    assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == PublishResult()
 
 
 async def test_another_attempt_after_success_publishes_nothing(tmp_path: Path) -> None:
@@ -71,7 +70,7 @@ async def test_another_attempt_after_success_publishes_nothing(tmp_path: Path) -
         await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         done = await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == Published(1000, 1, 1000)
+    assert done == PublishResult(1000, 1, 1000)
 
 
 async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> Non
         await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
         done = await publish(rows(contents(0, 1000), 70), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(0, 1000)}
-    assert done == Published(1000, 1, 300)
+    assert done == PublishResult(1000, 1, 300)
 
 
 async def test_another_attempt_in_the_libdafka_dialect_whose_acks_name_no_store(tmp_path: Path) -> None:
@@ -145,12 +144,12 @@ async def test_each_topic_is_a_partition_and_few_producers_serve_many(
     whole = pa.record_batch(columns)
     async with one_store(path) as cluster:
         batches = iter([whole.slice(0, 300), whole.slice(300)])
-        done = await publish(batches, Rows(1, 0, ""), cluster.config, TASK)
+        done = await publish(batches, RecordColumns(1, 0, ""), cluster.config, TASK)
         held = await read_store(path)
-    assert done == Published(600, 5, 0)
+    assert done == PublishResult(600, 5, 0)
     for topic in topics:
         expected = [b"%d" % number for number, name in enumerate(names) if name == topic]
-        assert held[Partition(topic, make_address(*TASK, topic))] == expected
+        assert held[Partition(topic, derive_address(*TASK, topic))] == expected
 
 
 async def test_retention_that_dropped_the_beginning_does_not_stop_another_attempt(tmp_path: Path) -> None:
@@ -159,7 +158,7 @@ async def test_retention_that_dropped_the_beginning_does_not_stop_another_attemp
     async with open_trimmed(path, 450) as cluster:
         done = await publish(rows(contents(0, 600)), ONE_TOPIC, cluster.config, TASK)
         assert await read_store(path) == {PARTITION: contents(450, 600)}
-    assert done == Published(600, 1, 500)
+    assert done == PublishResult(600, 1, 500)
 
 
 @asynccontextmanager
@@ -251,7 +250,7 @@ async def test_an_attempt_while_another_lives_and_is_idle_fails(tmp_path: Path) 
 
 async def test_null_values_and_topics_are_refused() -> None:
     with pytest.raises(RowError, match="column value: a row is null"):
-        list(ONE_TOPIC.by_topic(next(rows([b"1", None]))))
+        list(ONE_TOPIC.split_by_topic(next(rows([b"1", None]))))
     batch = pa.record_batch({"topic": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})
     with pytest.raises(RowError, match="column topic: a row is null"):
-        list(Rows(1, 0, "").by_topic(batch))
+        list(RecordColumns(1, 0, "").split_by_topic(batch))

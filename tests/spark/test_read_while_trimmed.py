@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from dafka.errors import StorageError
-from dafka.spark.batch import make_reader
 from dafka.spark.schema import COLUMNS
+from dafka.spark.store_source import make_batch_reader
 from tests.spark.store_helpers import A, content
 
 ROUNDS = 15
@@ -38,7 +38,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 def read(path: Path) -> tuple[int, int]:
     """The first and the last offset of one read of everything; each record is what it should be."""
-    reader = make_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
+    reader = make_batch_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
     before: int | None = None
     first = -1
     for task in reader.partitions():

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.spark import scan as module
-from dafka.spark.planning import Range, StoreTask
+from dafka.spark.planning import StoreRange, StoreTask
 from dafka.spark.scan import scan
-from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, printable
+from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name
 from dafka.storage import open_storage
 from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
 
@@ -40,7 +40,7 @@ def no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def task(url: str, start: int, end: int, partition: Partition = PARTITION, record_bytes: int = 100) -> StoreTask:
-    return StoreTask([Range(url, partition, start, end, record_bytes)])
+    return StoreTask([StoreRange(url, partition, start, end, record_bytes)])
 
 
 def batches(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: bool = True) -> Iterator[pa.RecordBatch]:
@@ -114,8 +114,8 @@ def test_names_of_any_octets(tmp_path: Path, partition: Partition) -> None:
     of = task(url, 0, 40, partition)
     found = read(of)
     assert found["value"].to_pylist() == [content(partition.topic, partition.address, number) for number in range(40)]
-    assert set(found["topic"].to_pylist()) == {printable(partition.topic)}
-    assert set(found["partition"].to_pylist()) == {printable(partition.address)}
+    assert set(found["topic"].to_pylist()) == {escape_name(partition.topic)}
+    assert set(found["partition"].to_pylist()) == {escape_name(partition.address)}
 
 
 @pytest.mark.usefixtures("no_storage")
@@ -130,11 +130,11 @@ def test_several_ranges_of_several_stores(tmp_path: Path) -> None:
     log = fill(f"filelog:{tmp_path}/log", batch("orders", A, 50, 90))
     of = StoreTask(
         [
-            Range(one, PARTITION, 10, 50, 20),
-            Range(log, PARTITION, 50, 90, 20),
-            Range(one, Partition("orders", B), 0, 50, 20),
-            Range(one, PARTITION, 0, 10, module.RECORD_BYTES_MAX + 1),
-            Range(one, PARTITION, 10, 11, 20),
+            StoreRange(one, PARTITION, 10, 50, 20),
+            StoreRange(log, PARTITION, 50, 90, 20),
+            StoreRange(one, Partition("orders", B), 0, 50, 20),
+            StoreRange(one, PARTITION, 0, 10, module.RECORD_BYTES_MAX + 1),
+            StoreRange(one, PARTITION, 10, 11, 20),
         ]
     )
     assert read(of, ["offset"])["offset"].to_pylist() == [*range(10, 90), *range(50), *range(11)]
@@ -148,7 +148,7 @@ def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> N
         patch.object(module, "open_storage", Mock(side_effect=open_storage)) as storages,
         patch("adbc_driver_sqlite.connect", Mock(side_effect=adbc_driver_sqlite.connect)) as drivers,
     ):
-        found = read(StoreTask([Range(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
+        found = read(StoreTask([StoreRange(url, Partition("orders", address), 0, 2, 20) for address in addresses]))
     assert found.num_rows == 60
     assert storages.call_count + drivers.call_count == 1
 

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from dafka.contents import pack
 from dafka.errors import ConfigError
-from dafka.spark.schema import COLUMNS, arrow_schema, columns_of, printable, to_arrow
+from dafka.spark.schema import COLUMNS, arrow_schema, check_columns, escape_name, to_arrow
 from tests.spark.store_helpers import A, batch
 
 
@@ -46,13 +46,13 @@ def test_a_time_out_of_reach_is_refused() -> None:
     ("octets", "text"), [(b"plain", "plain"), ("naïve".encode(), "naïve"), (b"caf\xe9", "caf\\xe9"), (b"", "")]
 )
 def test_names_as_spark_shows_them(octets: bytes, text: str) -> None:
-    assert printable(octets.decode("utf-8", "surrogateescape")) == text
+    assert escape_name(octets.decode("utf-8", "surrogateescape")) == text
 
 
 def test_columns_of_a_users_schema() -> None:
-    assert columns_of(COLUMNS) == tuple(COLUMNS.names)
+    assert check_columns(COLUMNS) == tuple(COLUMNS.names)
     some = StructType([StructField("value", BinaryType()), StructField("offset", LongType(), nullable=False)])
-    assert columns_of(some) == ("value", "offset")
+    assert check_columns(some) == ("value", "offset")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_columns_of_a_users_schema() -> None:
 )
 def test_columns_that_no_record_has(name: str, kind: DataType, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        columns_of(StructType([StructField(name, kind)]))
+        check_columns(StructType([StructField(name, kind)]))
     assert str(caught.value).startswith(f"schema: {sentence}")
 
 
 def test_no_column_at_all() -> None:
     with pytest.raises(ConfigError, match=r"^schema: it names no column; a record has topic, "):
-        columns_of(StructType([]))
+        check_columns(StructType([]))

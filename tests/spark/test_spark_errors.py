@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
-from dafka.spark.errors import find_error, sentence_of, worker_traceback
+from dafka.spark.errors import find_dafka_error, find_worker_traceback, summarize_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,13 +70,13 @@ IN_GROUP = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
     ],
 )
 def test_our_error_is_found(text: str, kind: type[DafkaError], sentence: str) -> None:
-    assert find_error(Exception(text)) == (kind, sentence)
-    assert sentence_of(Exception(text)) == sentence
-    assert worker_traceback(Exception(text)) is None
+    assert find_dafka_error(Exception(text)) == (kind, sentence)
+    assert summarize_error(Exception(text)) == sentence
+    assert find_worker_traceback(Exception(text)) is None
 
 
 def test_an_error_of_ours_is_itself() -> None:
-    assert find_error(ConfigError("option path: no")) == (ConfigError, "option path: no")
+    assert find_dafka_error(ConfigError("option path: no")) == (ConfigError, "option path: no")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_an_error_of_ours_is_itself() -> None:
     ],
 )
 def test_other_errors_are_a_sentence_without_java(text: str, sentence: str) -> None:
-    assert find_error(Exception(text)) is None
-    assert sentence_of(Exception(text)) == sentence
+    assert find_dafka_error(Exception(text)) is None
+    assert summarize_error(Exception(text)) == sentence
 
 
 def test_what_spark_really_raises(spark: SparkSession) -> None:
@@ -105,10 +105,10 @@ def test_what_spark_really_raises(spark: SparkSession) -> None:
             spark.range(1).select(udf(function, "int")("id")).collect()
         return caught.value
 
-    assert find_error(fail(DiscoveryError)) == (DiscoveryError, "what is wrong")
+    assert find_dafka_error(fail(DiscoveryError)) == (DiscoveryError, "what is wrong")
     other = fail(LookupError)
-    assert (find_error(other), sentence_of(other)) == (None, "LookupError: what is wrong")
-    lines = (worker_traceback(other) or "").splitlines()
+    assert (find_dafka_error(other), summarize_error(other)) == (None, "LookupError: what is wrong")
+    lines = (find_worker_traceback(other) or "").splitlines()
     assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "LookupError: what is wrong")
 
 
@@ -120,4 +120,4 @@ def test_what_a_failing_stream_raises(spark: SparkSession) -> None:
             query.awaitTermination(60)
     finally:
         query.stop()
-    assert find_error(caught.value) == (StorageError, "path /none: there is nothing here")
+    assert find_dafka_error(caught.value) == (StorageError, "path /none: there is nothing here")

@@ -16,21 +16,20 @@ from hypothesis import strategies as st
 from dafka.errors import StorageError
 from dafka.groups import single_exception
 from dafka.records import Partition
-from dafka.spark.keeper import StoreKeeper
-from dafka.spark.offsets import EARLIEST, Name
+from dafka.spark.offsets import EARLIEST, PartitionName
 from dafka.spark.options import Options
-from dafka.spark.reading import READING_OPTIONS, StoreReading
 from dafka.spark.schema import COLUMNS
-from dafka.spark.stores import Held, Replica, hold, merge, open_stores
+from dafka.spark.store_source import READING_OPTIONS, StoreQuery
+from dafka.spark.stores import Replica, StoreCache, StoredPartition, list_partitions, merge_replicas, open_stores
 from dafka.storage import PartitionInfo
 from tests.spark.store_helpers import A, B, batch, fill, trim
 
 
-def held_by(*urls: str) -> dict[Name, Held]:
-    async def program() -> dict[Name, Held]:
+def held_by(*urls: str) -> dict[PartitionName, StoredPartition]:
+    async def program() -> dict[PartitionName, StoredPartition]:
         with single_exception():
             async with open_stores(urls) as storages:
-                return await hold(storages)
+                return await list_partitions(storages)
 
     return trio.run(program)
 
@@ -44,7 +43,9 @@ def test_each_partition_of_each_store(tmp_path: Path, scheme: str) -> None:
     one = fill(f"{scheme}:{tmp_path}/one", batch("orders", A, 0, 5), batch("trades", A, 7, 9))
     two = fill(f"{scheme}:{tmp_path}/two", batch("orders", B, 0, 3))
     found = held_by(one, two)
-    spans = {name: (each.earliest, each.end, each.cover(each.earliest, each.end)) for name, each in found.items()}
+    spans = {
+        name: (each.earliest, each.end, each.choose_replicas(each.earliest, each.end)) for name, each in found.items()
+    }
     assert spans == {
         ("orders", A): (0, 5, [(one, 0, 5)]),
         ("trades", A): (7, 9, [(one, 7, 9)]),
@@ -57,7 +58,7 @@ def test_the_replica_that_reaches_furthest_is_read(tmp_path: Path, scheme: str) 
     ahead = fill(f"{scheme}:{tmp_path}/ahead", batch("orders", A, 0, 8))
     (held,) = held_by(behind, ahead).values()
     assert (held.earliest, held.end) == (0, 8)
-    assert held.cover(0, 8) == [(ahead, 0, 8)]
+    assert held.choose_replicas(0, 8) == [(ahead, 0, 8)]
 
 
 def test_earlier_records_come_from_the_replica_that_has_them(tmp_path: Path, scheme: str) -> None:
@@ -65,9 +66,9 @@ def test_earlier_records_come_from_the_replica_that_has_them(tmp_path: Path, sch
     new = fill(f"{scheme}:{tmp_path}/new", batch("orders", A, 4, 9))
     (held,) = held_by(new, old).values()
     assert (held.earliest, held.end) == (0, 9)
-    assert held.cover(0, 9) == [(old, 0, 4), (new, 4, 9)]
-    assert held.cover(1, 3) == [(old, 1, 3)]
-    assert held.cover(5, 5) == []
+    assert held.choose_replicas(0, 9) == [(old, 0, 4), (new, 4, 9)]
+    assert held.choose_replicas(1, 3) == [(old, 1, 3)]
+    assert held.choose_replicas(5, 5) == []
 
 
 def test_what_lies_before_a_gap_is_not_held(tmp_path: Path, scheme: str) -> None:
@@ -84,14 +85,16 @@ INFOS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, 
 
 @given(INFOS, st.integers(0, 50), st.integers(0, 50))
 def test_replicas_cover_exactly_what_they_hold(infos: list[PartitionInfo], start: int, end: int) -> None:
-    held = merge(Partition("orders", A), [Replica(str(number), info) for number, info in enumerate(infos)])
+    held = merge_replicas(Partition("orders", A), [Replica(str(number), info) for number, info in enumerate(infos)])
     by_url = {str(number): range(info.earliest_sequence, info.end_sequence) for number, info in enumerate(infos)}
     everything = {sequence for each in by_url.values() for sequence in each}
     assert held.end == max(info.end_sequence for info in infos)
     assert everything.issuperset(range(held.earliest, held.end))
     assert held.earliest - 1 not in everything or held.earliest == held.end
     start, end = max(start, held.earliest), min(end, held.end)
-    found = [(url, sequence) for url, first, last in held.cover(start, end) for sequence in range(first, last)]
+    found = [
+        (url, sequence) for url, first, last in held.choose_replicas(start, end) for sequence in range(first, last)
+    ]
     assert [sequence for _, sequence in found] == list(range(start, end))
     assert all(sequence in by_url[url] for url, sequence in found)
 
@@ -100,7 +103,7 @@ def test_an_emptied_partition_keeps_its_place(tmp_path: Path, scheme: str) -> No
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
     trim(url, {Partition("orders", A): 5})
     (held,) = held_by(url).values()
-    assert (held.earliest, held.end, held.cover(5, 5), held.record_bytes) == (5, 5, [], 0)
+    assert (held.earliest, held.end, held.choose_replicas(5, 5), held.record_bytes) == (5, 5, [], 0)
 
 
 def test_names_that_are_not_utf8_are_shown_as_octets(tmp_path: Path, scheme: str) -> None:
@@ -117,9 +120,9 @@ def test_names_that_look_alike_are_refused_where_they_are_read(tmp_path: Path) -
     topic = b"caf\xe9".decode("utf-8", "surrogateescape")
     fill(f"sqlite:{tmp_path}/store", batch(topic, A, 0, 1), batch("caf\\xe9", A, 0, 1), batch("tea", A, 0, 1))
 
-    def select(**options: str) -> Collection[Name]:
+    def select(**options: str) -> Collection[PartitionName]:
         parsed = Options({"path": f"{tmp_path}/store", **options}, READING_OPTIONS, "reading")
-        reading = StoreReading(parsed, COLUMNS, EARLIEST)
+        reading = StoreQuery(parsed, COLUMNS, EARLIEST)
         return reading.select(held_by(*reading.find_stores())).keys()
 
     with pytest.raises(StorageError, match=r"two partitions are called caf\\xe9/A+ once their names are printed"):
@@ -144,33 +147,33 @@ def test_a_store_that_is_damaged_beyond_opening(tmp_path: Path) -> None:
 
 def test_a_keeper_sees_what_is_appended(tmp_path: Path, scheme: str) -> None:
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
-    with closing(StoreKeeper()) as keeper:
-        assert keeper.held([url])["orders", A].end == 5
+    with closing(StoreCache()) as cache:
+        assert cache.list_partitions([url])["orders", A].end == 5
         fill(url, batch("orders", A, 5, 7), batch("orders", B, 0, 1))
-        found = keeper.held([url])
+        found = cache.list_partitions([url])
         assert {name: each.end for name, each in found.items()} == {("orders", A): 7, ("orders", B): 1}
-        assert keeper.find_time(found["orders", A], 1_700_000_000_006) == 6
-    with closing(keeper):  # it may be used again
-        assert keeper.held([url])["orders", A].end == 7
+        assert cache.find_sequence_by_time(found["orders", A], 1_700_000_000_006) == 6
+    with closing(cache):  # it may be used again
+        assert cache.list_partitions([url])["orders", A].end == 7
 
 
 def test_a_keeper_sees_another_store_in_the_same_place(tmp_path: Path, scheme: str) -> None:
     place = tmp_path / "store"
     url = fill(f"{scheme}:{place}", batch("orders", A, 0, 5))
-    with closing(StoreKeeper()) as keeper:
-        keeper.held([url])
+    with closing(StoreCache()) as cache:
+        cache.list_partitions([url])
         place.rename(tmp_path / "away")
         for side in ("-wal", "-shm"):
             Path(f"{place}{side}").unlink(missing_ok=True)
         if scheme == "filelog":
             shutil.rmtree(tmp_path / "away")
         fill(url, batch("orders", A, 0, 3))
-        assert keeper.held([url])["orders", A].end == 3
+        assert cache.list_partitions([url])["orders", A].end == 3
 
 
 def test_a_keeper_gets_over_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     good = fill(f"sqlite:{tmp_path}/good", batch("orders", A, 0, 5))
-    with closing(StoreKeeper()) as keeper:
+    with closing(StoreCache()) as cache:
         with pytest.raises(StorageError, match="bad does not exist"):
-            keeper.held([good, f"sqlite:{tmp_path}/bad"])
-        assert keeper.held([good])["orders", A].end == 5
+            cache.list_partitions([good, f"sqlite:{tmp_path}/bad"])
+        assert cache.list_partitions([good])["orders", A].end == 5

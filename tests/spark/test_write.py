@@ -15,8 +15,8 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 
 from dafka.errors import ConfigError
 from dafka.records import Partition
-from dafka.spark.publishing import Published
-from dafka.spark.writer import BatchWriter, StreamWriter, TaskPublished
+from dafka.spark.publishing import PublishResult
+from dafka.spark.sink import BatchWriter, StreamWriter, TaskCommit
 from tests.cli.harness import Dafka
 from tests.spark.store_process import read_store, tower_option
 
@@ -153,7 +153,7 @@ def test_a_stream_has_no_write_id() -> None:
 def test_the_driver_tells_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.spark")
     writer = BatchWriter({"topic": "t", "writeId": "x"}, VALUES, False)
-    writer.commit([TaskPublished(Published(5, 1, 2)), TaskPublished(Published(4, 2, 0))])
+    writer.commit([TaskCommit(PublishResult(5, 1, 2)), TaskCommit(PublishResult(4, 2, 0))])
     assert caplog.messages == ["9 records stored, 3 partitions; 2 of them had been published before"]
 
 

@@ -18,7 +18,7 @@ from dafka.spark.session import make_session
 from tests.spark.fixtures import SETTINGS
 
 HEAD_ROWS = 1000
-"""Rows before which a task does not stop."""
+"""RecordColumns before which a task does not stop."""
 
 
 def main(folder: Path, towers: str, topic: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dafka.protocol.actions import Action
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.ordering.buffer import RunBuffer
+from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, Record, RecordBatch
 
 
@@ -24,7 +24,7 @@ class DeliveryBuffer:
         self.records = 0
         self.bytes = 0
         self._machine = machine
-        self._buffer = RunBuffer()
+        self._buffer = BatchBuffer()
         self._open_batch: RecordBatch | None = None
         self._open_records: Iterator[Record] = iter(())
 

@@ -15,9 +15,10 @@ from typing import Protocol
 import attrs
 
 from dafka import wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
-from dafka.protocol.presence.beacons import Report, Settled
+from dafka.protocol.presence.beacons import DiscoveryEvent, Settled
 from dafka.protocol.presence.connections import CONNECTING_MAX, ConnectionManager
 from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
 from dafka.records import RecordBatch
@@ -35,7 +36,7 @@ class Machine(Protocol):
     def start(self, now: float) -> list[Action]:
         """Start the node: subscribe to what the role listens to."""
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take messages from the subscriber socket."""
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -60,7 +61,7 @@ class Machine(Protocol):
 class NodeIO(Protocol):
     """The sockets and the timer of a node. No method waits."""
 
-    def publish(self, messages: Sequence[wire.Inbound]) -> None:
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """Send messages on the publisher socket."""
 
     def subscribe(self, prefix: bytes) -> None:
@@ -69,10 +70,10 @@ class NodeIO(Protocol):
     def unsubscribe(self, prefix: bytes) -> None:
         """Undo one `subscribe`."""
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """Connect to a publisher in the background, and again after each loss. Return False if it is no endpoint."""
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """Undo `connect`."""
 
     def set_timer(self, deadline: float) -> None:
@@ -132,7 +133,7 @@ class Node:
     def act(self, actions: Iterable[Action]) -> None:
         """Carry out actions in order; what they publish goes out together."""
         io, callbacks = self._io, self._callbacks
-        outbound: list[wire.Inbound] = []
+        outbound: list[wire.BatchedMessage] = []
         for action in actions:
             if isinstance(action, Publish):
                 outbound.append(action.message)
@@ -155,7 +156,7 @@ class Node:
         """Start the node."""
         self.act(self._machine.start(now))
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> None:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> None:
         """Take messages from the subscriber socket."""
         self.act(self._machine.receive(messages, now))
 
@@ -163,7 +164,7 @@ class Node:
         """Take peers' subscriptions from the publisher socket."""
         self.act(self._machine.subscribed(subscriptions, now))
 
-    def discovered(self, report: Report, now: float) -> None:
+    def discovered(self, report: DiscoveryEvent, now: float) -> None:
         """Take what discovery reports."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
@@ -182,7 +183,7 @@ class Node:
             self._settle(now)
         self._callbacks.on_event(report)
 
-    def connected(self, endpoints: Iterable[str], now: float) -> None:
+    def connected(self, endpoints: Iterable[PeerEndpoint], now: float) -> None:
         """Note that connections to these endpoints were made, for the first time or again."""
         self._connections.connections_made(endpoints)
         self._settle(now)
@@ -199,7 +200,7 @@ class Node:
         """Return when to call `tick`; infinity if nothing is due."""
         return min(self._machine.deadline(), self._connections.deadline())
 
-    def _connect(self, endpoint: str, now: float) -> bool:
+    def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
         """Connect, now or later when there is room. Return False if it is no endpoint."""
         replaced = self._connections.begin_connecting(endpoint, now)
         if replaced is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from dafka.endpoints import PeerEndpoint
+
 CONNECTING_MAX = 256
 """Peers that a node connects to at the same time and that have never answered. Their endpoints may point anywhere."""
 
@@ -32,10 +34,10 @@ class ConnectionManager:
     def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
         self.is_settled = False
         self._connecting_max = connecting_max
-        self._connecting: OrderedDict[str, float] = OrderedDict()
-        self._queue: OrderedDict[str, None] = OrderedDict()
-        self._endpoints: Counter[str] = Counter()
-        self._connected: set[str] = set()
+        self._connecting: OrderedDict[PeerEndpoint, float] = OrderedDict()
+        self._queue: OrderedDict[PeerEndpoint, None] = OrderedDict()
+        self._endpoints: Counter[PeerEndpoint] = Counter()
+        self._connected: set[PeerEndpoint] = set()
         self._are_peers_found = False
         self._settle_due = float("inf")
 
@@ -43,18 +45,18 @@ class ConnectionManager:
         """Return how many peers the node is connected to, or connecting to."""
         return self._endpoints.total()
 
-    def add_peer(self, endpoint: str) -> bool:
+    def add_peer(self, endpoint: PeerEndpoint) -> bool:
         """Note one more peer, and return whether its endpoint is new. A second connection would duplicate messages."""
         self._endpoints[endpoint] += 1
         return self._endpoints[endpoint] == 1
 
-    def begin_connecting(self, endpoint: str, now: float) -> list[str] | None:
+    def begin_connecting(self, endpoint: PeerEndpoint, now: float) -> list[PeerEndpoint] | None:
         """Make room to connect to a new endpoint.
 
         Returns:
             The endpoints to disconnect first. None if the endpoint has to wait; `next_queued` returns it later.
         """
-        replaced: list[str] = []
+        replaced: list[PeerEndpoint] = []
         if len(self._connecting) >= self._connecting_max:
             oldest, since = next(iter(self._connecting.items()))
             if now - since < TRY_S:
@@ -66,7 +68,7 @@ class ConnectionManager:
         self._connecting[endpoint] = now
         return replaced
 
-    def next_queued(self, now: float) -> str | None:
+    def next_queued(self, now: float) -> PeerEndpoint | None:
         """Take the next endpoint to connect to from the queue, for `begin_connecting`. None if there is none yet."""
         if not self._queue:
             return None
@@ -75,7 +77,7 @@ class ConnectionManager:
             return None
         return self._queue.popitem(last=False)[0]
 
-    def remove_peer(self, endpoint: str) -> bool:
+    def remove_peer(self, endpoint: PeerEndpoint) -> bool:
         """Note one peer less, and return whether there is a connection to end."""
         if endpoint not in self._endpoints:
             return False
@@ -90,7 +92,7 @@ class ConnectionManager:
             return False
         return True
 
-    def connections_made(self, endpoints: Iterable[str]) -> None:
+    def connections_made(self, endpoints: Iterable[PeerEndpoint]) -> None:
         """Note that connections to these endpoints were made."""
         for endpoint in endpoints:
             self._connecting.pop(endpoint, None)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import dafka.spark
+from dafka.errors import ConfigError, MissingExtraError, StorageError
+from dafka.spark.dataframes import name_views
+from tests.spark.store_helpers import A, B, batch, fill
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LINES = [b'{"item": "tea", "count": 2}', b'{"item": "coffee", "count": 1}', b"no JSON"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.db"
+    fill(
+        f"sqlite:{path}",
+        batch("orders", A, 0, 3, contents=LINES),
+        batch("Orders 2013", B, 0, 2),
+        batch("a, b", A, 0, 4),
+    )
+    return path
+
+
+def test_a_topic_decoded(spark: SparkSession, store: Path) -> None:
+    frame = dafka.spark.read(spark, store, topic="orders", schema="item STRING, count INT")
+    assert frame.columns == ["topic", "partition", "offset", "timestamp", "item", "count", "_corrupt"]
+    rows = frame.orderBy("offset").collect()
+    assert [(row.offset, row.item, row["count"], row._corrupt) for row in rows] == [
+        (0, "tea", 2, None),
+        (1, "coffee", 1, None),
+        (2, None, None, b"no JSON"),
+    ]
+
+
+def test_without_a_schema_values_are_as_they_were_sent(spark: SparkSession, store: Path) -> None:
+    frame = dafka.spark.read(spark, [store], topic=["orders"])
+    assert frame.columns == ["topic", "partition", "offset", "timestamp", "value"]
+    assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == LINES
+
+
+def test_topics_of_any_name_and_several(spark: SparkSession, store: Path) -> None:
+    assert dafka.spark.read(spark, store, topic="a, b").count() == 4
+    assert dafka.spark.read(spark, store, topic=["a, b", "orders"]).count() == 7
+    assert dafka.spark.read(spark, store).count() == 9
+
+
+def test_columns_and_options(spark: SparkSession, store: Path) -> None:
+    options: dict[str, Any] = {"startingOffsets": {"orders": {A: 1}}, "minPartitions": 2, "failOnDataLoss": True}
+    frame = dafka.spark.read(spark, store, topic="orders", schema="item STRING", columns=["offset"], **options)
+    assert frame.columns == ["offset", "item", "_corrupt"]
+    assert sorted(row.offset for row in frame.collect()) == [1, 2]
+
+
+def test_a_relative_path_is_meant_here(spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(store.parent)
+    assert dafka.spark.read(spark, "orders.db", topic="orders").count() == 3
+
+
+def test_a_stream_decoded(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    frame = dafka.spark.read_stream(
+        spark, store, topic="orders", schema="item STRING, count INT", mode="dropmalformed", startingOffsets="earliest"
+    )
+    assert frame.isStreaming
+    query = frame.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(60)
+        assert sorted(row.item for row in spark.sql("SELECT item FROM decoded").collect()) == ["coffee", "tea"]
+    finally:
+        query.stop()
+
+
+def test_a_view_of_each_topic(spark: SparkSession, store: Path) -> None:
+    names = dafka.spark.make_views(spark, store, {"orders": "item STRING, count INT"}, prefix="v_")
+    assert names == {"Orders 2013": "v_Orders_2013", "a, b": "v_a__b", "orders": "v_orders"}
+    assert spark.sql("SELECT sum(count) FROM v_orders").first()[0] == 3  # type: ignore[index]
+    assert spark.sql("SELECT value FROM v_a__b").count() == 4
+    assert "value" not in spark.table("v_orders").columns
+
+
+def test_names_of_views_are_safe_and_differ() -> None:
+    topics = ["orders", "Orders", "orders?", "orders!", "2013", "", "ü", "orders_2"]
+    assert name_views(topics) == {
+        "": "_",
+        "2013": "_2013",
+        "Orders": "Orders",
+        "orders": "orders_2",
+        "orders!": "orders_",
+        "orders?": "orders__2",
+        "orders_2": "orders_2_2",
+        "ü": "__2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"into": "data"}, "into: this needs a schema"),
+        ({"writer_schemas": [{}]}, "writer_schemas: this needs a schema"),
+        ({"columns": ["offsets"]}, "columns: expected some of topic, partition, offset, timestamp, value"),
+        ({"columns": "offset"}, "columns: expected some of"),
+    ],
+)
+def test_mistakes_are_named(spark: SparkSession, store: Path, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        dafka.spark.read(spark, store, **options)
+
+
+def test_views_of_nothing(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="schemas: no store has a topic 'order'; they hold 'Orders 2013', 'a, b'"):
+        dafka.spark.make_views(spark, store, {"order": "item STRING"})
+    with pytest.raises(StorageError, match="there is nothing here"):
+        dafka.spark.make_views(spark, tmp_path / "none")
+
+
+def test_public_names_are_there_and_are_listed(spark: SparkSession) -> None:
+    assert set(dafka.spark.__all__) <= set(dir(dafka.spark))
+    assert all(callable(getattr(dafka.spark, name)) for name in dafka.spark.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'reed'"):
+        dafka.spark.reed  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("versions", "error"),
+    [
+        ({}, "dafka.spark needs pyspark, which is not installed: pip install 'dafka\\[spark\\]'"),
+        ({"pyspark": "4.0.1"}, "dafka.spark needs pyspark 4.3 or newer, not 4.0.1: pip install 'dafka\\[spark\\]'"),
+        ({"pyspark": "4.10.0"}, "dafka.spark needs pyarrow, which is not installed"),
+    ],
+)
+def test_without_the_extra_it_says_how_to_get_it(
+    versions: dict[str, str], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(package: str) -> str:
+        if package not in versions:
+            raise metadata.PackageNotFoundError(package)
+        return versions[package]
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(MissingExtraError, match=error):
+        dafka.spark.read  # noqa: B018
+    with pytest.raises(ImportError, match=error):
+        from dafka.spark import make_session  # noqa: F401
