@@ -10,8 +10,7 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.answering.answers import Answers, Chunk
-from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -72,13 +71,11 @@ from dafka.protocol.trust import (
 __all__ = [
     "Action",
     "AddressConflict",
-    "Answers",
     "Append",
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
     "BeaconMachine",
     "BeaconRegistry",
-    "Chunk",
     "ClusterSurvey",
     "CommitQueue",
     "ConnectionManager",
@@ -88,6 +85,7 @@ __all__ = [
     "DiscoveryEvent",
     "EndpointsExposed",
     "Event",
+    "FetchResponder",
     "FetchUnanswered",
     "ForeignDialect",
     "HolderView",
@@ -113,12 +111,11 @@ __all__ = [
     "PeerTable",
     "ProducerMachine",
     "Publish",
+    "ReadRequest",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "RefusedByPeer",
-    "Reply",
-    "ReplyQueue",
     "ResetPosition",
     "SendBeacon",
     "SenderCheck",

@@ -1,7 +1,7 @@
 """Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
 
 Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Node`, `BeaconMachine`, and of each role `CommitQueue`, `Answers`, `DeliveryBuffer`.
+`dafka.roles`: `Node`, `BeaconMachine`, and of each role `CommitQueue`, `FetchResponder`, `DeliveryBuffer`.
 """
 
 from __future__ import annotations
