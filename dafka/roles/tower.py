@@ -16,12 +16,12 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.protocol import Event, KeyIdentity, Started, Stopped
-from dafka.roles.discards import watch_discards
+from dafka.protocol import Event, KeyIdentity
+from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposed
-from dafka.roles.health import Health
-from dafka.roles.log import NodeLog
+from dafka.roles.log_events import Started, Stopped
 from dafka.roles.reception import TowerConnections
+from dafka.roles.statistics import Health
 from dafka.transport import MessageSource, PublisherSocket, Socket, open_context, open_security, open_zap_handler
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
@@ -156,7 +156,7 @@ async def serve_tower(
                 nursery.start_soon(_drain_subscriptions, publisher)
                 nursery.start_soon(publisher.watch)
                 nursery.start_soon(reception.watch)
-                nursery.start_soon(watch_discards, tower.discarded, log)
+                nursery.start_soon(log_discards, tower.discarded, log)
                 log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)

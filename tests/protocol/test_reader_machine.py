@@ -4,7 +4,8 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ReaderMachine, Subscribe
+from dafka.protocol import ReaderMachine
+from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.machines.reader import GREETING_INTERVAL_S, PATIENCE_S, REFRESH_INTERVAL_S
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
@@ -17,7 +18,6 @@ from tests.protocol.helpers import (
     direct_head,
     live,
     published,
-    run,
     sequences,
     subscription,
 )
@@ -233,9 +233,7 @@ def test_the_producer_of_gone_records_answers_for_them_too() -> None:
 def test_a_program_that_is_slow_is_not_fed_beyond_its_buffer() -> None:
     reader = make_reader(config=Config().with_consumer(buffer_bytes_max=100))
     reader.fetch_range(HELLO, 0, 1000, 0.0)
-    waiting = run(0, 4)
-    assert waiting.memory_bytes >= 200
-    reader.add_buffered(waiting)
+    reader.records_buffered(200)
     assert batches(reader.receive([direct(0, 1000, ME)], 0.1)) == []
-    assert asked(reader.release_buffered(waiting, 0.2)) != []
+    assert asked(reader.records_taken(200, 0.2)) != []
     assert delivered(reader.receive([direct(0, 1000, ME)], 0.3)) == [*range(1000)]

@@ -236,7 +236,7 @@ class Cluster:
     def _step_publish(self, step: Step) -> None:
         for name in step.who:
             if name in self.producers:
-                self.producers[name].publish(int(step.amount))
+                self.producers[name].publish_records(int(step.amount))
 
     def _step_save_positions(self, step: Step) -> None:
         for name in step.who:

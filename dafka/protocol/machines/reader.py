@@ -23,7 +23,7 @@ from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
-from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GREETING_INTERVAL_S = 0.25
@@ -110,14 +110,14 @@ class ReaderMachine:
         """Stop asking how much the stores hold of a partition."""
         return self._held_ends.remove_partition(partition)
 
-    def add_buffered(self, batch: RecordBatch) -> None:
-        """Note that the program has not taken these records yet."""
-        self.buffered_bytes += batch.memory_bytes
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
 
-    def release_buffered(self, batch: RecordBatch, now: float) -> list[Action]:
-        """Note that the program took these records: there may be room to fetch more."""
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
         was_full = self.buffered_bytes >= self._buffer_bytes_max
-        self.buffered_bytes -= batch.memory_bytes
+        self.buffered_bytes -= memory_bytes
         return self._fetches(now) if was_full else []
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
