@@ -6,7 +6,7 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerato
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-spark test check format clean
+.PHONY: demo demo-spark test check docs format clean
 
 demo: .venv/demo
 	$(BIN)/dafka demo
@@ -23,12 +23,16 @@ check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+# Offline, into docs/_build/html; any warning, such as a broken link, ends it.
+docs: .venv/dev
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
 format: .venv/dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist dafka/transport/*.so
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build dafka/transport/*.so
 
 .venv/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "dafka needs Python 3.11 or newer; name one with make PYTHON=...")'

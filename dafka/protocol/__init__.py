@@ -6,12 +6,11 @@ from dafka.protocol.actions import (
     Deliver,
     Notify,
     Publish,
-    Skip,
+    ResetPosition,
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.answering.answers import Answers, Chunk
-from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -32,152 +31,110 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
-from dafka.protocol.machines.commits import Commits, Work
+from dafka.protocol.machines.commits import CommitQueue, StorageWork
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.delivery import Delivery
-from dafka.protocol.machines.driver import Driver, Surroundings
-from dafka.protocol.machines.machine import Machine
+from dafka.protocol.machines.delivery import DeliveryBuffer
+from dafka.protocol.machines.node import Machine, Node, NodeCallbacks, NodeIO
 from dafka.protocol.machines.producer import ProducerMachine
 from dafka.protocol.machines.reader import ReaderMachine
-from dafka.protocol.machines.spooling import SpoolTrim
 from dafka.protocol.machines.store import StoreMachine
-from dafka.protocol.notices import (
-    ClusterFound,
-    CommitSlow,
-    Failed,
-    Field,
-    Following,
-    Interrupted,
-    MessagesDiscarded,
-    MetricsServed,
-    Notice,
-    RecordsUnwritten,
-    Started,
-    Stopped,
-    Stopping,
-    StorageOpened,
-    StorageReopening,
-    notice_fields,
-    notice_name,
-)
-from dafka.protocol.observing.census import CensusMachine
-from dafka.protocol.observing.survey import (
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
     HolderView,
     NodeState,
     NodeView,
     PartitionView,
     Sighting,
-    Survey,
     TopicView,
     TowerView,
 )
-from dafka.protocol.ordering.buffer import RunBuffer
-from dafka.protocol.ordering.inquiry import Lacking
-from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
-from dafka.protocol.presence.claims import Claims
-from dafka.protocol.presence.introductions import Introductions
-from dafka.protocol.presence.links import Links
-from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
-from dafka.protocol.presence.peers import Change, Peers
-from dafka.protocol.presence.senders import Senders
+from dafka.protocol.observing.survey_machine import SurveyMachine
+from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.ordering.held_end import Incomplete
+from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
+from dafka.protocol.presence.claims import KeyIdentity
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.introductions import BeaconRegistry
+from dafka.protocol.presence.peers import PeerChange, PeerTable
+from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
-    HandshakeRefused,
-    NodeBarred,
-    StrangerRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
+    LoopbackOnly,
+    PeerNotAuthorized,
+    PeerRefused,
+    RefusedByPeer,
     TrustEvent,
-    Unreachable,
 )
 
 __all__ = [
-    "HOSTILE_REASONS",
     "Action",
-    "Answers",
+    "AddressConflict",
     "Append",
-    "AuthorisedKept",
-    "Beacons",
-    "CensusMachine",
-    "Change",
-    "Chunk",
-    "ClaimRefused",
-    "Claims",
-    "ClusterFound",
-    "CommitSlow",
-    "Commits",
+    "AuthorizedKeysUnreadable",
+    "BatchBuffer",
+    "BeaconMachine",
+    "BeaconRegistry",
+    "ClusterSurvey",
+    "CommitQueue",
+    "ConnectionManager",
     "ConsumerMachine",
     "Deliver",
-    "Delivery",
-    "Driver",
+    "DeliveryBuffer",
+    "DiscoveryEvent",
+    "EndpointsExposed",
     "Event",
-    "Exposed",
-    "Failed",
+    "FetchResponder",
     "FetchUnanswered",
-    "Field",
-    "Following",
     "ForeignDialect",
-    "HandshakeRefused",
     "HolderView",
-    "Interrupted",
-    "Introductions",
-    "Lacking",
-    "Links",
+    "Incomplete",
+    "KeyIdentity",
+    "LoopbackOnly",
     "Machine",
-    "MessagesDiscarded",
-    "MetricsServed",
-    "NodeBarred",
+    "Node",
+    "NodeCallbacks",
+    "NodeIO",
     "NodeState",
     "NodeView",
-    "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
     "PartitionSilent",
     "PartitionView",
+    "PeerChange",
     "PeerJoined",
     "PeerLeft",
-    "Peers",
+    "PeerNotAuthorized",
+    "PeerRefused",
+    "PeerTable",
     "ProducerMachine",
     "Publish",
+    "ReadRequest",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
-    "RecordsUnwritten",
-    "Reply",
-    "ReplyQueue",
-    "Report",
-    "RunBuffer",
+    "RefusedByPeer",
+    "ResetPosition",
     "SendBeacon",
-    "Senders",
+    "SenderCheck",
     "Settled",
     "Sighting",
-    "Skip",
-    "SpoolTrim",
-    "Started",
-    "Stopped",
-    "Stopping",
     "StorageFailed",
     "StorageLost",
-    "StorageOpened",
     "StorageRecovered",
-    "StorageReopening",
     "StorageRepaired",
+    "StorageWork",
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
-    "StrangerRefused",
     "Subscribe",
-    "Surroundings",
-    "Survey",
+    "SurveyMachine",
     "TopicView",
     "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",
-    "Unreachable",
     "Unsubscribe",
-    "Work",
-    "notice_fields",
-    "notice_name",
 ]

@@ -98,12 +98,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _parse_options(options: Options, schema: StructType) -> tuple[Config, RecordColumns]:
-    config = parse_cluster_config(options).override(
-        "producer",
-        min_stores=options.get_int("minStores", 1),
-        close_timeout_ms=options.get_int("ackTimeout"),
-        spool="",
-    )
+    config = parse_cluster_config(options).with_producer(min_stores=options.get_int("minStores") or 1, spool="")
+    timeout = options.get_int("ackTimeout")
+    if timeout is not None:
+        config = config.with_producer(close_timeout_ms=timeout)
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
         raise ConfigError(
             "option minStores: above 1 it needs wire rfc46, because a libdafka ACK does not name its store"

@@ -193,9 +193,9 @@ class StoreBatchReader(DataSourceReader):
         """Return the part of a range whose times are requested, by the times in the store that is read."""
         start, end = each.start, each.end
         if self._filters.since_ms is not None:
-            start = max(start, await storage.find_time(each.partition, self._filters.since_ms))
+            start = max(start, await storage.find_sequence_by_time(each.partition, self._filters.since_ms))
         if self._filters.until_ms is not None:
-            end = min(end, await storage.find_time(each.partition, self._filters.until_ms))
+            end = min(end, await storage.find_sequence_by_time(each.partition, self._filters.until_ms))
         return attrs.evolve(each, start=min(start, end), end=end)
 
 
@@ -224,7 +224,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stored = self._list_partitions(is_first=True)
         since_ms = self._query.since_ms
         if since_ms is not None:
-            found = {name: self._cache.find_time(each, since_ms) for name, each in stored.items()}
+            found = {name: self._cache.find_sequence_by_time(each, since_ms) for name, each in stored.items()}
             return nest_offsets({name: max(offset, stored[name].earliest) for name, offset in found.items()})
         starts, fail = self._query.starts, self._query.fail_on_data_loss
         return nest_offsets(resolve_offsets("startingOffsets", starts, stored, is_start=True, fail_on_data_loss=fail))

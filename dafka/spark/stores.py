@@ -13,7 +13,7 @@ from dafka.records import Partition
 from dafka.spark.offsets import PartitionName
 from dafka.spark.schema import escape_name
 from dafka.storage import PartitionInfo, Storage, open_storage
-from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.filelog.layout import MARKER_FILE
 
 
 @attrs.frozen
@@ -133,7 +133,7 @@ class StoreCache:
             self._identities = identities
         return self._portal.call(list_partitions, self._storages)
 
-    def find_time(self, stored: StoredPartition, stored_at: int) -> int:
+    def find_sequence_by_time(self, stored: StoredPartition, stored_at: int) -> int:
         """Return the first offset that was stored at a time or later, or the end offset if there is none.
 
         The replica with the highest end decides. `list_partitions` must have been called before.
@@ -144,7 +144,7 @@ class StoreCache:
         """
         assert self._portal is not None, "list_partitions opens the stores"
         storage = self._storages[stored.replicas[0].url]
-        return self._portal.call(storage.find_time, stored.partition, stored_at)
+        return self._portal.call(storage.find_sequence_by_time, stored.partition, stored_at)
 
     def close(self) -> None:
         """Close the stores; calling this again is harmless."""

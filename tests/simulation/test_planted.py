@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dafka.testing.simulation import run_seed
-from tests.simulation import planted
+from tests.simulation import planted, run_seed
 
 
 @pytest.mark.parametrize("bug", planted.PLANTED, ids=lambda bug: bug.name)

@@ -10,9 +10,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from dafka.testing.simulation import Plan, make_plan, run_plan, run_seed, shrink
-from dafka.testing.simulation.__main__ import main
-from tests.simulation import planted
+from tests.simulation import Plan, make_plan, planted, run_plan, run_seed, shrink
+from tests.simulation.__main__ import main
 
 FIXED_SEEDS = 400
 FRESH_SEEDS = 400
@@ -32,7 +31,7 @@ def history(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("first", range(0, FIXED_SEEDS, PART))
 def test_every_promise_is_kept(first: int) -> None:
     failed = [seed for seed in range(first, first + PART) if not run_seed(seed).is_good]
-    assert failed == [], f"python -m dafka.testing.simulation --seed {failed[0]}"
+    assert failed == [], f"python -m tests.simulation --seed {failed[0]}"
 
 
 @pytest.mark.parametrize("part", range(0, FRESH_SEEDS, PART))
@@ -41,7 +40,7 @@ def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(part: int, caps
     with capsys.disabled():
         print(f"\nseeds {first} to {first + PART - 1}")
     failed = [seed for seed in range(first, first + PART) if not run_seed(seed).is_good]
-    assert failed == [], f"python -m dafka.testing.simulation --seed {failed[0]}"
+    assert failed == [], f"python -m tests.simulation --seed {failed[0]}"
 
 
 @pytest.mark.parametrize("seed", FOUND_BEFORE)
@@ -92,7 +91,7 @@ def test_command_tells_the_seed_and_the_history_of_a_failure(monkeypatch: pytest
     bug.apply(monkeypatch)
     result = CliRunner().invoke(main, ["--first", str(bug.seed), "--seeds", "5"])
     assert result.exit_code == 1
-    assert f"again: python -m dafka.testing.simulation --seed {bug.seed}" in result.output
+    assert f"again: python -m tests.simulation --seed {bug.seed}" in result.output
     assert "publish P1 (1)" in result.output
     assert "ACK before durable: S" in result.output
 

@@ -86,7 +86,7 @@ async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> Non
 
 async def test_a_retry_in_the_libdafka_dialect_whose_acks_do_not_name_a_store(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    config = Config().override("node", wire="libdafka")
+    config = Config().with_node(wire="libdafka")
     async with open_cluster(config, storage=f"sqlite:{path}") as cluster:
         assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).already_stored == 0
         assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).already_stored == 300
@@ -123,10 +123,10 @@ async def test_a_second_store_with_fewer_records_is_filled(tmp_path: Path) -> No
         store = cluster.store
         assert store is not None
         async with trio.open_nursery() as nursery:
-            late = cluster.config.override("store", storage=f"sqlite:{far}")
+            late = cluster.config.with_store(storage=f"sqlite:{far}")
             await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
             await nursery.start(serve_store, late)
-            config = cluster.config.override("producer", min_stores=2)
+            config = cluster.config.with_producer(min_stores=2)
             done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
             assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
             nursery.cancel_scope.cancel()
@@ -171,14 +171,14 @@ async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
 
 async def test_without_a_store_the_error_names_the_options() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", close_timeout_ms=300)
+        config = cluster.config.with_producer(close_timeout_ms=300)
         with pytest.raises(PublishingError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
 async def test_without_a_tower_the_error_names_the_option() -> None:
-    config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
-    config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
+    config = Config().with_node(tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
+    config = config.with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9")
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:9 .*option towers"):
         await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
@@ -203,8 +203,8 @@ async def test_a_store_that_stops_answering_is_an_error() -> None:
         yield from rows(contents(100, 5000))
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("producer", close_timeout_ms=2000, unacknowledged_records_max=100)
-        await nursery.start(run_store, config.override("store", storage="memory:"))
+        config = cluster.config.with_producer(close_timeout_ms=2000, unacknowledged_records_max=100)
+        await nursery.start(run_store, config.with_store(storage="memory:"))
         with pytest.raises(
             PublishingError, match=r"topic t: .* not acknowledged by a store .* minStores or ackTimeout"
         ):
@@ -226,7 +226,7 @@ async def test_an_attempt_fails_while_another_is_publishing(tmp_path: Path) -> N
                 await trio.sleep(0.2)
 
         nursery.start_soon(go_on)
-        config = cluster.config.override("producer", close_timeout_ms=3000)
+        config = cluster.config.with_producer(close_timeout_ms=3000)
         # On a busy machine the other attempt may pause for a second. It is then detected by the records that it added.
         still_publishing = r"another attempt of this task is still publishing .* set spark.speculation to false"
         expected = rf"{still_publishing}|and \d+ of them are not among its present rows"
@@ -242,7 +242,7 @@ async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
         open_producer("t", cluster.config, address=PARTITION.address) as twin,
     ):
         await twin.wait_settled()
-        config = cluster.config.override("producer", close_timeout_ms=3000)
+        config = cluster.config.with_producer(close_timeout_ms=3000)
         with pytest.raises(
             PublishingError, match=r"300 records were not acknowledged .* an earlier attempt of the task"
         ):

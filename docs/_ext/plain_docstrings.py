@@ -1,0 +1,42 @@
+"""Sphinx extension: docstrings write code in single backticks, as Markdown does; Sphinx is given reStructuredText."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.util.typing import ExtensionMetadata
+
+CODE = re.compile(r"(?<![`:\w])`([^`]+)`(?!`)")
+BEFORE_NAPOLEON, AFTER_NAPOLEON = 400, 600
+
+_attributes: dict[str, list[str]] = {}
+
+
+def convert_code(_: Sphinx, what: str, name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Turn `code` into ``code``, also if it spans two lines; remember the text of attributes."""
+    lines[:] = CODE.sub(r"``\1``", "\n".join(lines)).split("\n")
+    if what in ("attribute", "property"):
+        _attributes[name] = list(lines)
+
+
+def keep_attributes(_: Sphinx, what: str, name: str, _object: Any, _options: Any, lines: list[str]) -> None:
+    """Undo what napoleon does to attributes: it takes a colon in their first sentence for a type."""
+    if what in ("attribute", "property"):
+        lines[:] = _attributes.pop(name, lines)
+
+
+def hide_factories(
+    _: Sphinx, _what: str, _name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Show a default that attrs makes anew for each object as `...`."""
+    return signature and signature.replace("=NOTHING", "=...").replace(" = NOTHING", " = ..."), returns
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    """Register both steps, before and after napoleon's."""
+    app.connect("autodoc-process-docstring", convert_code, priority=BEFORE_NAPOLEON)
+    app.connect("autodoc-process-docstring", keep_attributes, priority=AFTER_NAPOLEON)
+    app.connect("autodoc-process-signature", hide_factories)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

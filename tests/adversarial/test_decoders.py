@@ -1,0 +1,109 @@
+"""What decoders make of anything at all: a message, or a `WireError`, in no more memory than a frame deserves."""
+
+from __future__ import annotations
+
+import tracemalloc
+from contextlib import suppress
+from itertools import islice
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka import wire
+from dafka.errors import WireError
+from dafka.transport.loops import PureLoops, load_compiled
+from dafka.wire.batch import iter_frames
+from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
+
+MEMORY_FACTOR = 40
+"""A text of no octets is an object all the same."""
+
+MEMORY_BYTES = 100_000
+AIM = Aim("A" * 32, "orders", "B" * 32, "store")
+
+FRAMES = st.lists(
+    st.builds(
+        lambda start, body: start + body,
+        st.sampled_from([b"", b"M", b"Dx", b"W", b"Worders\0\1", b"\xaa\xa5W\1", b"\xaa\xa5M\1\1P\1t", b"B", b"T"]),
+        st.binary(max_size=300),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(frames=FRAMES)
+def test_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
+    for decode in (wire.decode, wire.NodeBeacon.decode, wire.TowerBeacon.decode):
+        with suppress(WireError):
+            decode(frames)
+    for frame in frames:
+        wire.decode_subscription(frame)
+
+
+@settings(max_examples=200, deadline=None)
+@given(drained=st.lists(FRAMES, max_size=20))
+def test_the_batch_decoder_never_raises_and_counts_what_it_discards(drained: list[list[bytes]]) -> None:
+    decoder = wire.BatchDecoder()
+    inbound = decoder.decode(drained)
+    taken = sum(len(each.batch) if isinstance(each, wire.RecordRun) else 1 for each in inbound)
+    assert taken + decoder.discarded.total() == len(drained)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_decoding_takes_memory_in_proportion(family: str) -> None:
+    count = 20 if family == "hellos" else 500
+    messages = list(islice(generate(family, AIM, 7), count))
+    octets = sum(len(frame) + 64 for message in messages for frame in message)
+    decoder = wire.BatchDecoder()
+    tracemalloc.start()
+    try:
+        decoder.decode(messages)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak <= MEMORY_FACTOR * octets + MEMORY_BYTES
+
+
+def test_a_list_that_is_said_to_be_huge_takes_no_memory() -> None:
+    frames = [b"WSTORE", b"\xaa\xa5W\1\1C" + b"\xff" * 4 + b"\0" * 100_000]
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="at most"):
+            wire.decode(frames)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "mixed"])
+def test_both_loops_receive_the_same(family: str) -> None:
+    compiled = load_compiled()
+    if isinstance(compiled, str):
+        pytest.skip(compiled)
+    messages = list(islice(generate(family, AIM, 3), 10 if family == "hellos" else 300))
+    found = []
+    for loops in (PureLoops(), compiled):
+        with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
+            near.bind("inproc://here")
+            far.connect("inproc://here")
+            for message in messages:
+                near.send_multipart(message, zmq.NOBLOCK)
+            items = loops.receive_runs(far, len(messages) + 1, 2**40)
+        assert sorted(map(list, iter_frames(items))) == sorted(messages)
+        decoder = wire.BatchDecoder()
+        found.append((decoder.decode(items), decoder.discarded))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("family", "role"), [*((name, "store") for name in FAMILIES), *((name, "tower") for name in BEACON_FAMILIES)]
+)
+def test_a_seed_decides_every_message(family: str, role: str) -> None:
+    aim = Aim("A" * 32, "orders", "B" * 32, role)
+    first, second, other = (list(islice(generate(family, aim, seed), 5)) for seed in (1, 1, 2))
+    assert first == second
+    assert first != other or family == "many-frames"

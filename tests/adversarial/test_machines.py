@@ -1,0 +1,197 @@
+"""What the machines keep and do at the word of others has bounds; what is honest is done all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+
+from dafka import wire
+from dafka.config import Config
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
+from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
+from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
+from dafka.protocol.polling import KEYS_MAX, RetrySchedule
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+from tests.adversarial import FAMILIES, Aim, generate
+from tests.protocol.helpers import published
+
+TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
+CONFIG = (
+    Config()
+    .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
+    .with_consumer(offset_reset="earliest")
+)
+MESSAGES = 3000
+
+
+def make_store() -> StoreMachine:
+    return StoreMachine(ME, CONFIG, {Partition(TOPIC, HONEST): 10})
+
+
+def make_consumer() -> ConsumerMachine:
+    consumer = ConsumerMachine(ME, CONFIG)
+    consumer.subscribe(TOPIC, 0.0)
+    return consumer
+
+
+def make_producer() -> ProducerMachine:
+    producer = ProducerMachine(Partition(TOPIC, ME), CONFIG.producer, CONFIG.fetch.replies_max)
+    producer.settled(0.0)
+    producer.publish([b"honest"] * 10, 0.0)
+    return producer
+
+
+ROLES: dict[str, Callable[[], Machine]] = {"store": make_store, "consumer": make_consumer, "producer": make_producer}
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "mixed"])
+@pytest.mark.parametrize("role", ROLES)
+def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
+    machine = ROLES[role]()
+    machine.start(0.0)
+    partition = HONEST if role != "producer" else ME
+    messages = list(
+        islice(generate(family, Aim(ME, TOPIC, partition, role), 5), 20 if family == "hellos" else MESSAGES)
+    )
+    decoder = wire.BatchDecoder()
+    said = 0
+    for start in range(0, len(messages), 200):
+        now = start / 100_000
+        actions = machine.receive(decoder.decode(messages[start : start + 200]), now) + machine.tick(now)
+        said += sum(isinstance(action, Publish) for action in actions)
+    assert said <= 2 * len(messages) + 100
+    if isinstance(machine, (StoreMachine, ConsumerMachine)):
+        assert len(machine.reassembler.cursors) <= CONFIG.node.partitions_max
+
+
+@pytest.mark.parametrize("role", ["store", "consumer"])
+def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str) -> None:
+    machine = make_store() if role == "store" else make_consumer()
+    names = CONFIG.node.partitions_unproven_max
+    heads = [wire.DirectHead(ME, f"{number:032X}", TOPIC, 5) for number in range(names + 50)]
+    machine.receive(heads, 1.0)
+    assert machine.discarded == {"too many partitions without records": 50}
+    run = wire.RecordRun(RecordBatch(Partition(TOPIC, f"{0:032X}"), 0, [b"proven"]), ME)
+    machine.receive([run], 2.0)
+    machine.receive([wire.DirectHead(ME, "E" * 32, TOPIC, 5)], 3.0)
+    assert Partition(TOPIC, "E" * 32) in machine.reassembler.cursors
+    machine.receive([wire.DirectHead(ME, "F" * 32, TOPIC, 5)], 60.0)
+    assert Partition(TOPIC, "F" * 32) in machine.reassembler.cursors
+    assert Partition(TOPIC, f"{0:032X}") in machine.reassembler.cursors
+    assert len(machine.reassembler.cursors) < names
+
+
+def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> None:
+    store = make_store()
+    for address in ("LIAR", "HONEST"):
+        store.peer_joined(address, 0.0)
+    runs = [wire.RecordRun(RecordBatch(Partition(f"t{number}", "LIAR"), 0, [b"x"])) for number in range(50)]
+    store.receive(runs, 1.0)
+    assert store.discarded == {"too many partitions of one node": 40}
+    store.receive([wire.RecordRun(RecordBatch(Partition("t", "HONEST"), 0, [b"x"]))], 1.0)
+    assert Partition("t", "HONEST") in store.reassembler.cursors
+
+
+def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
+    store = StoreMachine(ME, Config(), {})
+    runs = [wire.RecordRun(RecordBatch(Partition("t", f"{number:032X}"), 0, [b"x"])) for number in range(1100)]
+    store.receive(runs, 1.0)
+    assert store.discarded == {"too many partitions of unknown nodes": 100}
+    store.peer_joined(HONEST, 2.0)
+    store.receive([wire.RecordRun(RecordBatch(Partition("t", HONEST), 0, [b"x"]))], 2.0)
+    assert Partition("t", HONEST) in store.reassembler.cursors
+
+
+def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
+    for machine in (make_store(), make_consumer()):
+        partition = Partition(TOPIC, HONEST)
+        machine.receive([wire.Head(HONEST, TOPIC, 2**64 - 1)], 0.0)
+        machine.receive([wire.RecordRun(RecordBatch(partition, 2**64 - 1, [b"x"]))], 0.0)
+        machine.receive([wire.DirectHead(ME, HONEST, TOPIC, 2**62)], 0.0)
+        assert machine.discarded["sequence too large"] == 3
+
+
+def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
+    ends = {Partition(TOPIC, f"{number:032X}"): 5 for number in range(3 * SLICE)}
+    store = StoreMachine(ME, Config(), ends)
+    store.subscribed([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
+    questions = [wire.GetHeads(TOPIC, "STRANGER"), wire.GetHeads(TOPIC, "LISTENER")]
+    told = published(store.receive(questions, 1.0), wire.DirectHead)
+    assert [head.requestor for head in told[:SLICE]] == ["LISTENER"] * SLICE
+    assert len(told) < 2 * SLICE
+    now = 1.0
+    for _ in range(1000):
+        if store.deadline() == float("inf"):
+            break
+        now = max(store.deadline(), now)
+        told += published(store.tick(now), wire.DirectHead)
+    for requestor in ("LISTENER", "STRANGER"):
+        assert {head.address for head in told if head.requestor == requestor} == {each.address for each in ends}
+
+
+def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
+    durable = {TOPIC: {HONEST: 5}}
+    heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
+    for number in range(QUESTIONS_MAX):
+        assert heads.ask(f"{number}", [TOPIC], is_listening=False)
+    assert not heads.ask("one more", [TOPIC], is_listening=False)
+    assert heads.ask("LISTENER", [TOPIC], is_listening=True)
+
+
+def test_what_says_that_heads_are_told_comes_behind_them() -> None:
+    store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
+    own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
+    store.subscribed([wire.Subscription(command, "READER") for command in own_commands], 0.0)
+    actions = store.receive([wire.ConsumerHello(ME, "READER", (TOPIC,)), wire.Fetch(ME, "READER", TOPIC, 0, 1)], 1.0)
+    assert not published(actions, wire.DirectEarliest)
+    actions = store.tick(store.deadline()) + store.tick(2.0)
+    assert len(published(actions, wire.DirectEarliest)) == 1
+
+
+def test_fetches_of_strangers_are_few_and_give_way() -> None:
+    responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
+    for number in range(UNVERIFIED_MAX):
+        assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)
+    assert not responder.add_fetch(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_verified=False)
+    assert responder.add_fetch(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
+    request = responder.next_read()
+    assert request is not None
+    assert request.requestor == "LISTENER"
+    assert len(responder) == UNVERIFIED_MAX
+
+
+def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
+    holders = GapResolver()
+    for number in range(ANSWERS_MAX + 100):
+        holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
+    holders.is_settled = True
+    assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
+    repeats = RetrySchedule[str]()
+    for number in range(KEYS_MAX + 100):
+        repeats.schedule(f"{number}", 0.0)
+    assert len(repeats.take_due(100.0)) == KEYS_MAX
+
+
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
+    a, b, c, d, e = map(PeerEndpoint, "abcde")
+    for peer in (a, b, c):
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)

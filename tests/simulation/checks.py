@@ -1,0 +1,320 @@
+"""Onlookers: what must hold at every moment, and in the end. They watch, and steer nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from dafka import wire
+from dafka.protocol import Event, PartitionHalted, RecordsGone, ResetPosition, StorageWork
+from dafka.records import Partition, RecordBatch
+from tests.simulation.disk import Disk, check_contents, describe
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
+from tests.simulation.violations import Violation
+from tests.simulation.world import World
+
+LATEST_SLACK_S = 1.0
+"""A `latest` consumer has every record published so long after its block was entered: subscriptions take a moment."""
+
+RUN_BYTES = 64 * 1024
+"""A run in flight when a limit was reached may go beyond it by so much."""
+
+
+class Scene(World, Protocol):
+    """The cluster, as onlookers see it.
+
+    Attributes:
+        disks: the stores' disks, by name.
+        producers: those that are there, by name.
+        stores: those that are there, by name.
+        consumers: those that are there, by name.
+        is_noting: whether somebody wants to know what happens.
+    """
+
+    disks: dict[str, Disk]
+    producers: dict[str, SimulatedProducer]
+    stores: dict[str, SimulatedStore]
+    consumers: dict[str, SimulatedConsumer]
+    is_noting: bool
+
+    def note(self, text: str) -> None:
+        """Tells what happens, to who wants to know."""
+
+    def nodes(self) -> list[SimulatedNode]:
+        """Everybody who is there, but for towers."""
+
+    def partitions_of(self, name: str) -> list[Partition]:
+        """The partitions of a producer."""
+
+    def is_alive(self, partition: Partition) -> bool:
+        """Is the partition's producer there?"""
+
+    def final_end(self, partition: Partition) -> int:
+        """How far everybody must come in this partition."""
+
+    def let_go(self, partition: Partition) -> int:
+        """The end of the records that the producer has let go without any store's having them."""
+
+
+class Checks:
+    """Attributes:
+    published_ends: by partition, the sequence after the last record that its producer has made.
+    """
+
+    def __init__(self, cluster: Scene) -> None:
+        self.published_ends: dict[Partition, int] = {}
+        self._cluster = cluster
+        self._delivered: dict[tuple[str, Partition], int] = {}
+        self._given: dict[tuple[str, Partition], int] = {}
+        self._gone: dict[tuple[str, Partition], int] = {}
+        self._sent: dict[tuple[str, Partition], int] = {}
+        self._halted: set[tuple[str, Partition]] = set()
+        self._begins: dict[str, dict[Partition, int]] = {}
+
+    # At every moment
+
+    def published(self, producer: SimulatedProducer, batch: RecordBatch) -> None:
+        """A producer's program made records."""
+        if batch.first_sequence != (end := self.published_ends.get(producer.partition, 0)):
+            raise Violation("not the next sequence", f"{producer.name} at {end}: {describe(batch)}")
+        self.published_ends[producer.partition] = batch.end_sequence
+        self._cluster.note(f"{producer.name} publishes {describe(batch)}")
+
+    def sent(self, node: SimulatedNode, messages: Sequence[wire.BatchedMessage]) -> None:
+        """A node publishes messages: counts them, and looks whether it may say what it says."""
+        counts = node.sent
+        for message in messages:
+            if isinstance(message, wire.RecordRun):
+                counts["record" if message.requestor is None else "direct-record"] += len(message.batch)
+                check_contents([message.batch])
+                if message.requestor is None:
+                    self._published_in_order(node, message.batch)
+                continue
+            counts[type(message).__name__] += 1
+            if isinstance(message, wire.Ack):
+                self._acknowledged(node, message)
+            elif isinstance(message, wire.DirectHead) and node.name in self._cluster.disks:
+                self._announced(node, message)
+            elif isinstance(message, wire.Head):
+                partition = Partition(message.subject, message.address)
+                if message.sequence >= self.published_ends.get(partition, 0):
+                    raise Violation("HEAD of no record", f"{node.name}: {message}")
+        if self._cluster.is_noting:
+            for message in messages:
+                self._cluster.note(f"{node.name} sends {_name(message)}")
+
+    def _published_in_order(self, node: SimulatedNode, batch: RecordBatch) -> None:
+        """Each record is published once, in order; what a spool held back is announced instead."""
+        expected = self._sent.get((node.address, batch.partition), 0)
+        is_spooled = getattr(node, "spool", None) is not None
+        if batch.first_sequence < expected or (batch.first_sequence > expected and not is_spooled):
+            raise Violation("not published in order", f"{node.name} at {expected}: {describe(batch)}")
+        self._sent[node.address, batch.partition] = batch.end_sequence
+
+    def _acknowledged(self, node: SimulatedNode, ack: wire.Ack) -> None:
+        partition = Partition(ack.subject, ack.partition)
+        end = self._cluster.disks[node.name].end(partition)
+        if ack.sequence >= end:
+            raise Violation("ACK before durable", f"{node.name} acknowledges {ack.sequence} of {partition}, has {end}")
+
+    def _announced(self, node: SimulatedNode, head: wire.DirectHead) -> None:
+        partition = Partition(head.subject, head.address)
+        if head.sequence >= self._cluster.disks[node.name].end(partition):
+            raise Violation("DIRECT-HEAD before durable", f"{node.name}: {head}")
+
+    def stored(self, store: SimulatedStore, work: StorageWork) -> None:
+        """A store's disk has made this durable."""
+        if isinstance(work, ResetPosition):
+            self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
+            return
+        for batch in work:
+            if batch.end_sequence > self.published_ends.get(batch.partition, 0):
+                raise Violation("stored and never published", f"{store.name}: {describe(batch)}")
+            self._cluster.note(f"{store.name} has stored {describe(batch)}")
+
+    def delivered(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
+        """A consumer's machine delivers: each partition in order, each record once, with its own content."""
+        check_contents([batch])
+        self._in_order(self._delivered, consumer, batch)
+
+    def given(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
+        """A consumer's program is given a run."""
+        check_contents([batch])
+        self._in_order(self._given, consumer, batch)
+        self._cluster.note(f"{consumer.name} is given {describe(batch)}")
+
+    def saved(self, consumer: SimulatedConsumer, positions: Mapping[Partition, int]) -> None:
+        """A consumer's program makes durable how far it is."""
+        for partition, position in positions.items():
+            if partition.topic in consumer.machine.topics and position != self._given.get(
+                (consumer.address, partition), position
+            ):
+                raise Violation("position not given", f"{consumer.name} saves {position} of {partition}")
+
+    def _in_order(
+        self, seen: dict[tuple[str, Partition], int], consumer: SimulatedConsumer, batch: RecordBatch
+    ) -> None:
+        partition = batch.partition
+        if partition.topic not in consumer.machine.topics:
+            raise Violation("another topic's record", f"{consumer.name}: {describe(batch)}")
+        key = (consumer.address, partition)
+        expected = seen.get(key)
+        if expected is None:
+            expected = self._first(consumer, partition, batch.first_sequence)
+        if batch.first_sequence != expected and batch.first_sequence != self._gone.get(key, -1):
+            kind = "given twice" if batch.first_sequence < expected else "gap at a consumer"
+            raise Violation(kind, f"{consumer.name} expects {expected}: {describe(batch)}")
+        seen[key] = batch.end_sequence
+
+    def _first(self, consumer: SimulatedConsumer, partition: Partition, first_sequence: int) -> int:
+        """Where a consumer must begin."""
+        if partition in consumer.begins:
+            return consumer.begins[partition]
+        if consumer.is_earliest:
+            return 0
+        end = self._begins.get(consumer.address, {}).get(partition)
+        if end is not None and first_sequence > end:
+            raise Violation("latest began late", f"{consumer.name} begins {partition} at {first_sequence}, not {end}")
+        return first_sequence
+
+    def settled(self, node: SimulatedNode) -> None:
+        """A node has settled."""
+        self._cluster.note(f"{node.name} has settled")
+        if self._cluster.plan.is_calm and node.name in self._cluster.consumers:
+            self._cluster.clock.after(LATEST_SLACK_S, self._begin, node.address)
+
+    def _begin(self, address: str) -> None:
+        """From here on a `latest` consumer has everything, also of producers yet to come."""
+        begins: dict[Partition, int] = {}
+        for name in self._cluster.plan.producers:
+            for partition in self._cluster.partitions_of(name):
+                begins[partition] = self.published_ends.get(partition, 0)
+        self._begins[address] = begins
+
+    def unsubscribed(self, consumer: SimulatedConsumer, topic: str) -> None:
+        """A consumer gives up a topic; if it takes it up again, it begins anew."""
+        for seen in (self._delivered, self._given, self._gone):
+            for key in [key for key in seen if key[0] == consumer.address and key[1].topic == topic]:
+                del seen[key]
+        consumer.begins = {p: begin for p, begin in consumer.begins.items() if p.topic != topic}
+
+    def notified(self, node: SimulatedNode, event: Event) -> None:
+        """A node tells its program something."""
+        self._cluster.note(f"{node.name}: {event}")
+        if isinstance(event, (RecordsGone, PartitionHalted)):
+            dropped = max(
+                (disk.dropped.get(event.partition, 0) for disk in self._cluster.disks.values()),
+                default=0,
+            )
+            if event.end_sequence > max(dropped, self._cluster.let_go(event.partition)):
+                raise Violation("gave up what is not gone", f"{node.name}: {event}, dropped up to {dropped}")
+            if isinstance(event, PartitionHalted):
+                self._halted.add((node.name, event.partition))
+            else:
+                self._gone[node.address, event.partition] = event.end_sequence
+
+    def bounded(self, node: SimulatedNode) -> None:
+        """What a node keeps in memory stays within its limits."""
+        machine, config = node.role_machine, self._cluster.plan.config
+        replies = getattr(machine, "replies", None)
+        if replies is not None and len(replies) > config.fetch.replies_max:
+            raise Violation("memory", f"{node.name} keeps {len(replies)} answers")
+        for name, limit in (
+            ("pending_bytes", config.store.pending_bytes_max),
+            ("buffered_bytes", config.consumer.buffer_bytes_max),
+        ):
+            size = getattr(machine, name, 0)
+            if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
+                raise Violation("memory", f"{node.name}: {name} {size} at a limit of {limit}")
+        reassembler = getattr(machine, "reassembler", None)
+        if reassembler is not None:
+            ahead = sum(cursor.ahead_bytes for cursor in reassembler.cursors.values())
+            if ahead > config.fetch.ahead_bytes_max:
+                raise Violation("memory", f"{node.name} keeps {ahead} octets ahead of gaps")
+
+    def enough_copies(self) -> None:
+        """What a producer counts as acknowledged is durable in as many stores as it asked for."""
+        cluster = self._cluster
+        min_stores = cluster.plan.config.producer.min_stores
+        for producer in cluster.producers.values():
+            end = producer.machine.acknowledged_end
+            ends = [disk.end(producer.partition) for disk in cluster.disks.values()]
+            if end and min_stores and sum(each >= end for each in ends) < min_stores:
+                raise Violation("acknowledged and not durable", f"{producer.partition} {end}, stores have {ends}")
+
+    # In the end
+
+    def unconverged(self) -> str:
+        """What is still missing somewhere, in a few words; nothing where everybody has everything."""
+        cluster = self._cluster
+        for partition in self.published_ends:
+            end = cluster.final_end(partition)
+            for store in cluster.stores.values():
+                if (found := store.disk.end(partition)) != end and (store.name, partition) not in self._halted:
+                    return f"{store.name} has {partition} up to {found}, not {end}"
+                if store.commits:
+                    return f"{store.name} is writing"
+            for consumer in cluster.consumers.values():
+                if (missing := self._missing(consumer, partition, end)) is not None:
+                    return missing
+        has_stores = len(cluster.stores) >= cluster.plan.config.producer.min_stores
+        for producer in cluster.producers.values() if has_stores else ():
+            if producer.to_publish:
+                return f"{producer.name} cannot publish {producer.to_publish} more records"
+            if producer.machine.unacknowledged:
+                return f"{producer.name} lacks ACKs for {producer.machine.unacknowledged} records"
+        return ""
+
+    def _missing(self, consumer: SimulatedConsumer, partition: Partition, end: int) -> str | None:
+        if partition.topic not in consumer.machine.topics:
+            return None
+        position = self._given.get((consumer.address, partition))
+        position = max(position or consumer.begins.get(partition, 0), self._gone.get((consumer.address, partition), 0))
+        if position >= end:
+            return None
+        cursor = consumer.machine.reassembler.cursors.get(partition)
+        if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
+            return None
+        if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
+            return None
+        return f"{consumer.name} was given {partition} up to {position}, not {end}"
+
+    def quiet(self) -> None:
+        """Everybody has everything: limits that hold over a whole life, and nothing left in any buffer."""
+        cluster = self._cluster
+        for store in cluster.stores.values():
+            if store.machine.pending_bytes or store.commits:
+                raise Violation("memory", f"{store.name} has {store.machine.pending_bytes} octets pending in the end")
+        for consumer in cluster.consumers.values():
+            if consumer.machine.buffered_bytes:
+                raise Violation("memory", f"{consumer.name} has {consumer.machine.buffered_bytes} octets left")
+        for node in cluster.nodes():
+            self.few_messages(node)
+
+    def few_messages(self, node: SimulatedNode) -> None:
+        """No storms: what a node has sent in its life is in proportion to what there was to do."""
+        cluster = self._cluster
+        seconds = cluster.clock.now - node.started_at
+        records = sum(self.published_ends.values())
+        partitions = max(len(self.published_ends), 1)
+        peers = len(cluster.plan.names) + 1
+        heard = node.subscriptions_heard
+        limits = {
+            "Fetch": 20 + records + partitions * (2 * seconds + heard),
+            "GetHeads": 10 + 2 * seconds + heard + 3 * partitions * peers,
+            "Head": 5 + 1.1 * seconds + heard,
+            "beacon": 20 + 11 * peers + (2 + peers / 4) * seconds,
+            "StoreHello": 2 + heard,
+        }
+        for kind, limit in limits.items():
+            if node.sent[kind] > limit:
+                raise Violation("storm", f"{node.name} sent {node.sent[kind]} of {kind}, {limit:.0f} would do")
+
+
+def _name(message: wire.BatchedMessage) -> str:
+    if isinstance(message, wire.RecordRun):
+        return f"{'RECORD' if message.requestor is None else 'DIRECT-RECORD to ' + message.requestor} " + describe(
+            message.batch
+        )
+    return str(message)

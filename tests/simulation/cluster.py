@@ -1,0 +1,356 @@
+"""One simulated cluster: carries out a plan, and waits until everybody has everything."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from dafka.records import Partition
+from dafka.roles.tower import Tower
+from dafka.wire import WELCOME
+from tests.simulation.checks import Checks
+from tests.simulation.clock import Clock
+from tests.simulation.disk import Disk
+from tests.simulation.network import Network, Split
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.plan import Member, Plan, Step
+from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, SimulatedStore
+from tests.simulation.violations import Violation
+
+ROUND_S = 0.25
+"""How often it is looked whether everybody has everything."""
+
+ROUNDS_MAX = 160
+"""So many rounds after the last fault everybody must have everything: beacons time out, FETCHes wait their turn."""
+
+QUIET_S = 1.5
+"""How long it is watched that nothing happens any more."""
+
+TOWER_DIAL_S = 0.02
+"""How long it takes to connect to a tower, about."""
+
+
+class Cluster:
+    """Attributes:
+    clock: the time.
+    draw: what decides everything that the plan leaves open.
+    network: how nodes reach each other.
+    checks: who watches.
+    disks: the stores' disks, by name.
+    """
+
+    def __init__(self, plan: Plan, note: Callable[[float, str], None] | None = None) -> None:
+        self.plan = plan
+        self.clock = Clock()
+        self.draw = random.Random(plan.draw_seed)
+        self.network = Network(self.clock, self.draw)
+        self.disks: dict[str, Disk] = {}
+        self.producers: dict[str, SimulatedProducer] = {}
+        self.stores: dict[str, SimulatedStore] = {}
+        self.consumers: dict[str, SimulatedConsumer] = {}
+        self.checks = Checks(self)
+        self.is_noting = note is not None
+        self._note = note
+        self._members = {member.name: member for member in plan.members}
+        self._numbers = {name: number for number, name in enumerate(plan.names, 1)}
+        self._lives: Counter[str] = Counter()
+        self._down: dict[str, Step | None] = {}
+        self._partitions: dict[str, list[Partition]] = {}
+        self._let_go: dict[Partition, int] = {}
+        self._other_disks: dict[str, Disk] = {}
+        self._disk_slowness: dict[str, float] = {}
+        self._next_port = 5000
+        self._ports: dict[str, int] = {}
+        self._towers: dict[str, Tower] = {}
+        self._heard_by: set[tuple[str, str]] = set()
+
+    def run(self) -> None:
+        """Carries out the plan. Raises `Violation` where a promise is broken."""
+        for member in self.plan.members:
+            self.clock.at(member.joins, self._start, member)
+        for step in self.plan.steps:
+            self.clock.at(step.time, self._begin, step)
+        while self.clock.now <= self.plan.ends:
+            self._run_round()
+        self.note("all is well from here on")
+        missing = self.checks.unconverged()
+        rounds = 0
+        while missing:
+            if rounds >= ROUNDS_MAX:
+                raise Violation("not converged", f"{missing}, {rounds * ROUND_S:.0f} s after the last fault")
+            self._run_round()
+            rounds += 1
+            missing = self.checks.unconverged()
+        self.note("everybody has everything")
+        self.clock.run(self.clock.now + QUIET_S)
+        if missing := self.checks.unconverged():
+            raise Violation("lost again", missing)
+        self.checks.quiet()
+
+    def note(self, text: str) -> None:
+        """Tells what happens, to who wants to know."""
+        if self._note is not None:
+            self._note(self.clock.now, text)
+
+    def nodes(self) -> list[SimulatedNode]:
+        """Everybody who is there, but for towers."""
+        return [*self.producers.values(), *self.stores.values(), *self.consumers.values()]
+
+    def partitions_of(self, name: str) -> list[Partition]:
+        """The partitions of a producer, one a life or with a spool one for all."""
+        return self._partitions.get(name, [])
+
+    def is_alive(self, partition: Partition) -> bool:
+        """Is the partition's producer there?"""
+        return any(producer.partition == partition for producer in self.producers.values())
+
+    def final_end(self, partition: Partition) -> int:
+        """How far everybody must come in this partition."""
+        for producer in self.producers.values():
+            if producer.partition == partition:
+                return producer.machine.next_sequence
+        return max((store.disk.end(partition) for store in self.stores.values()), default=0)
+
+    def let_go(self, partition: Partition) -> int:
+        """The end of the records that the producer has let go without any store's having them (`min_stores` 0)."""
+        if self.plan.config.producer.min_stores:
+            return 0
+        ends = [each.machine.earliest_sequence for each in self.producers.values() if each.partition == partition]
+        self._let_go[partition] = max([self._let_go.get(partition, 0), *ends])
+        return self._let_go[partition]
+
+    def disk_delay(self) -> float:
+        """How long a disk takes to make something durable."""
+        return self.plan.disk_s * (0.5 + self.draw.random()) * max(self._disk_slowness.values(), default=1.0)
+
+    def send_beacon(self, node: SimulatedNode, frames: list[bytes]) -> None:
+        """A node sends its beacon to every tower that it is connected to."""
+        for name in self._towers:
+            if (node.name, name) in self._heard_by:
+                self.clock.after(self.network.delay(), self._forward, name, node, frames)
+
+    def _run_round(self) -> None:
+        self.clock.run(self.clock.now + ROUND_S)
+        self.checks.enough_copies()
+
+    # Who comes and goes
+
+    def _start(self, member: Member) -> None:
+        name = member.name
+        self._down.pop(name, None)
+        if member.role == "tower":
+            self._towers[name] = Tower("", "")
+            self._greet()
+            return
+        self._lives[name] += 1
+        self.note(f"{name} starts")
+        node = self._make(member, self._port(member))
+        node.lag, node.queue_max = member.lag, member.queue_max
+        hosts = ("10.0.0", "10.1.0") if self.plan.second_network else ("10.0.0",)
+        self.network.listen([f"tcp://{host}.{self._numbers[name]}:{node.port}" for host in hosts], node)
+        node.start()
+        if isinstance(node, SimulatedConsumer):
+            for topic in member.topics:
+                node.subscribe_topic(topic)
+        self._greet()
+
+    def _make(self, member: Member, port: int) -> SimulatedNode:
+        name, config = member.name, self.plan.config
+        life = f"{name}r{self._lives[name]}" if self._lives[name] > 1 else name
+        if member.role == "store":
+            disk = self.disks.setdefault(name, Disk())
+            self.stores[name] = store = SimulatedStore(self, name, config, disk, port)
+            return store
+        disk = self._other_disks.setdefault(name, Disk())
+        if member.role == "producer":
+            partition = Partition(member.topics[0], name if member.spool else life)
+            self.producers[name] = producer = SimulatedProducer(
+                self, name, partition, config, disk if member.spool else None, port
+            )
+            if partition not in self.partitions_of(name):
+                self._partitions.setdefault(name, []).append(partition)
+            ends = self.checks.published_ends
+            ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
+            return producer
+        settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
+        self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
+        consumer.taking_s = member.pace
+        return consumer
+
+    def _port(self, member: Member) -> int:
+        if not (member.fixed_port and member.name in self._ports):
+            self._next_port += 1
+            self._ports[member.name] = self._next_port
+        return self._ports[member.name]
+
+    def _take_away(self, name: str) -> SimulatedNode | None:
+        node = self.producers.pop(name, None) or self.stores.pop(name, None) or self.consumers.pop(name, None)
+        if node is not None:
+            self._heard_by = {pair for pair in self._heard_by if pair[0] != name}
+        return node
+
+    # Towers
+
+    def _greet(self) -> None:
+        """Towers and nodes that reach each other and are not connected connect."""
+        for tower in self._towers:
+            for node in self.nodes():
+                if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
+                    self._heard_by.add((node.name, tower))
+                    self.clock.after(TOWER_DIAL_S * self.draw.random(), self._welcome, node, tower)
+
+    def _welcome(self, node: SimulatedNode, tower: str) -> None:
+        if node.is_alive and (node.name, tower) in self._heard_by:
+            node.tower_connected()
+            node.arrive_from_tower([WELCOME])
+
+    def _part(self) -> None:
+        """Connections to towers that are out of reach break."""
+        self._heard_by = {
+            (name, tower)
+            for name, tower in self._heard_by
+            if tower in self._towers and self.network.reaches(name, tower)
+        }
+
+    def _forward(self, name: str, node: SimulatedNode, frames: list[bytes]) -> None:
+        tower = self._towers.get(name)
+        if tower is None or not self.network.reaches(node.name, name):
+            return
+        host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
+        forwarded = tower.forward(frames, f"{host}.{self._numbers[node.name]}", "10.0.0.254")
+        if forwarded is not None:
+            self.clock.after(self.network.delay(), self._spread, name, forwarded)
+
+    def _spread(self, name: str, frames: list[bytes]) -> None:
+        for node in self.nodes():
+            if (node.name, name) in self._heard_by and self.network.reaches(node.name, name):
+                node.arrive_from_tower(frames)
+
+    # What befalls them
+
+    def _begin(self, step: Step) -> None:
+        self.note(str(step)[10:].strip())
+        getattr(self, "_step_" + step.kind.replace(" ", "_"))(step)
+
+    def _step_publish(self, step: Step) -> None:
+        for name in step.who:
+            if name in self.producers:
+                self.producers[name].publish_records(int(step.amount))
+
+    def _step_save_positions(self, step: Step) -> None:
+        for name in step.who:
+            if name in self.consumers:
+                self.consumers[name].save_positions()
+
+    def _step_crash(self, step: Step) -> None:
+        self._go_down(step, is_crash=True)
+
+    def _step_stop(self, step: Step) -> None:
+        self._go_down(step, is_crash=False)
+
+    def _step_die(self, step: Step) -> None:
+        self._go_down(step, is_crash=True, comes_back=False)
+
+    def _go_down(self, step: Step, *, is_crash: bool, comes_back: bool = True) -> None:
+        for name in step.who:
+            if name in self.producers:
+                self.let_go(self.producers[name].partition)
+            node = self._take_away(name)
+            if not isinstance(node, (SimulatedProducer, SimulatedStore, SimulatedConsumer)):
+                continue
+            if is_crash:
+                node.crash()
+            else:
+                node.stop()
+            self._down[name] = step
+            if comes_back:
+                self.clock.after(step.seconds, self._come_back, name, step)
+
+    def _come_back(self, name: str, step: Step) -> None:
+        if self._down.get(name) is step:
+            self._start(self._members[name])
+
+    def _step_pause(self, step: Step) -> None:
+        for node in self._named(step.who):
+            node.is_paused = True
+            self.clock.after(step.seconds, self._resume, node)
+
+    def _resume(self, node: SimulatedNode) -> None:
+        if node.is_alive:
+            node.resume()
+
+    def _step_cut(self, step: Step) -> None:
+        self._split(step, step.who[:1] if len(step.who) == 1 else step.who, is_cut=True)
+
+    def _step_stall(self, step: Step) -> None:
+        self._split(step, step.who, is_cut=False)
+
+    def _step_cut_link(self, step: Step) -> None:
+        self._split(step, step.who[:1], step.who[1:], is_cut=True)
+
+    def _step_stall_link(self, step: Step) -> None:
+        self._split(step, step.who[:1], step.who[1:], is_cut=False)
+
+    def _split(self, step: Step, left: Sequence[str], right: Sequence[str] = (), *, is_cut: bool) -> None:
+        right = right or [name for name in self.plan.names if name not in left]
+        split = Split(frozenset(left), frozenset(right), is_cut)
+        self.network.split(split)
+        if is_cut:
+            self._part()
+        self.clock.after(step.seconds, self._heal, split)
+
+    def _heal(self, split: Split) -> None:
+        self.network.heal(split)
+        self._greet()
+
+    def _step_reset(self, step: Step) -> None:
+        self.network.reset(*step.who)
+
+    def _step_tower_down(self, step: Step) -> None:
+        for name in step.who:
+            if self._towers.pop(name, None) is not None:
+                self._part()
+                self.clock.after(step.seconds, self._start, self._members[name])
+
+    def _step_disk_full(self, step: Step) -> None:
+        for name in step.who:
+            disk = self.disks.setdefault(name, Disk())
+            disk.is_full = True
+            self.clock.after(step.seconds, setattr, disk, "is_full", False)
+
+    def _step_disk_slow(self, step: Step) -> None:
+        name = step.who[0]
+        self._disk_slowness[name] = 30.0
+        self.clock.after(step.seconds, self._disk_slowness.__setitem__, name, 1.0)
+
+    def _step_clock_jump(self, step: Step) -> None:
+        self.disks.setdefault(step.who[0], Disk()).clock_offset_ms += int(step.amount)
+
+    def _step_loss(self, step: Step) -> None:
+        self.network.loss = step.amount
+        self.clock.after(step.seconds, setattr, self.network, "loss", 0.0)
+
+    def _step_repeat(self, step: Step) -> None:
+        self.network.repeat = step.amount
+        self.clock.after(step.seconds, setattr, self.network, "repeat", 0.0)
+
+    def _step_slow_network(self, step: Step) -> None:
+        self.network.slowness = step.amount
+        self.clock.after(step.seconds, setattr, self.network, "slowness", 1.0)
+
+    def _step_unsubscribe(self, step: Step) -> None:
+        for name in step.who:
+            if name in self.consumers:
+                consumer = self.consumers[name]
+                topics = list(consumer.machine.topics)
+                for topic in topics:
+                    consumer.unsubscribe_topic(topic)
+                self.clock.after(step.seconds, self._subscribe_again, consumer, topics)
+
+    def _subscribe_again(self, consumer: SimulatedConsumer, topics: Sequence[str]) -> None:
+        for topic in topics if consumer.is_alive else ():
+            consumer.subscribe_topic(topic)
+
+    def _named(self, names: Sequence[str]) -> list[SimulatedNode]:
+        return [node for node in self.nodes() if node.name in names]

@@ -1,0 +1,152 @@
+"""A disk that keeps what it has made durable, and nothing else: what stores, spools and saved positions stand on.
+
+It holds contents, so that what comes back is what was written. A crash leaves of the transaction that was under way
+all, nothing, or where the disk tears, of each partition some first part.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from dafka.protocol import ResetPosition, StorageWork
+from dafka.records import Partition, RecordBatch
+from dafka.storage import PartitionInfo, RetentionPolicy
+from tests.simulation.violations import Violation
+
+
+@attrs.define
+class Log:
+    """One partition: contents from `earliest` on, and when each of them was stored, by the wall clock."""
+
+    earliest: int = 0
+    contents: list[bytes] = attrs.field(factory=list)
+    stored_at: list[int] = attrs.field(factory=list)
+
+    @property
+    def end(self) -> int:
+        """The sequence after the last record's."""
+        return self.earliest + len(self.contents)
+
+
+class Disk:
+    """Attributes:
+    logs: what is durable of each partition.
+    positions: saved positions.
+    is_full: whether it refuses to write.
+    clock_offset_ms: how wrong the wall clock of this machine is.
+    dropped: by partition, the end of the records that retention has dropped.
+    """
+
+    def __init__(self) -> None:
+        self.logs: dict[Partition, Log] = {}
+        self.positions: dict[Partition, int] = {}
+        self.is_full = False
+        self.clock_offset_ms = 0
+        self.dropped: dict[Partition, int] = {}
+
+    def write(self, work: StorageWork, now: float) -> None:
+        """Makes durable what `CommitQueue` or a spool asks for. Raises `Violation` for a gap or an overlap."""
+        if isinstance(work, ResetPosition):
+            log = self.logs.setdefault(work.partition, Log())
+            if work.next_sequence < log.end:
+                raise Violation("skip back", f"{work.partition} from {log.end} to {work.next_sequence}")
+            self.logs[work.partition] = Log(work.next_sequence)
+            return
+        for batch in work:
+            self._append(batch, now)
+
+    def write_torn(self, work: StorageWork, now: float, draw: random.Random, *, is_atomic: bool) -> None:
+        """The node crashes while this is being written."""
+        choice = draw.random()
+        if isinstance(work, ResetPosition) or is_atomic or choice < 0.5:
+            if choice % 0.5 < 0.25:
+                self.write(work, now)
+            return
+        for batch in work:
+            self._append(batch.between(0, batch.first_sequence + draw.randint(0, len(batch))), now)
+
+    def read(self, partition: Partition, first_sequence: int, count: int) -> RecordBatch | None:
+        """See `Storage.read`."""
+        log = self.logs.get(partition)
+        if log is None or not log.earliest <= first_sequence < log.end:
+            return None
+        start = first_sequence - log.earliest
+        return RecordBatch(partition, first_sequence, log.contents[start : start + count])
+
+    def partitions(self) -> dict[Partition, PartitionInfo]:
+        """See `Storage.partitions`."""
+        return {partition: PartitionInfo(log.earliest, log.end) for partition, log in self.logs.items()}
+
+    def end(self, partition: Partition) -> int:
+        """The sequence after the last durable record's; 0 where there is none."""
+        log = self.logs.get(partition)
+        return 0 if log is None else log.end
+
+    def trim(self, partition: Partition, earliest: int) -> bool:
+        """Drops the records before `earliest`; tells whether there were any."""
+        log = self.logs.get(partition)
+        count = 0 if log is None else min(earliest, log.end) - log.earliest
+        if log is None or count <= 0:
+            return False
+        del log.contents[:count], log.stored_at[:count]
+        log.earliest += count
+        self.dropped[partition] = max(self.dropped.get(partition, 0), log.earliest)
+        return True
+
+    def retain(self, retention: RetentionPolicy, now: float) -> dict[Partition, int]:
+        """See `Storage.retain`; by age and by number."""
+        moved = {}
+        for partition, log in self.logs.items():
+            earliest = log.earliest
+            if retention.records_max is not None:
+                earliest = max(earliest, log.end - retention.records_max)
+            if retention.age_ms is not None:
+                oldest = self._wall_ms(now) - retention.age_ms
+                earliest = max(earliest, log.earliest + sum(1 for time in log.stored_at if time < oldest))
+            if self.trim(partition, earliest):
+                moved[partition] = log.earliest
+        return moved
+
+    def save_positions(self, positions: Mapping[Partition, int]) -> None:
+        """See `Storage.save_positions`."""
+        self.positions.update(positions)
+
+    def _append(self, batch: RecordBatch, now: float) -> None:
+        if not batch.contents:
+            return
+        log = self.logs.setdefault(batch.partition, Log(batch.first_sequence))
+        if batch.first_sequence != log.end:
+            raise Violation("gap in a log", f"{batch.partition} at {log.end}: {describe(batch)}")
+        check_contents([batch])
+        latest = log.stored_at[-1] if log.stored_at else 0
+        log.contents += batch.contents
+        log.stored_at += [max(self._wall_ms(now), latest)] * len(batch)
+
+    def _wall_ms(self, now: float) -> int:
+        return 1_000_000_000 + int(now * 1000) + self.clock_offset_ms
+
+
+def content(partition: Partition, sequence: int) -> bytes:
+    """What every record of the simulation holds: its own place."""
+    return b"%d %s" % (sequence, partition.address.encode())
+
+
+def contents(partition: Partition, first_sequence: int, end_sequence: int) -> list[bytes]:
+    """The contents of a run."""
+    suffix = partition.address.encode()
+    return [b"%d %s" % (sequence, suffix) for sequence in range(first_sequence, end_sequence)]
+
+
+def check_contents(batches: Sequence[RecordBatch]) -> None:
+    """Raises `Violation` where a record is not the producer's."""
+    for batch in batches:
+        if list(batch.contents) != contents(batch.partition, batch.first_sequence, batch.end_sequence):
+            raise Violation("another record's content", describe(batch))
+
+
+def describe(batch: RecordBatch) -> str:
+    """A run, in a few words."""
+    return f"{batch.partition} {batch.first_sequence}..{batch.end_sequence - 1}"

@@ -1,0 +1,352 @@
+"""A network of PUB and SUB sockets as ZeroMQ's are, and worse: slow, lossy, repeating, split.
+
+A link leads from one node's publisher to one node's subscriber. What goes over a link stays in order; links know
+nothing of each other. A link that breaks loses what was under way and is made anew when it can be. A publisher drops
+what a slow subscriber's queue does not take, as XPUB does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import attrs
+
+from dafka import wire
+from dafka.records import RecordBatch
+from dafka.wire import Command
+from tests.simulation.clock import Clock
+
+REDIAL_S = 0.1
+"""ZeroMQ tries again after so long, about."""
+
+
+class Peer(Protocol):
+    """A node as the network sees it.
+
+    Attributes:
+        name: what it is called in the plan.
+        prefixes: what its subscriber is subscribed to, with how often.
+        outgoing: the links from its publisher that are up.
+        queue_max: messages that its publisher keeps for one slow subscriber.
+    """
+
+    name: str
+    prefixes: Counter[bytes]
+    outgoing: list[Link]
+    queue_max: int
+
+    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Messages arrived at the subscriber; it calls `link.taken` when it takes them."""
+
+    def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
+        """Subscription frames arrived at the publisher."""
+
+    def arrive_connection(self, endpoint: str) -> None:
+        """The subscriber's connection to this endpoint was made."""
+
+
+@attrs.define(eq=False)
+class Split:
+    """Nodes on either side do not reach each other: their connections break (`is_cut`), or merely stall."""
+
+    left: frozenset[str]
+    right: frozenset[str]
+    is_cut: bool
+
+    def separates(self, one: str, other: str) -> bool:
+        """Are these two on different sides?"""
+        return (one in self.left and other in self.right) or (one in self.right and other in self.left)
+
+
+class Link:
+    """Made by connecting; up only while both are there and reach each other."""
+
+    __slots__ = (
+        "arrives_at",
+        "endpoint",
+        "epoch",
+        "held",
+        "is_up",
+        "is_wanted",
+        "network",
+        "prefixes",
+        "publisher",
+        "queued",
+        "returns_at",
+        "slowness",
+        "subscriber",
+    )
+
+    def __init__(self, network: Network, subscriber: Peer, endpoint: str, slowness: float) -> None:
+        self.network = network
+        self.subscriber = subscriber
+        self.endpoint = endpoint
+        self.slowness = slowness
+        self.publisher: Peer | None = None
+        self.prefixes: tuple[bytes, ...] = ()
+        self.held: deque[list[wire.BatchedMessage]] = deque()
+        self.is_up = False
+        self.is_wanted = True
+        self.epoch = 0
+        self.queued = 0
+        self.arrives_at = 0.0
+        self.returns_at = 0.0
+
+    def taken(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """The subscriber has taken these from its queue."""
+        self.queued -= count_messages(messages)
+
+    def push(self, messages: list[wire.BatchedMessage]) -> None:
+        """The publisher sends these."""
+        network = self.network
+        if network.loss or network.repeat:
+            messages = network.spoil(messages)
+        assert self.publisher is not None
+        room = self.publisher.queue_max - self.queued
+        if count_messages(messages) > room:
+            messages = first_messages(messages, room)
+            network.dropped += 1
+        if not messages:
+            return
+        self.queued += count_messages(messages)
+        if network.is_stalled(self):
+            self.held.append(messages)
+        else:
+            self._send(messages)
+
+    def release(self) -> None:
+        """A stall is over."""
+        while self.held and self.is_up:
+            self._send(self.held.popleft())
+
+    def _send(self, messages: list[wire.BatchedMessage]) -> None:
+        self.arrives_at = max(self.arrives_at, self.network.clock.now + self.network.delay(self.slowness))
+        self.network.clock.at(self.arrives_at, self._arrive, self.epoch, messages)
+
+    def _arrive(self, epoch: int, messages: list[wire.BatchedMessage]) -> None:
+        if epoch != self.epoch:
+            return
+        if self.held or self.network.is_stalled(self):
+            self.held.append(messages)
+        else:
+            self.subscriber.arrive(self, messages)
+
+    def send_subscriptions(self, frames: list[bytes]) -> None:
+        """The subscriber tells the publisher what it wants (no longer)."""
+        self.returns_at = max(self.returns_at, self.network.clock.now + self.network.delay(self.slowness))
+        self.network.clock.at(self.returns_at, self._hear_subscriptions, self.epoch, frames)
+
+    def _hear_subscriptions(self, epoch: int, frames: list[bytes]) -> None:
+        if epoch != self.epoch or self.publisher is None:
+            return
+        if self.network.is_stalled(self):
+            self.network.clock.after(REDIAL_S, self._hear_subscriptions, epoch, frames)
+            return
+        own = dict.fromkeys(self.prefixes)
+        heard = []
+        for frame in frames:
+            if frame[0]:
+                own[frame[1:]] = None
+                heard.append(frame)
+            elif frame[1:] in own:
+                del own[frame[1:]]
+                heard += unsubscriptions(self, [frame[1:]])
+        self.prefixes = tuple(own)
+        if heard:
+            self.publisher.arrive_subscriptions(heard)
+
+
+class Network:
+    """Attributes:
+    loss: the share of messages that is lost.
+    repeat: the share that arrives twice.
+    slowness: how many times slower than usual everything is.
+    dropped: how often a full queue has dropped messages.
+    """
+
+    def __init__(self, clock: Clock, draw: random.Random) -> None:
+        self.clock = clock
+        self.draw = draw
+        self.loss = 0.0
+        self.repeat = 0.0
+        self.slowness = 1.0
+        self.dropped = 0
+        self.splits: list[Split] = []
+        self._listeners: dict[str, Peer] = {}
+        self._links: list[Link] = []
+
+    def delay(self, slowness: float = 1.0) -> float:
+        """How long something is under way, in seconds."""
+        return (0.0003 + 0.002 * self.draw.random()) * slowness * self.slowness
+
+    def listen(self, endpoints: Sequence[str], publisher: Peer) -> None:
+        """A publisher is there, under any of these endpoints."""
+        for endpoint in endpoints:
+            self._listeners[endpoint] = publisher
+        self.redial()
+
+    def vanish(self, node: Peer) -> None:
+        """A node is no longer there: its connections break, and its own links are gone."""
+        self._listeners = {endpoint: peer for endpoint, peer in self._listeners.items() if peer is not node}
+        for link in self._links:
+            if link.subscriber is node or link.publisher is node:
+                self._break(link, redial=link.subscriber is not node)
+        for link in self._links:
+            if link.subscriber is node:
+                link.is_wanted = False
+        self._links = [link for link in self._links if link.is_wanted]
+
+    def connect(self, subscriber: Peer, endpoint: str) -> Link:
+        """Connects, as soon as somebody listens there and can be reached."""
+        link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)
+        self._links.append(link)
+        self._dial(link)
+        return link
+
+    def disconnect(self, link: Link) -> None:
+        """Undoes `connect`."""
+        link.is_wanted = False
+        self._break(link, redial=False)
+        self._links.remove(link)
+
+    def split(self, split: Split) -> None:
+        """From now on the two sides do not reach each other."""
+        self.splits.append(split)
+        if split.is_cut:
+            for link in list(self._links):
+                if link.is_up and link.publisher and split.separates(link.subscriber.name, link.publisher.name):
+                    self._break(link, redial=True)
+
+    def heal(self, split: Split) -> None:
+        """Undoes `split`."""
+        self.splits.remove(split)
+        for link in self._links:
+            if link.held and not self.is_stalled(link):
+                link.release()
+        self.redial()
+
+    def reset(self, one: str, other: str) -> None:
+        """The connections between these two break, and are made anew."""
+        for link in list(self._links):
+            if (
+                link.is_up
+                and link.publisher is not None
+                and {link.subscriber.name, link.publisher.name} == {one, other}
+            ):
+                self._break(link, redial=True)
+
+    def reaches(self, one: str, other: str) -> bool:
+        """Is there no split between these two?"""
+        return not any(split.separates(one, other) for split in self.splits)
+
+    def is_stalled(self, link: Link) -> bool:
+        """Is there a split in the way of a link that is up?"""
+        publisher = link.publisher
+        return bool(self.splits) and publisher is not None and not self.reaches(link.subscriber.name, publisher.name)
+
+    def redial(self) -> None:
+        """Somebody may be reached who was not: who wants to be connected tries again soon."""
+        for link in self._links:
+            if not link.is_up:
+                self.clock.after(REDIAL_S * (0.5 + self.draw.random()), self._dial, link)
+
+    def spoil(self, messages: Sequence[wire.BatchedMessage]) -> list[wire.BatchedMessage]:
+        """Loses some of these, of runs some part, and repeats others."""
+        spoilt: list[wire.BatchedMessage] = []
+        for message in messages:
+            chance = self.draw.random()
+            if chance >= self.loss:
+                spoilt.append(message)
+                if chance > 1 - self.repeat:
+                    spoilt.append(message)
+            elif isinstance(message, wire.RecordRun) and len(message.batch) > 1:
+                batch = message.batch
+                first = self.draw.randint(batch.first_sequence, batch.end_sequence - 1)
+                end = self.draw.randint(first + 1, batch.end_sequence)
+                parts = (batch.between(0, first), batch.between(end, batch.end_sequence))
+                spoilt += [wire.RecordRun(part, message.requestor) for part in parts if len(part)]
+        return spoilt
+
+    def _dial(self, link: Link) -> None:
+        publisher = self._listeners.get(link.endpoint)
+        if link.is_up or not link.is_wanted or publisher is None:
+            return
+        if self.reaches(link.subscriber.name, publisher.name):
+            link.epoch += 1
+            self.clock.after(2 * self.delay(link.slowness), self._establish, link, link.epoch, publisher)
+
+    def _establish(self, link: Link, epoch: int, publisher: Peer) -> None:
+        if epoch != link.epoch or link.is_up or not link.is_wanted:
+            return
+        if self._listeners.get(link.endpoint) is not publisher or not self.reaches(
+            link.subscriber.name, publisher.name
+        ):
+            self.clock.after(REDIAL_S, self._dial, link)
+            return
+        link.is_up, link.publisher, link.prefixes = True, publisher, ()
+        link.queued, link.arrives_at, link.returns_at = 0, 0.0, 0.0
+        publisher.outgoing.append(link)
+        link.subscriber.arrive_connection(link.endpoint)
+        link.send_subscriptions([b"\1" + prefix for prefix in link.subscriber.prefixes])
+
+    def _break(self, link: Link, *, redial: bool) -> None:
+        link.epoch += 1
+        if link.is_up and link.publisher is not None:
+            publisher, prefixes = link.publisher, link.prefixes
+            link.is_up, link.publisher, link.prefixes = False, None, ()
+            link.held.clear()
+            publisher.outgoing.remove(link)
+            gone = [
+                b"\0" + prefix
+                for prefix in prefixes
+                if not any(prefix in other.prefixes for other in publisher.outgoing)
+            ]
+            if gone:
+                publisher.arrive_subscriptions(gone)
+        if redial:
+            self.clock.after(REDIAL_S * (0.5 + self.draw.random()), self._dial, link)
+
+
+def unsubscriptions(link: Link, prefixes: Sequence[bytes]) -> list[bytes]:
+    """What an XPUB hears of these being given up: only what nobody else wants."""
+    assert link.publisher is not None
+    others = [other for other in link.publisher.outgoing if other is not link]
+    return [b"\0" + prefix for prefix in prefixes if not any(prefix in other.prefixes for other in others)]
+
+
+def topic_frame(message: wire.BatchedMessage) -> bytes:
+    """What subscriptions are compared with."""
+    if not isinstance(message, wire.RecordRun):
+        topic: str = getattr(message, message.TOPIC)
+        return message.COMMAND.value + topic.encode()
+    if message.requestor is None:
+        return Command.RECORD.value + message.batch.partition.topic.encode()
+    return Command.DIRECT_RECORD.value + message.requestor.encode()
+
+
+def count_messages(messages: Sequence[wire.BatchedMessage]) -> int:
+    """How many these are on the wire, where records go one by one."""
+    count = len(messages)
+    for message in messages:
+        if isinstance(message, wire.RecordRun):
+            count += len(message.batch) - 1
+    return count
+
+
+def first_messages(messages: Sequence[wire.BatchedMessage], count: int) -> list[wire.BatchedMessage]:
+    """So many of the first ones, runs cut where they must be."""
+    taken: list[wire.BatchedMessage] = []
+    for message in messages:
+        if count <= 0:
+            break
+        if isinstance(message, wire.RecordRun):
+            batch: RecordBatch = message.batch.between(0, message.batch.first_sequence + count)
+            taken.append(wire.RecordRun(batch, message.requestor))
+            count -= len(batch)
+        else:
+            taken.append(message)
+            count -= 1
+    return taken

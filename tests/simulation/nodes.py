@@ -1,0 +1,278 @@
+"""Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
+
+Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
+`dafka.roles`: `Node`, `BeaconMachine`, and of each role `CommitQueue`, `FetchResponder`, `DeliveryBuffer`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from dafka import wire
+from dafka.config import Config
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import Action, BeaconMachine, Event, Machine, Node, NodeCallbacks, ResetPosition, SendBeacon
+from dafka.protocol import DiscoveryEvent as BeaconReport
+from dafka.records import RecordBatch
+from dafka.wire import NodeBeacon
+from tests.simulation.network import Link, topic_frame
+from tests.simulation.violations import Violation
+from tests.simulation.world import World
+
+BUSY_MAX = 50
+"""So often may a machine ask to be called again without time passing."""
+
+
+class SimulatedNode:
+    """What all roles share. One life of a node: a restart makes another one.
+
+    Attributes:
+        name: what it is called in the plan.
+        address: its node address.
+        lag: how long it takes to look at what has arrived, in seconds.
+        sent: messages published so far, by kind; records count one by one.
+    """
+
+    def __init__(self, cluster: World, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.address = address
+        self.port = port
+        self.prefixes: Counter[bytes] = Counter()
+        self.outgoing: list[Link] = []
+        self.queue_max = 1_000_000
+        self.lag = 0.0
+        self.is_alive = True
+        self.is_paused = False
+        self.started_at = cluster.clock.now
+        self.settled_at: float | None = None
+        self.sent: Counter[str] = Counter()
+        self.subscriptions_heard = 0
+        callbacks = NodeCallbacks(
+            on_records=self.on_records,
+            on_reset_position=self.on_reset_position,
+            on_event=self.on_event,
+            on_settled=self.on_settled,
+            on_change=self.on_change,
+        )
+        self.role_machine = machine
+        self.node = Node(machine, self, callbacks)
+        self.beacons = BeaconMachine(address, config)
+        self._links: dict[PeerEndpoint, Link] = {}
+        self._beacon = NodeBeacon(address, "", port).encode()
+        self._timer_at = float("inf")
+        self._is_waking = False
+        self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
+        self._subscriptions: list[bytes] = []
+        self._connections: list[PeerEndpoint] = []
+        self._from_towers: list[list[bytes]] = []
+        self._busy = 0
+        self._busy_at = -1.0
+
+    def start(self) -> None:
+        """Begins: listens, subscribes, and sends its beacon."""
+        self.node.start(self.cluster.clock.now)
+        self._follow_beacons(self.beacons.start(self.cluster.clock.now))
+
+    def vanish(self) -> None:
+        """Is gone from one moment to the next."""
+        self.is_alive = False
+        self.cluster.network.vanish(self)
+
+    def resume(self) -> None:
+        """Goes on after a pause: everything that has gathered is there at once."""
+        self.is_paused = False
+        self._wake()
+        self._arm()
+
+    # What the network and towers bring
+
+    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
+        """See `Peer.arrive`."""
+        self._messages.append((link, messages))
+        self._wake()
+
+    def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
+        """See `Peer.arrive_subscriptions`."""
+        self._subscriptions += frames
+        self._wake()
+
+    def arrive_connection(self, endpoint: str) -> None:
+        """See `Peer.arrive_connection`."""
+        self._connections.append(PeerEndpoint(endpoint))
+        self._wake()
+
+    def arrive_from_tower(self, frames: list[bytes]) -> None:
+        """A tower sent this."""
+        self._from_towers.append(frames)
+        self._wake()
+
+    def tower_connected(self) -> None:
+        """A tower's subscription arrived."""
+        if self.is_alive:
+            self._follow_beacons(self.beacons.connected(self.cluster.clock.now))
+
+    # What the node asks for
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """See `NodeIO.publish`."""
+        self.cluster.checks.sent(self, messages)
+        topics = [topic_frame(message) for message in messages]
+        for link in self.outgoing:
+            prefixes = link.prefixes
+            wanted = [message for message, topic in zip(messages, topics, strict=True) if topic.startswith(prefixes)]
+            if wanted:
+                link.push(wanted)
+
+    def subscribe(self, prefix: bytes) -> None:
+        """See `NodeIO.subscribe`."""
+        self.prefixes[prefix] += 1
+        if self.prefixes[prefix] == 1:
+            self._tell_publishers(b"\1" + prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """See `NodeIO.unsubscribe`."""
+        self.prefixes[prefix] -= 1
+        if not self.prefixes[prefix]:
+            del self.prefixes[prefix]
+            self._tell_publishers(b"\0" + prefix)
+
+    def connect(self, endpoint: PeerEndpoint) -> bool:
+        """See `NodeIO.connect`."""
+        if endpoint in self._links:
+            raise Violation("connected twice", f"{self.name} to {endpoint}")
+        self._links[endpoint] = self.cluster.network.connect(self, endpoint.endpoint)
+        return True
+
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
+        """See `NodeIO.disconnect`."""
+        self.cluster.network.disconnect(self._links.pop(endpoint))
+
+    def set_timer(self, deadline: float) -> None:
+        """See `NodeIO.set_timer`."""
+        self._arm()
+
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
+        raise NotImplementedError
+
+    def on_reset_position(self, reset: ResetPosition) -> None:
+        """See `NodeCallbacks`."""
+        raise NotImplementedError
+
+    def on_event(self, event: Event) -> None:
+        """See `NodeCallbacks`."""
+        self.cluster.checks.notified(self, event)
+
+    def on_settled(self) -> None:
+        """See `NodeCallbacks`."""
+        self.settled_at = self.cluster.clock.now
+        self.cluster.checks.settled(self)
+
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+
+    def act(self, actions: Iterable[Action]) -> None:
+        """Carry out what the machine asks for."""
+        self.node.act(actions)
+
+    # Time
+
+    def after(self, delay: float, act: object, *arguments: object) -> None:
+        """Lets something happen in so many seconds, unless the node is gone by then; while it is paused, later."""
+        self.cluster.clock.after(delay, self._do, act, arguments)
+
+    def _do(self, act: object, arguments: tuple[object, ...]) -> None:
+        if self.is_paused:
+            self.cluster.clock.after(0.05, self._do, act, arguments)
+        elif self.is_alive:
+            assert callable(act)
+            act(*arguments)
+
+    def _arm(self) -> None:
+        deadline = min(self.node.deadline(), self.beacons.deadline())
+        if deadline < self._timer_at:
+            self._timer_at = deadline
+            self.cluster.clock.at(max(deadline, self.cluster.clock.now), self._tick, deadline)
+
+    def _tick(self, timer_at: float) -> None:
+        if timer_at != self._timer_at:
+            return
+        self._timer_at = float("inf")
+        if not self.is_alive or self.is_paused:
+            return
+        now = self.cluster.clock.now
+        self._check_busy(now)
+        if self.beacons.deadline() <= now:
+            self._follow_beacons(self.beacons.tick(now))
+        if self.node.deadline() <= now:
+            self.node.tick(now)
+        self._arm()
+
+    def _check_busy(self, now: float) -> None:
+        self._busy = self._busy + 1 if now == self._busy_at else 0
+        self._busy_at = now
+        if self._busy > BUSY_MAX:
+            raise Violation("busy", f"{self.name} asks to be called again and again without time passing")
+
+    def _wake(self) -> None:
+        if not self._is_waking and self.is_alive and not self.is_paused:
+            self._is_waking = True
+            draw = self.cluster.draw
+            self.cluster.clock.after(self.lag + 0.0005 * draw.random(), self._look)
+
+    def _look(self) -> None:
+        """What has gathered goes to the machine, each socket's in one batch; which socket's first, nobody knows."""
+        self._is_waking = False
+        if not self.is_alive or self.is_paused:
+            return
+        looks = [self._look_at_messages, self._look_at_subscriptions, self._look_at_connections, self._look_at_towers]
+        if self.cluster.draw.random() < 0.5:
+            looks.reverse()
+        for look in looks:
+            look(self.cluster.clock.now)
+
+    def _look_at_messages(self, now: float) -> None:
+        if not self._messages:
+            return
+        arrived, self._messages = self._messages, []
+        messages: list[wire.BatchedMessage] = []
+        for link, part in arrived:
+            link.taken(part)
+            messages += part
+        self.node.receive(messages, now)
+        self.cluster.checks.bounded(self)
+
+    def _look_at_subscriptions(self, now: float) -> None:
+        if not self._subscriptions:
+            return
+        frames, self._subscriptions = self._subscriptions, []
+        found = [wire.decode_subscription(frame) for frame in frames]
+        subscriptions = [subscription for subscription in found if subscription is not None]
+        self.subscriptions_heard += len(subscriptions)
+        self.node.subscribed(subscriptions, now)
+
+    def _look_at_connections(self, now: float) -> None:
+        if self._connections:
+            endpoints, self._connections = self._connections, []
+            self.node.connected(endpoints, now)
+
+    def _look_at_towers(self, now: float) -> None:
+        if self._from_towers:
+            messages, self._from_towers = self._from_towers, []
+            self._follow_beacons(self.beacons.heard(messages, now))
+
+    def _follow_beacons(self, actions: Iterable[BeaconReport | SendBeacon]) -> None:
+        for action in actions:
+            if isinstance(action, SendBeacon):
+                self.sent["beacon"] += 1
+                self.cluster.send_beacon(self, self._beacon)
+            else:
+                self.node.discovered(action, self.cluster.clock.now)
+        self._arm()
+
+    def _tell_publishers(self, frame: bytes) -> None:
+        for link in self._links.values():
+            if link.is_up:
+                link.send_subscriptions([frame])
