@@ -11,8 +11,12 @@ import trio
 
 from dafka.discovery import Advertisement
 from dafka.errors import WireError
-from dafka.protocol import BeaconMachine, DiscoveryEvent, PeerTable, SendBeacon
-from dafka.protocol.presence.peers import PeerChange
+from dafka.protocol import (
+    BeaconMachine,
+    DiscoveryEvent,
+    SendBeacon,
+)
+from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role
