@@ -41,6 +41,7 @@ from dafka.protocol.machines.producer import ProducerMachine
 from dafka.protocol.machines.reader import ReaderMachine
 from dafka.protocol.machines.spooling import SpoolTrim
 from dafka.protocol.machines.store import StoreMachine
+from dafka.protocol.machines.tower import TowerMachine
 from dafka.protocol.notices import (
     ClusterFound,
     CommitSlow,
@@ -73,13 +74,12 @@ from dafka.protocol.observing.cluster_survey import (
 from dafka.protocol.observing.survey_machine import SurveyMachine
 from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.protocol.ordering.held_end import Incomplete
+from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
-from dafka.protocol.presence.claims import KeyIdentity
-from dafka.protocol.presence.introductions import BeaconRegistry
+from dafka.protocol.presence.identity import EndpointIdentity, KeyIdentity, PeerIdentity
 from dafka.protocol.presence.links import Links
 from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
 from dafka.protocol.presence.peers import PeerChange, PeerTable
-from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
@@ -111,6 +111,7 @@ __all__ = [
     "Delivery",
     "DiscoveryEvent",
     "Driver",
+    "EndpointIdentity",
     "EndpointsExposed",
     "Event",
     "Failed",
@@ -136,6 +137,7 @@ __all__ = [
     "PartitionSilent",
     "PartitionView",
     "PeerChange",
+    "PeerIdentity",
     "PeerJoined",
     "PeerLeft",
     "PeerNotAuthorized",
@@ -151,7 +153,6 @@ __all__ = [
     "Reply",
     "ReplyQueue",
     "SendBeacon",
-    "SenderCheck",
     "Settled",
     "Sighting",
     "Skip",
@@ -172,6 +173,7 @@ __all__ = [
     "Surroundings",
     "SurveyMachine",
     "TopicView",
+    "TowerMachine",
     "TowerView",
     "TowersHeard",
     "TowersSilent",

@@ -23,9 +23,14 @@ from dafka.protocol import (
     Action,
     ClusterFound,
     Driver,
+    EndpointIdentity,
     Event,
     ForeignDialect,
+    KeyIdentity,
     Machine,
+    PeerIdentity,
+    PeerJoined,
+    PeerLeft,
     Skip,
     Started,
     Stopped,
@@ -37,8 +42,7 @@ from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import node_warnings
 from dafka.roles.feed import EventFeed
 from dafka.roles.health import Health
-from dafka.roles.membership import Membership
-from dafka.transport import Mesh, open_mesh, open_security
+from dafka.transport import Mesh, Security, open_mesh, open_security
 
 
 class Node:
@@ -49,7 +53,7 @@ class Node:
     """
 
     def __init__(
-        self, address: str, machine: Machine, mesh: Mesh, config: Config, events: EventFeed, membership: Membership
+        self, address: str, machine: Machine, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity
     ) -> None:
         self.address = address
         self.events = events
@@ -57,7 +61,7 @@ class Node:
         self._driver = Driver(machine, self, config.node.connecting_max)
         self._machine = machine
         self._mesh = mesh
-        self._membership = membership
+        self._identity = identity
         self._config = config
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
@@ -100,7 +104,7 @@ class Node:
     def discarded(self) -> dict[str, int]:
         """Messages thrown away so far, by reason."""
         found: Counter[str] = Counter()
-        for each in (self._decoder, self._encoder, self._machine, self._membership, self._mesh.publisher):
+        for each in (self._decoder, self._encoder, self._machine, self._identity, self._mesh.publisher):
             found.update(each.discarded)
         found.update(self._mesh.subscriber.discarded)
         found.update(getattr(self._discovery, "discarded", ()))  # a plugin's may not count
@@ -193,12 +197,10 @@ class Node:
         subscriber, hostile = self._mesh.subscriber, 0
         while True:
             items, source = await subscriber.receive()
-            messages = self._membership.check(
-                self._decoder.decode(items), source, subscriber.endpoint_of(source) if source else ""
-            )
+            messages = self._identity.verify_messages(self._decoder.decode(items), source)
             self.act(self._machine.receive(messages, trio.current_time()))
             hostile, before = self._hostile(), hostile
-            subscriber.judge(source, hostile - before)
+            subscriber.report_discards(source, hostile - before)
             if self._decoder.heard - {self._dialect} and not self._is_dialect_told:
                 self._is_dialect_told = True
                 (other,) = self._decoder.heard - {self._dialect}
@@ -207,7 +209,7 @@ class Node:
     def _hostile(self) -> int:
         """Messages so far that no honest node sends."""
         machine = self._machine.discarded
-        others = self._decoder.discarded.total() + self._membership.discarded.total()
+        others = self._decoder.discarded.total() + self._identity.discarded.total()
         return others + sum(machine[reason] for reason in HOSTILE_REASONS)
 
     async def _receive_subscriptions(self) -> None:
@@ -229,10 +231,11 @@ class Node:
             self._driver.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
 
     def _discovered(self, report: DiscoveryEvent) -> None:
-        if self._membership.admit(report):
-            self._on_report(report)
-            self._driver.discovered(report, trio.current_time())
-            self._timer.deadline = self._driver.deadline()
+        if isinstance(report, (PeerJoined, PeerLeft)) and not self._identity.accept_change(report):
+            return
+        self._on_report(report)
+        self._driver.discovered(report, trio.current_time())
+        self._timer.deadline = self._driver.deadline()
 
 
 @asynccontextmanager
@@ -251,4 +254,12 @@ async def open_node(
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
-            yield Node(address, machine, mesh, config, events, Membership(address, security, events.put))
+            yield Node(address, machine, mesh, config, events, _identity(address, security, events))
+
+
+def _identity(own_address: str, security: Security | None, events: EventFeed) -> PeerIdentity:
+    if security is None:
+        return EndpointIdentity()
+    identity = KeyIdentity(security.authorized.__contains__, events.put)
+    identity.add_node(own_address, security.pair.public)
+    return identity

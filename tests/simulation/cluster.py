@@ -6,8 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dafka.config import Config
+from dafka.endpoints import MessageSource
+from dafka.protocol import TowerMachine
 from dafka.records import Partition
-from dafka.roles.tower import Tower
 from dafka.wire import WELCOME
 from tests.simulation.checks import Checks
 from tests.simulation.clock import Clock
@@ -62,7 +64,7 @@ class Cluster:
         self._disk_slowness: dict[str, float] = {}
         self._next_port = 5000
         self._ports: dict[str, int] = {}
-        self._towers: dict[str, Tower] = {}
+        self._towers: dict[str, TowerMachine] = {}
         self._heard_by: set[tuple[str, str]] = set()
 
     def run(self) -> None:
@@ -140,7 +142,7 @@ class Cluster:
         name = member.name
         self._down.pop(name, None)
         if member.role == "tower":
-            self._towers[name] = Tower("", "")
+            self._towers[name] = TowerMachine(Config(), "10.0.0.254", lambda _: True)
             self._greet()
             return
         self._lives[name] += 1
@@ -217,8 +219,9 @@ class Cluster:
         tower = self._towers.get(name)
         if tower is None or not self.network.reaches(node.name, name):
             return
+        number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        forwarded = tower.forward(frames, f"{host}.{self._numbers[node.name]}", "10.0.0.254")
+        forwarded = tower.forward_beacon(frames, MessageSource(f"{host}.{number}", "", number), self.clock.now)
         if forwarded is not None:
             self.clock.after(self.network.delay(), self._spread, name, forwarded)
 

@@ -132,7 +132,7 @@ class PlayedTower(Introductions):
 
     async def _take_beacons(self) -> None:
         while True:
-            frames, host = await self._sub.receive_with_peer()
+            ((frames, source),) = await self._sub.receive_with_sources(1)
             self._is_heard = True
             fault = ""
             try:
@@ -144,7 +144,7 @@ class PlayedTower(Introductions):
                     continue
                 # A node of another kind of address is found all the same: there is more to be said of it.
                 parts = self._grammar.node_beacon.split(frames)
-            host = parts["host"].decode("ascii") or host or "127.0.0.1"
+            host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
             self._heard(frames, parts, endpoint, fault)
             self._tell(parts[_ADDRESS], endpoint)
