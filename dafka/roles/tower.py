@@ -18,11 +18,11 @@ import zmq
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.groups import single_exception
-from dafka.protocol import Event, KeyIdentity, Started, Stopped, TowerMachine
-from dafka.roles.discards import watch_discards
+from dafka.protocol import Event, KeyIdentity, TowerMachine
+from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposed
-from dafka.roles.health import Health
-from dafka.roles.log import NodeLog
+from dafka.roles.log_events import Started, Stopped
+from dafka.roles.statistics import Health
 from dafka.transport import (
     Connection,
     ConnectionLimiter,
@@ -193,8 +193,8 @@ async def serve_tower(
             if security is not None:
                 bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
                 identity = KeyIdentity(security.authorized.__contains__)
-            bind(publisher, config.tower.pub_address)
-            bind(subscriber, config.tower.sub_address)
+            bind(publisher, config.tower.pub)
+            bind(subscriber, config.tower.sub)
             connections = TowerConnections()
             machine = TowerMachine(config, _own_host(subscriber.endpoint), connections.is_connected, identity)
             tower = Tower(machine, connections, subscriber, publisher)
@@ -203,7 +203,7 @@ async def serve_tower(
                 warn(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(tower.run, config.node.connections_max)
-                nursery.start_soon(watch_discards, tower.discarded, log)
+                nursery.start_soon(log_discards, tower.discarded, log)
                 log.write(Started(endpoints))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)

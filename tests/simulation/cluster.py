@@ -55,7 +55,7 @@ class Cluster:
         self.is_noting = note is not None
         self._note = note
         self._members = {member.name: member for member in plan.members}
-        self._numbers = {name: number for number, name in enumerate(plan.names, 1)}
+        self._numbers: dict[str, int] = {name: number for number, name in enumerate(plan.names, 1)}
         self._lives: Counter[str] = Counter()
         self._down: dict[str, Step | None] = {}
         self._partitions: dict[str, list[Partition]] = {}
@@ -175,7 +175,7 @@ class Cluster:
             ends = self.checks.published_ends
             ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
             return producer
-        settings = config.override("consumer", offset_reset="earliest" if member.earliest else "latest")
+        settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
         self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
         consumer.taking_s = member.pace
         return consumer
@@ -239,7 +239,7 @@ class Cluster:
     def _step_publish(self, step: Step) -> None:
         for name in step.who:
             if name in self.producers:
-                self.producers[name].publish(int(step.amount))
+                self.producers[name].publish_records(int(step.amount))
 
     def _step_save_positions(self, step: Step) -> None:
         for name in step.who:
