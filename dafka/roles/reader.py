@@ -237,7 +237,7 @@ class Range:
 
 
 @asynccontextmanager
-async def open_reader(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Reader]:
+async def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Reader]:
     """A reader that surveys these topics, for the length of a block.
 
     Raises `ConfigError` for topics that cannot be, `AddressInUseError` where the node cannot listen, `DiscoveryError`

@@ -281,7 +281,7 @@ class BlockingReader:
         self._config = config.with_consumer(buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX))
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("trio", name="dafka"))
-            opening = open_reader(self._config, topics)
+            opening = open_reader(topics, self._config)
             self._reader = stack.enter_context(self._portal.wrap_async_context_manager(opening))
             self._stack = stack.pop_all()
 

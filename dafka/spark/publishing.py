@@ -69,7 +69,7 @@ async def publish(
                 first = await anext(receive, None)
                 if first is None:
                     return PublishResult()
-                async with open_reader(config) as reader, _open_task(reader, config, identity) as task:
+                async with open_reader(config=config) as reader, _open_task(reader, config, identity) as task:
                     await task.publish(rows.split_by_topic(first))
                     async for batch in receive:
                         await task.publish(rows.split_by_topic(batch))

@@ -10,7 +10,13 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
 from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dafka.protocol import BeaconRegistry
-from dafka.protocol.presence.beacon_registry import BEACONS_BURST, NODES_PER_CONNECTION_MAX
+from dafka.protocol.presence.beacon_registry import BEACONS_BURST, NODES_PER_CONNECTION_MAX, BeaconRegistry
 
 TIMEOUT_S = 4.0
 

@@ -12,9 +12,9 @@ import trio
 from dafka.discovery import Advertisement
 from dafka.endpoints import MessageSource
 from dafka.errors import WireError
-from dafka.protocol import BeaconMachine, DiscoveryEvent, PeerTable, SendBeacon, TowerMachine
+from dafka.protocol import BeaconMachine, DiscoveryEvent, SendBeacon, TowerMachine
 from dafka.protocol.machines import tower as tower_machine
-from dafka.protocol.presence.peers import PeerChange
+from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role

@@ -8,15 +8,12 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
     ConsumerMachine,
     FetchUnanswered,
-    PartitionHeard,
     PartitionSilent,
-    Publish,
-    Subscribe,
-    Unsubscribe,
 )
+from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
+from dafka.protocol.events import PartitionHeard
 from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command

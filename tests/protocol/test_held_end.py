@@ -6,7 +6,8 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, Incomplete, ReaderMachine, Subscribe, Unsubscribe
+from dafka.protocol import Incomplete, ReaderMachine
+from dafka.protocol.actions import Action, Subscribe, Unsubscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition

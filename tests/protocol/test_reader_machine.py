@@ -4,7 +4,8 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ReaderMachine, Subscribe
+from dafka.protocol import ReaderMachine
+from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.machines.reader import GREETING_INTERVAL, PATIENCE, REFRESH_INTERVAL
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition

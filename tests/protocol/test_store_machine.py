@@ -4,7 +4,8 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, StoreMachine, Subscribe
+from dafka.protocol import FetchUnanswered, StoreMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command

@@ -11,16 +11,14 @@ import pytest
 from dafka import Config, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
-    Action,
-    HolderView,
-    NodeState,
     PartitionView,
     PeerJoined,
     PeerLeft,
-    Subscribe,
     SurveyMachine,
 )
+from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.observing import node_table, rounds, survey_machine
+from dafka.protocol.observing.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
