@@ -50,6 +50,9 @@ from dafka.protocol.machines.reader import (
 from dafka.protocol.machines.store import (
     StoreMachine,
 )
+from dafka.protocol.machines.tower import (
+    TowerMachine,
+)
 from dafka.protocol.observing.cluster_survey import (
     ClusterSurvey,
     NodeView,
@@ -70,14 +73,10 @@ from dafka.protocol.presence.beacons import (
     SendBeacon,
     Settled,
 )
-from dafka.protocol.presence.claims import (
+from dafka.protocol.presence.identity import (
+    EndpointIdentity,
     KeyIdentity,
-)
-from dafka.protocol.presence.introductions import (
-    BeaconRegistry,
-)
-from dafka.protocol.presence.senders import (
-    SenderCheck,
+    PeerIdentity,
 )
 from dafka.protocol.trust import (
     AddressConflict,
@@ -94,12 +93,12 @@ __all__ = [
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
     "BeaconMachine",
-    "BeaconRegistry",
     "ClusterSurvey",
     "CommitQueue",
     "ConsumerMachine",
     "DeliveryBuffer",
     "DiscoveryEvent",
+    "EndpointIdentity",
     "EndpointsExposed",
     "Event",
     "FetchResponder",
@@ -115,6 +114,7 @@ __all__ = [
     "PartitionHalted",
     "PartitionSilent",
     "PartitionView",
+    "PeerIdentity",
     "PeerJoined",
     "PeerLeft",
     "PeerNotAuthorized",
@@ -127,7 +127,6 @@ __all__ = [
     "RefusedByPeer",
     "ResetPosition",
     "SendBeacon",
-    "SenderCheck",
     "Settled",
     "StorageFailed",
     "StorageLost",
@@ -135,6 +134,7 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerMachine",
     "TowersHeard",
     "TowersSilent",
 ]
