@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Ra
 from dafka.bench.systems.dafka import accelerator_missing
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, console
+from dafka.extras import require_extra
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
 """What is run where no job is named: what all systems have in common."""
@@ -96,6 +98,9 @@ def bench(
     Systems take turns, round by round; the table has medians, and ratios to one of them. What is not installed is
     left out by name.
     """
+    if plot_path is not None:
+        with require_extra("bench", "--plot"):
+            import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
             raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")

@@ -19,7 +19,7 @@ import trio
 
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
-from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
+from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
 from dafka.protocol import RefusedByPeer, Stopping, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
@@ -79,7 +79,7 @@ def run(
         status = 0
     except DafkaError as error:
         report_error(error)
-        status = 2 if isinstance(error, (ConfigError, StorageError)) else 1
+        status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
         report_error(error.strerror or error)

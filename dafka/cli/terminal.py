@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from dafka.config import LogConfig
+from dafka.extras import require_extra
 from dafka.operations.lines import SentenceFormatter
 from dafka.protocol import Failed, Notice, TowersHeard, TowersSilent
 from dafka.roles.log import NodeLog
@@ -54,7 +55,8 @@ def start_logging(config: LogConfig) -> None:
     _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
-        from dafka.operations.logs import json_formatter  # noqa: PLC0415 (structlog takes its time to load)
+        with require_extra("json-logs", "--log-format json"):
+            from dafka.operations.logs import json_formatter  # noqa: PLC0415 (optional, and slow to load)
 
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(json_formatter())
