@@ -10,8 +10,7 @@ from dafka.protocol.actions import (
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.answering.answers import Answers, Chunk
-from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -95,13 +94,11 @@ __all__ = [
     "HOSTILE_REASONS",
     "Action",
     "AddressConflict",
-    "Answers",
     "Append",
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
     "BeaconMachine",
     "BeaconRegistry",
-    "Chunk",
     "ClusterFound",
     "ClusterSurvey",
     "CommitSlow",
@@ -114,6 +111,7 @@ __all__ = [
     "EndpointsExposed",
     "Event",
     "Failed",
+    "FetchResponder",
     "FetchUnanswered",
     "Field",
     "Following",
@@ -143,13 +141,12 @@ __all__ = [
     "PeerTable",
     "ProducerMachine",
     "Publish",
+    "ReadRequest",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "RecordsUnwritten",
     "RefusedByPeer",
-    "Reply",
-    "ReplyQueue",
     "SendBeacon",
     "SenderCheck",
     "Settled",

@@ -183,7 +183,7 @@ class Node:
             task_status.started()
 
     def _advertisement(self) -> Advertisement:
-        host = self._config.beacon.address
+        host = self._config.beacon.advertise
         bound_host = self._config.node.bind.partition("://")[2].rpartition(":")[0]
         if not host and bound_host not in ("*", "0.0.0.0", "[::]"):
             host = bound_host

@@ -76,7 +76,7 @@ class Observer:
 
     def listen_to_towers(self) -> None:
         """Begins to hear each tower by itself: discovery does not tell which of them it has a beacon from."""
-        endpoints = self._config.beacon.pub_addresses
+        endpoints = self._config.beacon.tower_pub
         for index, endpoint in enumerate(endpoints):
             key = "" if self._security is None else self._security.tower_key(index, len(endpoints))
             self._nursery.start_soon(

@@ -13,13 +13,13 @@ from dafka.config import Config
 from dafka.contents import count_bytes, take_within
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, ProducerMachine, SpoolTrim, StorageFailed
+from dafka.protocol import ProducerMachine, ReadRequest, SpoolTrim, StorageFailed
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
+from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.health import Health
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
-from dafka.roles.replier import Replier
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
@@ -74,8 +74,7 @@ class Producer:
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
         self._is_named = is_named
-        self._answers = Answers(machine)
-        self._replier = Replier(node, self._answers, self._read)
+        self._replies = FetchReplies(node, machine.responder, self._read)
         self._sending = trio.Lock()
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
@@ -145,8 +144,8 @@ class Producer:
             unacknowledged=machine.unacknowledged,
             unacknowledged_bytes=machine.unacknowledged_bytes,
             fetches_received=machine.fetches_received,
-            records_sent=self._answers.records_sent,
-            bytes_sent=self._answers.bytes_sent,
+            records_sent=machine.responder.records_sent,
+            bytes_sent=machine.responder.bytes_sent,
             discarded=self._node.discarded(),
             peers=self._node.peers,
         )
@@ -162,7 +161,7 @@ class Producer:
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the producer's tasks until cancelled; `open_producer` does this."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._replier.run)
+            nursery.start_soon(self._replies.run)
             if self._spool is not None:
                 nursery.start_soon(self._trim_spool, self._spool)
             await nursery.start(self._node.run)
@@ -235,13 +234,13 @@ class Producer:
         )
 
     def _changed(self) -> None:
-        self._replier.wake()
+        self._replies.wake()
         self._progress.unpark_all()
 
-    async def _read(self, chunk: Chunk) -> RecordBatch | None:
+    async def _read(self, request: ReadRequest) -> RecordBatch | None:
         if self._spool is not None:
-            return await self._spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self._machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, READ_BYTES)
+            return await self._spool.read(self.partition, request.first_sequence, request.count)
+        return self._machine.retransmit_buffer.read(request.first_sequence, request.count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
         trim = SpoolTrim(self._machine)

@@ -52,7 +52,7 @@ class Reader:
         self.check_settled()
         if not self._machine.is_ready:
             seconds = self._config.node.tower_timeout_ms / 1000
-            towers = ", ".join(self._config.beacon.pub_addresses)
+            towers = ", ".join(self._config.beacon.tower_pub)
             raise DiscoveryError(f"no store was found within {seconds:g} s through the tower at {towers}")
 
     def check_settled(self) -> None:
@@ -61,7 +61,7 @@ class Reader:
             return
         beacon = self._config.beacon
         seconds = self._config.node.tower_timeout_ms / 1000
-        sub, pub = ", ".join(beacon.sub_addresses), ", ".join(beacon.pub_addresses)
+        sub, pub = ", ".join(beacon.tower_sub), ", ".join(beacon.tower_pub)
         if not self._is_tower_heard:
             raise DiscoveryError(
                 f"no tower answered at {pub} within {seconds:g} s; start one with `dafka up`, or name another"

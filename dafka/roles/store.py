@@ -12,10 +12,9 @@ from dafka.config import Config
 from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
-    Answers,
-    Chunk,
     Commits,
     CommitSlow,
+    ReadRequest,
     RecordsDropped,
     RecordsUnwritten,
     Skip,
@@ -28,9 +27,9 @@ from dafka.protocol import (
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
 from dafka.roles.feed import EventFeed
+from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
-from dafka.roles.replier import Replier
 from dafka.roles.timings import Histogram, Timings
 from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
 
@@ -88,15 +87,14 @@ class Store:
         self._slow_commit_log = TokenBucket(1 / SLOW_TOLD_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
-        self._answers = Answers(machine)
-        self._replier = Replier(node, self._answers, self._read)
+        self._replies = FetchReplies(node, machine.responder, self._read)
         self._commits = Commits(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
         self._is_lost = False
         node.on_batch(self._take)
         node.on_skip(self._skip)
-        node.on_change(self._replier.wake)
+        node.on_change(self._replies.wake)
 
     @property
     def events(self) -> EventFeed:
@@ -121,8 +119,8 @@ class Store:
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.fetches_received,
-            records_sent=self._answers.records_sent,
-            bytes_sent=self._answers.bytes_sent,
+            records_sent=machine.responder.records_sent,
+            bytes_sent=machine.responder.bytes_sent,
             lag=lag,
             discarded=self._node.discarded(),
             peers=self._node.peers,
@@ -145,7 +143,7 @@ class Store:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_lost, self._write)
-                nursery.start_soon(self._replier.run)
+                nursery.start_soon(self._replies.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._until_lost, self._retain)
                 if isinstance(self._storage, DetectsRemoval):
@@ -195,17 +193,17 @@ class Store:
         self._commits.skip(skip)
         self._arrived.unpark_all()
 
-    async def _read(self, chunk: Chunk) -> RecordBatch | None:
-        batch = await self._storage.read(chunk.reply.partition, chunk.first_sequence, chunk.count)
+    async def _read(self, request: ReadRequest) -> RecordBatch | None:
+        batch = await self._storage.read(request.partition, request.first_sequence, request.count)
         if batch is None:
-            await self._learn_earliest(chunk)
+            await self._learn_earliest(request)
         return batch
 
-    async def _learn_earliest(self, chunk: Chunk) -> None:
+    async def _learn_earliest(self, request: ReadRequest) -> None:
         """A bounded storage drops records by itself: who asks for them again is then told."""
-        partition = chunk.reply.partition
+        partition = request.partition
         info = (await self._storage.partitions(partition.topic)).get(partition)
-        if info is not None and info.earliest_sequence > chunk.first_sequence:
+        if info is not None and info.earliest_sequence > request.first_sequence:
             self._records_dropped += self._machine.trimmed({partition: info.earliest_sequence})
 
     async def _write(self) -> None:

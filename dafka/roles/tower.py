@@ -145,8 +145,8 @@ async def serve_tower(
             if security is not None:
                 bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
                 claims = KeyIdentity(security.authorized.__contains__)
-            pub_endpoint = bind(publisher, config.tower.pub_address)
-            sub_endpoint = bind(subscriber, config.tower.sub_address)
+            pub_endpoint = bind(publisher, config.tower.pub)
+            sub_endpoint = bind(subscriber, config.tower.sub)
             reception = TowerConnections(sub_endpoint, publisher, config)
             tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):

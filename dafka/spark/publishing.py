@@ -142,7 +142,7 @@ class _TaskPublisher:
         check_topic(topic, config)
         if self._lanes:
             bytes_max = min(config.producer.unacknowledged_bytes_max, FURTHER_BYTES_MAX)
-            config = config.override("producer", unacknowledged_bytes_max=bytes_max)
+            config = config.with_producer(unacknowledged_bytes_max=bytes_max)
         return _TopicPublisher(Partition(topic, derive_address(*self._identity, topic)), config)
 
     async def _open_lane(self, lane: _TopicPublisher) -> None:

@@ -41,7 +41,7 @@ def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
     """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
-    config = (config or Config()).override("consumer", **{"offset_reset": "earliest", **settings})
+    config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)
     for topic in topics or ("hello",):
@@ -295,7 +295,7 @@ def test_unsubscribe_forgets_a_topic() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    consumer = make_consumer(config=Config().override("node", partitions_max=1))
+    consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
 

@@ -51,7 +51,7 @@ def fetch(sequence: int, count: int = 10, partition: Partition = HELLO) -> wire.
 
 def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
     """Settled, following one partition whose records from 0 to 199 it lacks; these stores are connected."""
-    config = Config().override("consumer", **{"offset_reset": "earliest", **settings})
+    config = Config().with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config)
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
@@ -174,7 +174,7 @@ def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection
 
 
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
-    consumer = ConsumerMachine(ME, Config().override("consumer", offset_reset="earliest"))
+    consumer = ConsumerMachine(ME, Config().with_consumer(offset_reset="earliest"))
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
     consumer.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
@@ -246,7 +246,7 @@ def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26()
     answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
     assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
     assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
-    assert len(store.replies) == 1
+    assert len(store.responder) == 1
 
 
 def test_a_store_that_trims_tells_so() -> None:
@@ -294,7 +294,7 @@ def test_a_producer_tells_what_is_with_stores_but_does_not_call_it_gone() -> Non
 
 
 def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
-    config = Config().override("producer", min_stores=0, unacknowledged_records_max=50).producer
+    config = Config().with_producer(min_stores=0, unacknowledged_records_max=50).producer
     producer = ProducerMachine(HELLO, config, 10)
     producer.start(0.0)
     producer.settled(0.0)
@@ -335,7 +335,7 @@ def test_skipping_comes_before_the_records_that_follow() -> None:
 
 
 def test_a_store_with_retention_gives_up_the_older_records() -> None:
-    store = make_store({HELLO: 50}, Config().override("store", retention_records=1000))
+    store = make_store({HELLO: 50}, Config().with_store(retention_records=1000))
     store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)

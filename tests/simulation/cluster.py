@@ -173,7 +173,7 @@ class Cluster:
             ends = self.checks.published_ends
             ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
             return producer
-        settings = config.override("consumer", offset_reset="earliest" if member.earliest else "latest")
+        settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
         self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
         consumer.taking_s = member.pace
         return consumer

@@ -1,7 +1,7 @@
 """Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
 
 Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Driver`, `BeaconMachine`, and of each role `Commits`, `Answers`, `Delivery`.
+`dafka.roles`: `Driver`, `BeaconMachine`, and of each role `Commits`, `FetchResponder`, `Delivery`.
 """
 
 from __future__ import annotations

@@ -15,16 +15,15 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import (
-    Answers,
     BeaconMachine,
     Commits,
     ConsumerMachine,
     Delivery,
+    FetchResponder,
     Links,
     PeerTable,
     ProducerMachine,
     Publish,
-    ReplyQueue,
     SpoolTrim,
     StoreMachine,
 )
@@ -333,27 +332,27 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
 
 def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoreMachine, "readable", lambda held, *_: held[:-1])
+    _after(patch, StoreMachine, "readable_range", lambda held, *_: held[:-1])
 
 
 def answer_begins_one_too_far(patch: Patch) -> None:
-    def further(chunk: Any, _: Answers) -> Any:
-        return chunk and attrs.evolve(chunk, first_sequence=chunk.first_sequence + 1)
+    def further(request: Any, *_: Any) -> Any:
+        return request and attrs.evolve(request, first_sequence=request.first_sequence + 1)
 
-    _after(patch, Answers, "next", further)
+    _after(patch, FetchResponder, "next_read", further)
 
 
 def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_once(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_once(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         seen = self.__dict__.setdefault("seen", set())
         key = fetch.address, fetch.partition, fetch.sequence
         is_new = key not in seen
         seen.add(key)
         return offer(self, fetch, **how) if is_new else True
 
-    patch.setattr(ReplyQueue, "offer", offer_once)
+    patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
 # Who is there

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import (
-    Answers,
-    Chunk,
     Commits,
     ConsumerMachine,
     Delivery,
+    FetchResponder,
     ProducerMachine,
+    ReadRequest,
     Skip,
     SpoolTrim,
     StoreMachine,
@@ -33,7 +33,7 @@ SPOOL_TRIM_RECORDS = 10
 class Answering(SimulatedNode):
     """A node that answers FETCHes, a chunk at a time."""
 
-    answers: Answers
+    responder: FetchResponder
     _is_reading = False
 
     def changed(self) -> None:
@@ -41,21 +41,21 @@ class Answering(SimulatedNode):
         super().changed()
         self._answer()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
-        """What is held of a chunk."""
+    def read(self, request: ReadRequest) -> RecordBatch | None:
+        """Return the records that are held of those requested."""
         raise NotImplementedError
 
     def _answer(self) -> None:
-        if self._is_reading or not self.answers:
+        if self._is_reading or not self.responder:
             return
-        chunk = self.answers.next()
-        if chunk is not None:
+        request = self.responder.next_read(self.cluster.plan.chunk_records_max)
+        if request is not None:
             self._is_reading = True
-            self.after(0.0002 + 0.002 * self.cluster.draw.random(), self._answered, chunk, self.read(chunk))
+            self.after(0.0002 + 0.002 * self.cluster.draw.random(), self._answered, request, self.read(request))
 
-    def _answered(self, chunk: Chunk, batch: RecordBatch | None) -> None:
+    def _answered(self, request: ReadRequest, batch: RecordBatch | None) -> None:
         self._is_reading = False
-        run = self.answers.read(chunk, batch)
+        run = self.responder.complete_read(request, batch)
         if run is not None:
             self.send([run])
         self._answer()
@@ -72,7 +72,7 @@ class SimulatedStore(Answering):
         super().__init__(cluster, name, name, self.machine, config, port)
         self.disk = disk
         self.commits = Commits(self.machine)
-        self.answers = Answers(self.machine, cluster.plan.chunk_records_max)
+        self.responder = self.machine.responder
         self._config = config.store
         self._writing: Work | None = None
         if config.store.has_retention:
@@ -88,9 +88,9 @@ class SimulatedStore(Answering):
         self.commits.skip(skip)
         self._write()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
+    def read(self, request: ReadRequest) -> RecordBatch | None:
         """See `Answering.read`."""
-        return self.disk.read(chunk.reply.partition, chunk.first_sequence, chunk.count)
+        return self.disk.read(request.partition, request.first_sequence, request.count)
 
     def crash(self) -> None:
         """The power goes: of what was being written, some is durable, or all, or nothing."""
@@ -152,7 +152,7 @@ class SimulatedProducer(Answering):
         super().__init__(cluster, name, partition.address, self.machine, config, port)
         self.partition = partition
         self.spool = spool
-        self.answers = Answers(self.machine, cluster.plan.chunk_records_max)
+        self.responder = self.machine.responder
         self.to_publish = 0
         self._spooling: RecordBatch | None = None
         self._spool_trim = SpoolTrim(self.machine, SPOOL_TRIM_RECORDS)
@@ -170,11 +170,11 @@ class SimulatedProducer(Answering):
             self._publish()
         self._trim()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
+    def read(self, request: ReadRequest) -> RecordBatch | None:
         """See `Answering.read`."""
         if self.spool is not None:
-            return self.spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self.machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, 2**20)
+            return self.spool.read(self.partition, request.first_sequence, request.count)
+        return self.machine.retransmit_buffer.read(request.first_sequence, request.count, 2**20)
 
     def crash(self) -> None:
         """Is killed; what was being spooled is there, or not."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
-from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
@@ -44,7 +44,7 @@ class ProducerMachine:
         stored_end: every record before this is acknowledged by some store. Beyond `next_sequence`: the store knows
             more of this partition than its producer, which has resumed from an outdated spool.
         window: the records held for FETCHes; without contents where a spool holds them.
-        replies: the FETCHes to answer, from `window` or the spool.
+        responder: answers FETCHes, from `retransmit_buffer` or the spool.
         spool_earliest: the first record that the spool still holds; whoever drives the machine keeps it.
         discarded: messages thrown away, by reason.
     """
@@ -55,7 +55,7 @@ class ProducerMachine:
         config: ProducerConfig,
         replies_max: int,
         *,
-        reply_records_max: int = RECORDS_MAX,
+        reply_records_max: int = FETCH_RECORDS_MAX,
         next_sequence: int = 0,
         acknowledged_end: int = 0,
         is_spooled: bool = False,
@@ -68,7 +68,7 @@ class ProducerMachine:
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
         self.retransmit_buffer = RetransmitBuffer(partition, next_sequence)
-        self.replies = ReplyQueue(replies_max, reply_records_max)
+        self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self.spool_earliest = max(acknowledged_end - 1, 0)
@@ -234,10 +234,9 @@ class ProducerMachine:
             and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
         )
 
-    def readable(self, reply: Reply) -> range:
-        """What is held of this answer: records that were acknowledged meanwhile are left out."""
-        first = max(reply.next_sequence, self.earliest_sequence)
-        return range(first, max(min(reply.end_sequence, self._published_end), first))
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences that this producer can still send: published, and not dropped after their ACKs."""
+        return range(self.earliest_sequence, self._published_end)
 
     def _send(self, batch: RecordBatch, now: float) -> list[Action]:
         if not self._published_end:
@@ -268,7 +267,7 @@ class ProducerMachine:
             return []
         if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1

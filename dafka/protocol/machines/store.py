@@ -18,8 +18,8 @@ from itertools import islice
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.protocol.events import PartitionHalted, RecordsGone
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
@@ -57,7 +57,7 @@ class StoreMachine:
         durable: by topic, the sequence after the last durable record of each partition, by address.
         earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
         pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
-        replies: the FETCHes to answer from the storage.
+        responder: answers FETCHes from the storage.
         discarded: messages thrown away, by reason.
     """
 
@@ -73,7 +73,9 @@ class StoreMachine:
         self.durable: dict[str, dict[str, int]] = {}
         self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
-        self.replies = ReplyQueue(config.fetch.replies_max, config.fetch.reply_records_max)
+        self.responder = FetchResponder(
+            self.readable_range, config.fetch.replies_max, fetch_records_max=config.fetch.reply_records_max
+        )
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
@@ -229,10 +231,9 @@ class StoreMachine:
         """The sequence after the partition's last durable record; 0 where there is none."""
         return self.durable.get(partition.topic, {}).get(partition.address, 0)
 
-    def readable(self, reply: Reply) -> range:
-        """The sequences of this answer that are durable."""
-        end = min(reply.end_sequence, self.durable_end(reply.partition))
-        return range(reply.next_sequence, max(end, reply.next_sequence))
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences of a partition that are durable, and so may be sent."""
+        return range(self.durable_end(partition))
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
@@ -290,7 +291,7 @@ class StoreMachine:
             return self._tell_earliest(fetch, HOLDS_NOTHING, 0)
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._record_listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
