@@ -132,7 +132,7 @@ class ReaderMachine:
                 self.discarded["unexpected command"] += 1
         return actions + self._give_up(only_news=True) + self._fetches(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, and ask again for what is unanswered."""
         actions: list[Action] = []
         is_heard = False
@@ -166,9 +166,9 @@ class ReaderMachine:
         self._pending_peers.remove_node(address)
         return self._give_up()
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before."""
-        self._reassembler.gap_resolver.is_settled = True
+        self._reassembler.gap_resolver.note_settled()
         self._patient_until = now + PATIENCE
         self._look(now)
         return self._inquiry.settled(now) + self._give_up()

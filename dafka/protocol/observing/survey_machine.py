@@ -161,7 +161,7 @@ class SurveyMachine:
                 self._answered[store] = max(self._answered.get(store, 0), int(message.subject))
         self._rounds.look(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Peers have connected, and so tell what they are, and which topics they want or publish to."""
         for subscription in subscriptions:
             command, topic = subscription.command, subscription.topic
@@ -186,7 +186,7 @@ class SurveyMachine:
         """Nothing to do: `found` says more."""
         return []
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """The nodes that were there before have been found, and are connected to."""
         self._rounds.settled(now)
         return self.tick(now)

@@ -69,6 +69,10 @@ class GapResolver:
                 self._subscribed.add(subscription.topic)
                 self.stores.add(subscription.topic)
 
+    def note_settled(self) -> None:
+        """Note that the nodes that were there before have been found, so that records may be given up."""
+        self.is_settled = True
+
     def add_answer(self, message: wire.DirectEarliest, next_sequence: int) -> None:
         """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
 
