@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dafka.records import Partition, RecordBatch
-from dafka.storage import Retention, Storage, open_storage, read_range
+from dafka.storage import RetentionPolicy, Storage, open_storage, read_range
 
 CONTENT = b"%0100d"
 APPEND_RECORDS = 10_000
@@ -75,7 +75,7 @@ async def read_all(storage: Storage, number: int) -> None:
 
 
 async def drop_half(storage: Storage, number: int) -> None:
-    await storage.retain(Retention(records_max=number // 2))
+    await storage.apply_retention(RetentionPolicy(records_max=number // 2))
 
 
 MEASUREMENTS: dict[str, tuple[Callable[[Storage, int], Awaitable[None]], str]] = {

@@ -20,10 +20,10 @@ import click
 
 from dafka import config
 from dafka.cli import main as command_line
-from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.catalog import Catalog
 from dafka_conformance.cli import main as conformance_command_line
-from dafka_conformance.frontend import watched_clauses
 from dafka_conformance.model import Clause, Dialect
+from dafka_conformance.testbed.message_checks import universal_clauses
 
 FOLDER = Path(__file__).parent / "reference"
 
@@ -137,21 +137,21 @@ def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 def clauses_page() -> str:
     """Every clause, and the scenarios that test it."""
-    catalogue = Catalogue.load()
+    catalog = Catalog.load()
     parts = [CLAUSES_PREFACE]
-    for section, clauses in groupby(catalogue.clauses, key=lambda clause: clause.section):
+    for section, clauses in groupby(catalog.clauses, key=lambda clause: clause.section):
         parts.append(
             f"## {section}\n\n| clause | level | roles | demand | scenarios |\n| --- | --- | --- | --- | --- |"
         )
-        parts[-1] += "".join(f"\n{_clause_row(clause, catalogue)}" for clause in clauses) + "\n"
+        parts[-1] += "".join(f"\n{_clause_row(clause, catalog)}" for clause in clauses) + "\n"
     return "\n".join(parts)
 
 
-def _clause_row(clause: Clause, catalogue: Catalogue) -> str:
+def _clause_row(clause: Clause, catalog: Catalog) -> str:
     demand = " ".join([clause.text, *_remarks(clause)]).replace("|", "\\|")
     roles = ", ".join(role.title for role in clause.roles)
-    always = ["*always*"] if clause.id in watched_clauses(catalogue.grammar) else []
-    names = ", ".join([*always, *_scenario_names(clause, catalogue)]) or "none"
+    always = ["*always*"] if clause.id in universal_clauses(catalog.grammar) else []
+    names = ", ".join([*always, *_scenario_names(clause, catalog)]) or "none"
     tested = f"not testable: {clause.untestable}" if clause.untestable else names
     return f"| `{clause.id}` | {clause.level.value} | {roles} | {demand} | {tested} |"
 
@@ -165,9 +165,9 @@ def _remarks(clause: Clause) -> Iterator[str]:
         yield f"({' and '.join(dialect.value for dialect in clause.dialects)} alone)"
 
 
-def _scenario_names(clause: Clause, catalogue: Catalogue) -> Iterator[str]:
+def _scenario_names(clause: Clause, catalog: Catalog) -> Iterator[str]:
     """Their names; the grammar's sentences of a role are one, with their number."""
-    names = [re.sub(r"\.grammar\..*", ".grammar.*", scenario.name) for scenario in catalogue.testing(clause)]
+    names = [re.sub(r"\.grammar\..*", ".grammar.*", scenario.name) for scenario in catalog.scenarios_testing(clause)]
     for name, count in sorted(Counter(names).items()):
         yield f"`{name}` ({count})" if name.endswith("*") else f"`{name}`"
 

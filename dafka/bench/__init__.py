@@ -3,9 +3,8 @@
 Every role is a process of its own, as in deployment; the one that measures starts them and reads what they report.
 """
 
-from dafka.bench.errors import BenchError
 from dafka.bench.jobs import JOBS, Job
-from dafka.bench.model import Results
+from dafka.bench.results import BenchError, Results
 from dafka.bench.runner import run_jobs
 
 __all__ = ["JOBS", "BenchError", "Job", "Results", "run_jobs"]

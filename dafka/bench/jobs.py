@@ -13,12 +13,10 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka.bench.clients.control import SHARES, Usage
-from dafka.bench.errors import BenchError
-from dafka.bench.model import Measured
+from dafka.bench.client import SHARES, Task, Usage
 from dafka.bench.processes import Client, Done, Server
+from dafka.bench.results import BenchError, Measurement
 from dafka.bench.systems import Cluster, Setup, System
-from dafka.bench.task import Task
 
 FAN_OUT = (1, 4, 16)
 RATES = (1000, 20_000)
@@ -32,11 +30,11 @@ PARTITIONS = (1, 10, 100, 1000, 10_000)
 MILLION = 1_000_000
 MIB = 2**20
 
-Figures: TypeAlias = AsyncIterator[Measured]
+Figures: TypeAlias = AsyncIterator[Measurement]
 
 
 @attrs.frozen
-class Ground:
+class JobContext:
     """What a job gets: the system, a way to open it as often as is needed, and how many records to move."""
 
     system: System
@@ -44,9 +42,9 @@ class Ground:
     records: int
 
     @property
-    def late_records(self) -> int:
+    def catch_up_records(self) -> int:
         """How many records a consumer can catch up on."""
-        return min(self.records, self.system.late_records_max or self.records)
+        return min(self.records, self.system.catch_up_records_max or self.records)
 
 
 @attrs.frozen
@@ -59,67 +57,67 @@ class Job:
 
     name: str
     about: str
-    run: Callable[[Ground], Figures]
+    run: Callable[[JobContext], Figures]
 
 
-async def produce(ground: Ground) -> Figures:
+async def produce(context: JobContext) -> Figures:
     """By one store, and by two where a producer can tell them apart."""
-    for stores in range(1, ground.system.stores_max + 1):
-        async with ground.open(Setup(stores)) as cluster:
-            done = await _go(await cluster.producer(Task(records=ground.records, stores=stores)))
+    for stores in range(1, context.system.stores_max + 1):
+        async with context.open(Setup(stores)) as cluster:
+            done = await _go(await cluster.producer(Task(records=context.records, stores=stores)))
         title = "acknowledged by 1 store" if stores == 1 else f"acknowledged by {stores} stores"
-        yield Measured(title, "records/s", ground.records / done.seconds, ground.records)
+        yield Measurement(title, "records/s", context.records / done.seconds, context.records)
 
 
-async def live(ground: Ground) -> Figures:
+async def live(context: JobContext) -> Figures:
     """The more consumers, the fewer records, so that the deliveries are about as many."""
     for consumers in FAN_OUT:
-        records = max(ground.records // consumers, 1)
-        async with ground.open(Setup()) as cluster:
+        records = max(context.records // consumers, 1)
+        async with context.open(Setup()) as cluster:
             sent, received = await _send_live(cluster, Task(records=records, consumers=consumers))
         seconds = (max(done.last for done in received) - sent.first) / 1e9
         title = "deliveries to 1 consumer" if consumers == 1 else f"deliveries to {consumers} consumers"
-        yield Measured(title, "records/s", records * consumers / seconds, records)
+        yield Measurement(title, "records/s", records * consumers / seconds, records)
 
 
-async def catch_up(ground: Ground) -> Figures:
+async def catch_up(context: JobContext) -> Figures:
     """With the producer gone."""
-    task = Task(records=ground.late_records)
-    async with ground.open(Setup()) as cluster:
+    task = Task(records=context.catch_up_records)
+    async with context.open(Setup()) as cluster:
         await _fill(cluster, task)
         done = await _go(await cluster.consumer(_late(task)))
     yield _catch_up_rate("from a store", done, task.records)
 
 
-async def latency(ground: Ground) -> Figures:
+async def latency(context: JobContext) -> Figures:
     """From the making of a record to its receipt; a rate that the producer does not keep up with is an error."""
     for rate in RATES:
-        task = Task(records=max(1, min(ground.records, rate * PACED_S)), rate=rate, consumers=1)
-        async with ground.open(Setup()) as cluster:
+        task = Task(records=max(1, min(context.records, rate * PACED_S)), rate=rate, consumers=1)
+        async with context.open(Setup()) as cluster:
             sent, (received,) = await _send_live(cluster, task)
         if sent.seconds > 2 * task.records / rate + 1:
             raise BenchError(f"{rate:,} records a second are too many: {task.records / sent.seconds:,.0f} were sent")
         for share in SHARES:
-            yield Measured(f"{share} at {rate:,}/s", "ms", received.figures[share] / 1e6, task.records)
+            yield Measurement(f"{share} at {rate:,}/s", "ms", received.figures[share] / 1e6, task.records)
 
 
-async def start(ground: Ground) -> Figures:
+async def start(context: JobContext) -> Figures:
     """From opening, without the interpreter's start."""
-    task = Task(records=1, is_late=True)
-    async with ground.open(Setup()) as cluster:
+    task = Task(records=1, opens_on_go=True)
+    async with context.open(Setup()) as cluster:
         producer = await cluster.producer(task)
         stored = await _go(producer)
         await producer.wait_ended()
         received = await _go(await cluster.consumer(_late(task)))
-    yield Measured("producer, to its first record stored", "ms", stored.seconds * 1000, 1)
+    yield Measurement("producer, to its first record stored", "ms", stored.seconds * 1000, 1)
     opened = received.figures["opened"]
-    yield Measured("consumer, to its first record", "ms", (received.last - opened) / 1e6, 1)
+    yield Measurement("consumer, to its first record", "ms", (received.last - opened) / 1e6, 1)
 
 
-async def memory(ground: Ground) -> Figures:
+async def memory(context: JobContext) -> Figures:
     """Of the producer and the store while records are stored, of the consumer and the store while it catches up."""
-    task = Task(records=ground.records)
-    async with ground.open(Setup()) as cluster:
+    task = Task(records=context.records)
+    async with context.open(Setup()) as cluster:
         store = cluster.servers[0]
         before = store.usage()
         produced = await _fill(cluster, task)
@@ -128,7 +126,7 @@ async def memory(ground: Ground) -> Figures:
         stored = store.usage()
         for measured in _costs("store, storing", _since(before, stored), task.records):
             yield measured
-        late = attrs.evolve(task, records=ground.late_records)
+        late = attrs.evolve(task, records=context.catch_up_records)
         done = await _go(await cluster.consumer(_late(late)))
         for measured in _costs("consumer, catching up", done.usage, late.records):
             yield measured
@@ -136,30 +134,30 @@ async def memory(ground: Ground) -> Figures:
             yield measured
 
 
-async def sizes(ground: Ground) -> Figures:
+async def sizes(context: JobContext) -> Figures:
     """Records of one size, stored and then caught up on."""
     for title, size in SIZES.items():
-        task = Task(records=max(1, min(ground.late_records, SIZED_BYTES_MAX // size)), size=size)
-        async with ground.open(Setup()) as cluster:
+        task = Task(records=max(1, min(context.catch_up_records, SIZED_BYTES_MAX // size)), size=size)
+        async with context.open(Setup()) as cluster:
             stored = await _fill(cluster, task)
             done = await _go(await cluster.consumer(_late(task)))
         mib = task.records * size / MIB
-        yield Measured(f"{title}, acknowledged", "MiB/s", mib / stored.seconds, task.records)
+        yield Measurement(f"{title}, acknowledged", "MiB/s", mib / stored.seconds, task.records)
         caught_up = _catch_up_rate(f"{title}, caught up on", done, task.records)
         yield attrs.evolve(caught_up, unit="MiB/s", value=caught_up.value * size / MIB)
 
 
-async def topics(ground: Ground) -> Figures:
+async def topics(context: JobContext) -> Figures:
     """One consumer of many topics, each with one partition, catching up."""
-    async for measured in _catch_up_on_many(ground, f"{TOPICS:,} topics", topics=TOPICS, partitions=TOPICS):
+    async for measured in _catch_up_on_many(context, f"{TOPICS:,} topics", topics=TOPICS, partitions=TOPICS):
         yield measured
 
 
-async def partitions(ground: Ground) -> Figures:
+async def partitions(context: JobContext) -> Figures:
     """One consumer of one topic with ever more partitions, catching up on the same number of records in all."""
     for number in PARTITIONS:
         title = "1 partition" if number == 1 else f"{number:,} partitions"
-        async for measured in _catch_up_on_many(ground, title, topics=1, partitions=number):
+        async for measured in _catch_up_on_many(context, title, topics=1, partitions=number):
             yield measured
 
 
@@ -205,16 +203,16 @@ async def _send_live(cluster: Cluster, task: Task) -> tuple[Done, list[Done]]:
 
 
 def _late(task: Task) -> Task:
-    return attrs.evolve(task, is_late=True, from_beginning=True)
+    return attrs.evolve(task, opens_on_go=True, from_beginning=True)
 
 
-def _catch_up_rate(title: str, done: Done, records: int) -> Measured:
+def _catch_up_rate(title: str, done: Done, records: int) -> Measurement:
     """Without the first run, whose way was not seen; of a single run that is all, from opening on."""
     first_count = int(done.figures["first_count"])
     if first_count >= records:
         seconds = (done.last - done.figures["opened"]) / 1e9
-        return Measured(title, "records/s", records / seconds, records)
-    return Measured(title, "records/s", (records - first_count) / done.seconds, records)
+        return Measurement(title, "records/s", records / seconds, records)
+    return Measurement(title, "records/s", (records - first_count) / done.seconds, records)
 
 
 def _since(before: Usage, after: Usage) -> Usage:
@@ -222,20 +220,22 @@ def _since(before: Usage, after: Usage) -> Usage:
     return Usage(after.cpu_s - before.cpu_s, after.peak_bytes)
 
 
-def _costs(who: str, usage: Usage, records: int) -> list[Measured]:
+def _costs(who: str, usage: Usage, records: int) -> list[Measurement]:
     return [
-        Measured(f"{who}: peak", "MiB", usage.peak_bytes / MIB, records),
-        Measured(f"{who}: time", "CPU s per million", usage.cpu_s * MILLION / records, records),
+        Measurement(f"{who}: peak", "MiB", usage.peak_bytes / MIB, records),
+        Measurement(f"{who}: time", "CPU s per million", usage.cpu_s * MILLION / records, records),
     ]
 
 
-async def _catch_up_on_many(ground: Ground, title: str, *, topics: int, partitions: int) -> Figures:
-    of_each = max(ground.records // partitions, 1)
+async def _catch_up_on_many(context: JobContext, title: str, *, topics: int, partitions: int) -> Figures:
+    of_each = max(context.records // partitions, 1)
     task = Task(records=of_each * partitions, topics=topics, partitions=partitions)
-    async with ground.open(Setup(fill=task)) as cluster:
+    async with context.open(Setup(fill=task)) as cluster:
         store: Server = cluster.servers[0]
         done = await _go(await cluster.consumer(_late(task)))
         yield _catch_up_rate(f"{title}, caught up on", done, task.records)
-        yield Measured(f"{title}, to the first record", "ms", (done.first - done.figures["opened"]) / 1e6, task.records)
-        yield Measured(f"{title}, the store's peak", "MiB", store.usage().peak_bytes / MIB, task.records)
-        yield Measured(f"{title}, the consumer's peak", "MiB", done.usage.peak_bytes / MIB, task.records)
+        yield Measurement(
+            f"{title}, to the first record", "ms", (done.first - done.figures["opened"]) / 1e6, task.records
+        )
+        yield Measurement(f"{title}, the store's peak", "MiB", store.usage().peak_bytes / MIB, task.records)
+        yield Measurement(f"{title}, the consumer's peak", "MiB", done.usage.peak_bytes / MIB, task.records)

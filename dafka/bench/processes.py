@@ -19,9 +19,8 @@ from typing import Any
 import attrs
 import trio
 
-from dafka.bench.clients.control import Usage, read_peak_bytes
-from dafka.bench.errors import BenchError
-from dafka.bench.task import Task
+from dafka.bench.client import Task, Usage, read_peak_bytes
+from dafka.bench.results import BenchError
 
 STEP_S = 120.0
 """A step that takes longer has failed."""
@@ -91,7 +90,7 @@ class Done:
 
 
 class Client:
-    """A process of `dafka.bench.clients`."""
+    """A process of `dafka.bench.run_client`."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
         self.name = name
@@ -163,8 +162,8 @@ class Processes:
         return Server(name, process, errors)
 
     async def client(self, name: str, module: str, role: str, task: Task) -> Client:
-        """Starts a role of a module of `dafka.bench.clients`."""
-        command = [sys.executable, "-m", "dafka.bench.clients", module, role, task.to_json()]
+        """Starts a role of a module of `dafka.bench.run_client`."""
+        command = [sys.executable, "-m", "dafka.bench.run_client", module, role, task.to_json()]
         process, errors = await self._start(name, command, subprocess.PIPE, is_patient=False)
         return Client(name, process, errors)
 

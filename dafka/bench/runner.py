@@ -12,10 +12,9 @@ from pathlib import Path
 import zmq
 
 from dafka import __version__
-from dafka.bench.errors import BenchError
-from dafka.bench.jobs import Ground, Job
-from dafka.bench.model import Failure, Results, Sample
+from dafka.bench.jobs import Job, JobContext
 from dafka.bench.processes import open_processes
+from dafka.bench.results import BenchError, Failure, Results, Sample
 from dafka.bench.systems import Cluster, Setup, System
 
 
@@ -58,7 +57,7 @@ async def run_jobs(
                     continue
                 tell(f"round {number} of {rounds}: {job.name}, {system.name}")
                 try:
-                    found = job.run(Ground(system, _opener(system, folder), records))
+                    found = job.run(JobContext(system, _opener(system, folder), records))
                     samples.extend([Sample(job.name, system.name, number, measured) async for measured in found])
                 except BenchError as error:
                     failures.append(Failure(job.name, system.name, number, str(error)))

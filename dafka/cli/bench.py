@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dafka.bench import JOBS, Results, run_jobs
 from dafka.bench.report import notes, to_json, to_svg, to_table
-from dafka.bench.systems import NATS, REDIS, STORAGES, Libdafka, Ours, Raw, System
-from dafka.bench.systems.ours import accelerator_missing
+from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Raw, System
+from dafka.bench.systems.dafka import accelerator_missing
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, console
 
@@ -142,7 +142,7 @@ def _choose_systems(
     if not accelerators:
         accelerators = ("off",) if accelerator_missing() else ("on", "off")
     ours = [
-        Ours(storage, wire, accelerator)
+        DafkaSystem(storage, wire, accelerator)
         for accelerator in dict.fromkeys(accelerators)
         for wire in dict.fromkeys(wires)
         for storage in dict.fromkeys(storages)

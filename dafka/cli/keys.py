@@ -12,8 +12,7 @@ import click
 from dafka.cli.options import config_options, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
-from dafka.transport.authorised import AuthorisedKeys
-from dafka.transport.keys import KeyPair, parse_public_key, read_public_keys, write_key_file
+from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read_public_keys, write_key_file
 
 
 @click.group()
@@ -45,7 +44,7 @@ def show(file: str) -> None:
     """Print the public key of a key file, or the public keys of a list, each with its name."""
     path = Path(file)
     with usage_mistakes():
-        listed = AuthorisedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
+        listed = AuthorizedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
     for key, name in listed.items():
         _show(key, name)
 
@@ -74,9 +73,9 @@ def authorize(key: str, authorized: str | None, name: str | None, config: Config
         name = _check_name(given if name is None else name)
         path = Path(place)
         is_folder = path.is_dir() or place.endswith("/")
-        listed = AuthorisedKeys(path, "").names() if path.exists() else {}
+        listed = AuthorizedKeys(path, "").names() if path.exists() else {}
     if public in listed:
-        click.echo(f"{public} is authorised by {path} already", err=True)
+        click.echo(f"{public} is authorized by {path} already", err=True)
         return
     try:
         if is_folder:

@@ -15,7 +15,7 @@ import trio
 
 from dafka.errors import LocalError
 from dafka.records import RecordBatch, encode_text
-from dafka.storage.json_lines import format_lines
+from dafka.storage.tools.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
 

@@ -21,7 +21,7 @@ from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import HandshakeRefused, Stopping, TowersHeard, TowersSilent
+from dafka.protocol import RefusedByPeer, Stopping, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.transport import raise_descriptors_max
 
@@ -180,7 +180,7 @@ async def _wait_heard(events: EventFeed, config: Config) -> None:
         async for event in events:
             if isinstance(event, TowersHeard):
                 return
-            if isinstance(event, HandshakeRefused) and event.endpoint in towers:
+            if isinstance(event, RefusedByPeer) and event.endpoint in towers:
                 hint = str(event)
                 if event.is_certain:
                     patience.deadline = min(patience.deadline, trio.current_time() + REFUSED_S)

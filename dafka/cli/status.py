@@ -13,7 +13,7 @@ from dafka.cli.options import node_options, seconds, usage_mistakes
 from dafka.cli.runner import run, tower_required
 from dafka.cli.storage.common import counted, print_table, printable
 from dafka.config import Config
-from dafka.protocol import NodeView, PartitionView, Survey
+from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
 
 UNKNOWN = "?"
@@ -83,7 +83,7 @@ def status(
     run(program, interrupted=lambda: last_status)
 
 
-def _to_json(survey: Survey, faults: list[str] | None) -> dict[str, Any]:
+def _to_json(survey: ClusterSurvey, faults: list[str] | None) -> dict[str, Any]:
     return {
         "time": _milliseconds(survey.time),
         "towers": [
@@ -139,7 +139,7 @@ def _node_to_json(node: NodeView) -> dict[str, Any]:
     }
 
 
-def _print(survey: Survey, faults: list[str] | None) -> None:
+def _print(survey: ClusterSurvey, faults: list[str] | None) -> None:
     heard = {True: "heard", False: "not heard"}
     print_table(("tower", "state"), ("nodes",), [(t.endpoint, heard[t.is_heard], str(t.nodes)) for t in survey.towers])
     if survey.nodes:
@@ -193,7 +193,7 @@ def _partition_rows(partition: PartitionView) -> list[tuple[str, ...]]:
     return rows or [(*names, NONE, head, NONE, UNKNOWN)]
 
 
-def _summary(survey: Survey) -> str:
+def _summary(survey: ClusterSurvey) -> str:
     lags = [partition.lag for partition in survey.partitions if partition.lag is not None]
     counts = (
         counted(len(survey.nodes), "node"),

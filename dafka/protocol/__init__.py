@@ -60,73 +60,73 @@ from dafka.protocol.notices import (
     notice_fields,
     notice_name,
 )
-from dafka.protocol.observing.census import CensusMachine
-from dafka.protocol.observing.survey import (
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
     HolderView,
     NodeState,
     NodeView,
     PartitionView,
     Sighting,
-    Survey,
     TopicView,
     TowerView,
 )
-from dafka.protocol.ordering.buffer import RunBuffer
-from dafka.protocol.ordering.inquiry import Lacking
-from dafka.protocol.presence.beacons import Beacons, Report, SendBeacon, Settled
-from dafka.protocol.presence.claims import Claims
-from dafka.protocol.presence.introductions import Introductions
+from dafka.protocol.observing.survey_machine import SurveyMachine
+from dafka.protocol.ordering.buffers import BatchBuffer
+from dafka.protocol.ordering.held_end import Incomplete
+from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
+from dafka.protocol.presence.claims import KeyIdentity
+from dafka.protocol.presence.introductions import BeaconRegistry
 from dafka.protocol.presence.links import Links
 from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
-from dafka.protocol.presence.peers import Change, Peers
-from dafka.protocol.presence.senders import Senders
+from dafka.protocol.presence.peers import PeerChange, PeerTable
+from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
-    HandshakeRefused,
-    NodeBarred,
-    StrangerRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
+    LoopbackOnly,
+    PeerNotAuthorized,
+    PeerRefused,
+    RefusedByPeer,
     TrustEvent,
-    Unreachable,
 )
 
 __all__ = [
     "HOSTILE_REASONS",
     "Action",
+    "AddressConflict",
     "Answers",
     "Append",
-    "AuthorisedKept",
-    "Beacons",
-    "CensusMachine",
-    "Change",
+    "AuthorizedKeysUnreadable",
+    "BatchBuffer",
+    "BeaconMachine",
+    "BeaconRegistry",
     "Chunk",
-    "ClaimRefused",
-    "Claims",
     "ClusterFound",
+    "ClusterSurvey",
     "CommitSlow",
     "Commits",
     "ConsumerMachine",
     "Deliver",
     "Delivery",
+    "DiscoveryEvent",
     "Driver",
+    "EndpointsExposed",
     "Event",
-    "Exposed",
     "Failed",
     "FetchUnanswered",
     "Field",
     "Following",
     "ForeignDialect",
-    "HandshakeRefused",
     "HolderView",
+    "Incomplete",
     "Interrupted",
-    "Introductions",
-    "Lacking",
+    "KeyIdentity",
     "Links",
+    "LoopbackOnly",
     "Machine",
     "MessagesDiscarded",
     "MetricsServed",
-    "NodeBarred",
     "NodeState",
     "NodeView",
     "Notice",
@@ -135,21 +135,23 @@ __all__ = [
     "PartitionHeard",
     "PartitionSilent",
     "PartitionView",
+    "PeerChange",
     "PeerJoined",
     "PeerLeft",
-    "Peers",
+    "PeerNotAuthorized",
+    "PeerRefused",
+    "PeerTable",
     "ProducerMachine",
     "Publish",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
     "RecordsUnwritten",
+    "RefusedByPeer",
     "Reply",
     "ReplyQueue",
-    "Report",
-    "RunBuffer",
     "SendBeacon",
-    "Senders",
+    "SenderCheck",
     "Settled",
     "Sighting",
     "Skip",
@@ -166,16 +168,14 @@ __all__ = [
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
-    "StrangerRefused",
     "Subscribe",
     "Surroundings",
-    "Survey",
+    "SurveyMachine",
     "TopicView",
     "TowerView",
     "TowersHeard",
     "TowersSilent",
     "TrustEvent",
-    "Unreachable",
     "Unsubscribe",
     "Work",
     "notice_fields",

@@ -18,7 +18,7 @@ from dafka.records import Partition, RecordBatch
 class Publish:
     """Send this (a command, or a run of records) on the publisher socket."""
 
-    message: wire.Inbound
+    message: wire.BatchedMessage
 
 
 @attrs.frozen

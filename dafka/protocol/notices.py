@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
-from dafka.protocol.trust import ClaimRefused
+from dafka.protocol.trust import AddressConflict
 from dafka.records import Partition
 
 Field: TypeAlias = str | int | float | bool | list[str]
@@ -178,7 +179,7 @@ Notice: TypeAlias = (
     | Failed
 )
 
-_PEERS = (PeerJoined, PeerLeft, ClaimRefused)
+_PEERS = (PeerJoined, PeerLeft, AddressConflict)
 """Whose `address` is another node's."""
 
 
@@ -194,6 +195,10 @@ def notice_fields(notice: Event | Notice) -> dict[str, Field]:
         value = getattr(notice, attribute.name)
         if isinstance(value, Partition):
             fields["topic"], fields["partition"] = value.topic, value.address
+        elif isinstance(value, PeerEndpoint):
+            fields["endpoint"] = value.endpoint
+            if value.key:
+                fields["key"] = value.key
         elif attribute.name == "address" and isinstance(notice, _PEERS):
             fields["peer"] = value
         else:

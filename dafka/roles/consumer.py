@@ -114,7 +114,7 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """What this consumer has done so far, and how far it is behind."""
-        cursors = self._machine.assembly.cursors
+        cursors = self._machine.reassembler.cursors
         positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
         positions.update(self._delivery.due())
         lag = {
@@ -127,7 +127,7 @@ class Consumer:
             bytes=self._delivery.bytes,
             buffered_bytes=self._machine.buffered_bytes,
             records_gone=self._machine.records_gone,
-            fetches_sent=self._machine.assembly.fetches_sent,
+            fetches_sent=self._machine.reassembler.fetches_sent,
             positions=positions,
             lag=lag,
             discarded=self._node.discarded(),

@@ -10,24 +10,24 @@ from collections.abc import AsyncIterator
 import trio
 
 from dafka.protocol import (
-    AuthorisedKept,
-    ClaimRefused,
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
     Event,
-    Exposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
+    PeerNotAuthorized,
+    PeerRefused,
     RecordsGone,
+    RefusedByPeer,
     StorageFailed,
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
     TowersSilent,
-    Unreachable,
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.roles.log import NodeLog
@@ -42,13 +42,13 @@ LINES_PER_S = 2.0
 """Events of one kind that are logged a second, for ever."""
 
 _WARNINGS = (
-    AuthorisedKept,
-    ClaimRefused,
-    Exposed,
+    AuthorizedKeysUnreadable,
+    AddressConflict,
+    EndpointsExposed,
     FetchUnanswered,
     ForeignDialect,
-    HandshakeRefused,
-    NodeBarred,
+    RefusedByPeer,
+    PeerNotAuthorized,
     PartitionHalted,
     PartitionSilent,
     RecordsGone,
@@ -56,9 +56,9 @@ _WARNINGS = (
     StorageLost,
     StorageRepaired,
     StoresSilent,
-    StrangerRefused,
+    PeerRefused,
     TowersSilent,
-    Unreachable,
+    LoopbackOnly,
 )
 
 

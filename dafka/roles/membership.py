@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable
 
 from dafka import wire
-from dafka.discovery import Report
-from dafka.protocol import ClaimRefused, Claims, Event, PeerJoined, PeerLeft, Senders
-from dafka.transport import Security, split_place
+from dafka.discovery import DiscoveryEvent
+from dafka.protocol import AddressConflict, Event, KeyIdentity, PeerJoined, PeerLeft, SenderCheck
+from dafka.transport import Security
 
 
 class Membership:
@@ -16,10 +16,10 @@ class Membership:
 
     def __init__(self, own_address: str, security: Security | None, report: Callable[[Event], None]) -> None:
         self._report = report
-        self._senders = Senders()
-        self._claims: Claims | None = None
+        self._senders = SenderCheck()
+        self._claims: KeyIdentity | None = None
         if security is not None:
-            self._claims = Claims(security.authorised.__contains__)
+            self._claims = KeyIdentity(security.authorized.__contains__)
             self._claims.join(own_address, security.pair.public)
 
     @property
@@ -27,23 +27,23 @@ class Membership:
         """Messages thrown away so far, by reason."""
         return self._senders.discarded if self._claims is None else self._claims.discarded
 
-    def admit(self, report: Report) -> bool:
+    def admit(self, report: DiscoveryEvent) -> bool:
         """Is the node to act on what discovery reports?"""
         if not isinstance(report, (PeerJoined, PeerLeft)):
             return True
         if self._claims is None:
             note = self._senders.joined if isinstance(report, PeerJoined) else self._senders.left
-            note(report.address, report.endpoint)
+            note(report.address, report.endpoint.endpoint)
             return True
-        endpoint, key = split_place(report.endpoint)
+        endpoint, key = report.endpoint.endpoint, report.endpoint.key
         if isinstance(report, PeerLeft):
             return self._claims.leave(report.address, key)
         if self._claims.join(report.address, key):
             return True
-        self._report(ClaimRefused(report.address, endpoint))
+        self._report(AddressConflict(report.address, endpoint))
         return False
 
-    def check(self, messages: list[wire.Inbound], key: str, endpoint: str = "") -> list[wire.Inbound]:
+    def check(self, messages: list[wire.BatchedMessage], key: str, endpoint: str = "") -> list[wire.BatchedMessage]:
         """Of messages that came from the holder of this key, those that are really from whom they name.
 
         In a plain cluster, of those that came from this endpoint, if that is known.

@@ -15,7 +15,8 @@ import trio
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Advertisement, Discovery, Report, open_discovery
+from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
     HOSTILE_REASONS,
@@ -68,7 +69,7 @@ class Node:
         self._on_batch: Callable[[RecordBatch], None] = lambda _: None
         self._on_skip: Callable[[Skip], None] = lambda _: None
         self._on_change: Callable[[], None] = lambda: None
-        self._on_report: Callable[[Report], None] = lambda _: None
+        self._on_report: Callable[[DiscoveryEvent], None] = lambda _: None
 
     @property
     def endpoint(self) -> str:
@@ -87,7 +88,7 @@ class Node:
         """Who wants to look at the machine after each time something happened to it."""
         self._on_change = handler
 
-    def on_report(self, handler: Callable[[Report], None]) -> None:
+    def on_report(self, handler: Callable[[DiscoveryEvent], None]) -> None:
         """Who wants to know whom discovery finds, where, and whom it loses."""
         self._on_report = handler
 
@@ -115,7 +116,7 @@ class Node:
         """Carries out actions, in order, without waiting."""
         self._driver.act(actions)
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """Publishes messages in this node's dialect."""
         self._mesh.publisher.send_many(self._encoder.encode(messages))
 
@@ -127,17 +128,17 @@ class Node:
         """See `Surroundings.unsubscribe`."""
         self._mesh.subscriber.unsubscribe(prefix)
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """See `Surroundings.connect`."""
         try:
-            self._mesh.subscriber.connect(endpoint)
+            self._mesh.subscriber.connect_peer(endpoint)
         except TransportError:
             return False
         return True
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """See `Surroundings.disconnect`."""
-        self._mesh.subscriber.disconnect(endpoint)
+        self._mesh.subscriber.disconnect_peer(endpoint)
 
     def take(self, batch: RecordBatch) -> None:
         """See `Surroundings.take`."""
@@ -227,7 +228,7 @@ class Node:
         while True:
             self._driver.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
 
-    def _discovered(self, report: Report) -> None:
+    def _discovered(self, report: DiscoveryEvent) -> None:
         if self._membership.admit(report):
             self._on_report(report)
             self._driver.discovered(report, trio.current_time())

@@ -12,15 +12,16 @@ import zmq
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Report
+from dafka.discovery import DiscoveryEvent
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import CensusMachine, HandshakeRefused, PeerJoined, PeerLeft, Survey
+from dafka.protocol import ClusterSurvey, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
 from dafka.roles.node import Node, open_node
-from dafka.transport import listen, open_context, open_security, split_place
+from dafka.transport import listen, open_context, open_security
 
 
 class Observer:
@@ -33,7 +34,7 @@ class Observer:
     def __init__(
         self,
         node: Node,
-        machine: CensusMachine,
+        machine: SurveyMachine,
         config: Config,
         context: zmq.Context[zmq.Socket[bytes]],
         nursery: trio.Nursery,
@@ -45,7 +46,7 @@ class Observer:
         self._context = context
         self._nursery = nursery
         self._security = open_security(config)
-        self._listening: dict[str, tuple[str, trio.CancelScope]] = {}
+        self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
         self._changed = trio.lowlevel.ParkingLot()
         node.on_report(self._discovered)
         node.on_change(self._look)
@@ -59,7 +60,7 @@ class Observer:
         """Waits until the nodes of a running cluster have been found, and are connected to."""
         await self._node.settled.wait()
 
-    async def survey(self, seconds: float) -> Survey:
+    async def survey(self, seconds: float) -> ClusterSurvey:
         """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
 
         The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
@@ -82,7 +83,7 @@ class Observer:
                 listen,
                 self._context,
                 self._security,
-                f"{endpoint} {key}".strip(),
+                PeerEndpoint(endpoint, key),
                 (wire.WELCOME, wire.BEACON),
                 partial(self._hear_tower, endpoint),
                 lambda _: None,
@@ -90,25 +91,25 @@ class Observer:
             )
 
     def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
-        roster = self._machine.roster
-        roster.tower_heard(endpoint, trio.current_time())
+        nodes = self._machine.node_table
+        nodes.tower_heard(endpoint, trio.current_time())
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
-                roster.seen(endpoint, beacon, trio.current_time())
+                nodes.seen(endpoint, beacon, trio.current_time())
 
-    def _note_refusal(self, endpoint: str, event: HandshakeRefused) -> None:
-        self._machine.roster.tower_refused(endpoint, str(event))
+    def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
+        self._machine.node_table.tower_refused(endpoint, str(event))
 
-    def _discovered(self, report: Report) -> None:
+    def _discovered(self, report: DiscoveryEvent) -> None:
         if isinstance(report, (PeerJoined, PeerLeft)):
             self._machine.found(report, trio.current_time())
 
     def _look(self) -> None:
         """After everything that happened: listens to the stores that are there, and to no others."""
         stores = self._machine.stores
-        for address, (place, scope) in list(self._listening.items()):
-            if stores.get(address) != place:
+        for address, (peer, scope) in list(self._listening.items()):
+            if stores.get(address) != peer:
                 scope.cancel()
                 del self._listening[address]
         for address in stores.keys() - self._listening.keys():
@@ -116,8 +117,8 @@ class Observer:
             self._nursery.start_soon(self._listen_to_store, address, *self._listening[address])
         self._changed.unpark_all()
 
-    async def _listen_to_store(self, address: str, place: str, scope: trio.CancelScope) -> None:
-        if self._security is not None and split_place(place)[1] not in self._security.authorised:
+    async def _listen_to_store(self, address: str, peer: PeerEndpoint, scope: trio.CancelScope) -> None:
+        if self._security is not None and peer.key not in self._security.authorized:
             return
         decoder = wire.BatchDecoder()
 
@@ -129,12 +130,12 @@ class Observer:
             self._machine.connected(trio.current_time())
             self._node.act(())
 
-        def refused(_: HandshakeRefused) -> None:
+        def refused(_: RefusedByPeer) -> None:
             pass  # the node itself tells of it
 
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, place, prefixes, take, made, refused)
+            await listen(self._context, self._security, peer, prefixes, take, made, refused)
 
 
 @asynccontextmanager
@@ -149,7 +150,7 @@ async def open_observer(config: Config | None = None, topics: Iterable[str] = ()
         raise ConfigError(
             f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
         )
-    machine = CensusMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    machine = SurveyMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
     with single_exception():
         async with (
             open_node(machine.address, machine, config, "observer", config.consumer.high_watermark) as node,

@@ -241,7 +241,7 @@ class Producer:
     async def _read(self, chunk: Chunk) -> RecordBatch | None:
         if self._spool is not None:
             return await self._spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self._machine.window.read(chunk.first_sequence, chunk.count, READ_BYTES)
+        return self._machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
         trim = SpoolTrim(self._machine)

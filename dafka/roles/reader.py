@@ -10,7 +10,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError, UnansweredError
 from dafka.groups import single_exception
-from dafka.protocol import Lacking, ReaderMachine, RunBuffer, TowersHeard
+from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.feed import EventFeed
 from dafka.roles.names import check_topic
@@ -99,7 +99,7 @@ class Reader:
             actions = self._machine.drop(partition)
             if not self._is_closed:
                 self._node.act(actions)
-        if isinstance(found, Lacking):
+        if isinstance(found, Incomplete):
             raise self._unanswered(partition, seconds, min_stores, found)
         return found
 
@@ -166,15 +166,17 @@ class Reader:
             await self.wait(self._node.settled.is_set)
         self.check_settled()
 
-    def _look(self, partition: Partition, min_stores: int) -> int | Lacking:
+    def _look(self, partition: Partition, min_stores: int) -> int | Incomplete:
         return self._machine.held_end(partition, min_stores, trio.current_time())
 
-    def _unanswered(self, partition: Partition, seconds: float, min_stores: int, lacking: Lacking) -> UnansweredError:
+    def _unanswered(
+        self, partition: Partition, seconds: float, min_stores: int, lacking: Incomplete
+    ) -> UnansweredError:
         stores = self._machine.stores
-        if lacking is Lacking.STORES:
+        if lacking is Incomplete.STORES:
             wanted = "a store" if min_stores == 1 else f"{min_stores} stores"
             reason = f"{stores} of {wanted} found within {seconds:g} s"
-        elif lacking is Lacking.ANSWERS:
+        elif lacking is Incomplete.ANSWERS:
             reason = f"not every store told within {seconds:g} s what it holds of {partition}"
         else:
             reason = f"somebody goes on publishing {partition}: what stores hold has not come to rest in {seconds:g} s"
@@ -203,7 +205,7 @@ class Range:
         self._machine = machine
         self._first_sequence = first_sequence
         self._end_sequence = end_sequence
-        self._buffer = RunBuffer()
+        self._buffer = BatchBuffer()
 
     def __aiter__(self) -> Range:
         return self

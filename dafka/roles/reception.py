@@ -1,4 +1,4 @@
-"""Who comes to a tower, by which connection, and whom each of them introduces (`dafka.protocol.Introductions`)."""
+"""Who comes to a tower, by which connection, and whom each of them introduces (`dafka.protocol.BeaconRegistry`)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import Counter
 import trio
 
 from dafka.config import Config
-from dafka.protocol import Introductions
-from dafka.transport import Connection, Crowd, Origin, PublisherSocket, connection_of
-from dafka.transport.crowd import MANY_CONNECTIONS, SWEEP_S
+from dafka.protocol import BeaconRegistry
+from dafka.transport import Connection, ConnectionLimiter, MessageSource, PublisherSocket, find_connection
+from dafka.transport.connections import MANY_CONNECTIONS, SWEEP_S
 
 
-class Reception:
+class TowerConnections:
     """Of one tower, which hears beacons at `sub_endpoint` and passes them on at `publisher`."""
 
     def __init__(self, sub_endpoint: str, publisher: PublisherSocket, config: Config) -> None:
         self._publisher = publisher
         self._connections: dict[int, Connection] = {}
-        self._introductions = Introductions(config.tower.nodes_max, config.beacon.timeout_ms / 1000, self._is_there)
+        self._introductions = BeaconRegistry(config.tower.nodes_max, config.beacon.timeout_ms / 1000, self._is_there)
         port = sub_endpoint.rpartition(":")[2] if sub_endpoint.startswith("tcp://") else "0"
-        self._crowd = Crowd(int(port), config.node.connections_max)
+        self._crowd = ConnectionLimiter(int(port), config.node.connections_max)
 
     @property
     def discarded(self) -> Counter[str]:
@@ -36,10 +36,10 @@ class Reception:
         """Nodes that are there."""
         return len(self._introductions)
 
-    def admit(self, address: str, origin: Origin, now: float) -> bool:
+    def admit(self, address: str, origin: MessageSource, now: float) -> bool:
         """Is this node to be introduced?"""
         if origin.source not in self._connections:
-            connection = connection_of(origin.source)
+            connection = find_connection(origin.source)
             if connection is not None:
                 self._connections[origin.source] = connection
         return self._introductions.admit(address, origin.source, now)
@@ -60,7 +60,7 @@ class Reception:
         connection = self._connections.get(source)
         if connection is None:
             return source < 0
-        if connection_of(source) == connection:
+        if find_connection(source) == connection:
             return True
         del self._connections[source]
         return False

@@ -15,7 +15,7 @@ from dafka.roles.node import Node
 REPORTS_MAX = 1000
 """Different failures to read that are reported."""
 
-STRANGERS_PAUSE_S = 0.02
+UNVERIFIED_PAUSE_S = 0.02
 """Before each chunk for who may not listen at all."""
 
 
@@ -55,7 +55,7 @@ class Replier:
                 await self._idle.park()
                 continue
             if not chunk.reply.is_listening:
-                await trio.sleep(STRANGERS_PAUSE_S)
+                await trio.sleep(UNVERIFIED_PAUSE_S)
             try:
                 batch = await self._read(chunk)
             except StorageError as error:

@@ -32,7 +32,7 @@ from dafka.roles.health import Health
 from dafka.roles.node import Node, open_node
 from dafka.roles.replier import Replier
 from dafka.roles.timings import Histogram, Timings
-from dafka.storage import Placed, Retention, Storage, open_storage
+from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
 
 STUCK_S = 60.0
 """A storage that has been at one transaction for this long hangs, and a new start is what may help."""
@@ -108,18 +108,18 @@ class Store:
         machine = self._machine
         lag = {
             partition: cursor.known_end - machine.durable_end(partition)
-            for partition, cursor in machine.assembly.cursors.items()
+            for partition, cursor in machine.reassembler.cursors.items()
             if cursor.known_end > machine.durable_end(partition)
         }
         return StoreStatistics(
-            partitions=len(machine.assembly.cursors),
+            partitions=len(machine.reassembler.cursors),
             records_stored=self._commits.records,
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
             commit_seconds=self._timings.histogram(),
             pending_bytes=machine.pending_bytes,
-            fetches_sent=machine.assembly.fetches_sent,
+            fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.fetches_received,
             records_sent=self._answers.records_sent,
             bytes_sent=self._answers.bytes_sent,
@@ -148,7 +148,7 @@ class Store:
                 nursery.start_soon(self._replier.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._until_lost, self._retain)
-                if isinstance(self._storage, Placed):
+                if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._until_lost, self._watch_place, self._storage)
                 await nursery.start(self._node.run)
                 task_status.started(self)
@@ -177,11 +177,11 @@ class Store:
             self.events.put(StorageLost(str(error)))
             raise
 
-    async def _watch_place(self, storage: Placed) -> None:
+    async def _watch_place(self, storage: DetectsRemoval) -> None:
         while True:
             await trio.sleep(PLACE_INTERVAL_S)
             try:
-                await storage.check_place()
+                await storage.check_not_removed()
             except StorageLostError:
                 raise
             except StorageError:
@@ -228,7 +228,7 @@ class Store:
         """Carries out what the storage is to do next, then acknowledges it."""
         work = self._commits.begin()
         if isinstance(work, Skip):
-            await self._storage.skip(work.partition, work.next_sequence)
+            await self._storage.reset_to(work.partition, work.next_sequence)
         else:
             await self._append(work)
         self._refusal = ""
@@ -250,14 +250,14 @@ class Store:
     async def _retain(self) -> None:
         """Drops what the limits do not keep, at once and then from time to time."""
         config = self._config
-        retention = Retention(
+        retention = RetentionPolicy(
             age_ms=config.retention_ms or None,
             bytes_max=config.retention_bytes or None,
             records_max=config.retention_records or None,
         )
         while True:
             try:
-                moved = await self._storage.retain(retention)
+                moved = await self._storage.apply_retention(retention)
             except StorageLostError:
                 raise
             except StorageError as error:

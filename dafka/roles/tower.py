@@ -16,13 +16,13 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.protocol import Claims, Event, Started, Stopped
+from dafka.protocol import Event, KeyIdentity, Started, Stopped
 from dafka.roles.discards import watch_discards
 from dafka.roles.exposure import exposed
 from dafka.roles.health import Health
 from dafka.roles.log import NodeLog
-from dafka.roles.reception import Reception
-from dafka.transport import Origin, PublisherSocket, Socket, open_context, open_guard, open_security
+from dafka.roles.reception import TowerConnections
+from dafka.transport import MessageSource, PublisherSocket, Socket, open_context, open_security, open_zap_handler
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
 from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
@@ -56,7 +56,11 @@ class Tower:
     """
 
     def __init__(
-        self, sub_endpoint: str, pub_endpoint: str, claims: Claims | None = None, reception: Reception | None = None
+        self,
+        sub_endpoint: str,
+        pub_endpoint: str,
+        claims: KeyIdentity | None = None,
+        reception: TowerConnections | None = None,
     ) -> None:
         self.sub_endpoint = sub_endpoint
         self.pub_endpoint = pub_endpoint
@@ -83,7 +87,7 @@ class Tower:
             return dict(self._discarded)
         return dict(self._discarded + self._reception.discarded + self._reception.subscriptions_discarded)
 
-    def hears(self, frames: list[bytes], origin: Origin) -> bool:
+    def hears(self, frames: list[bytes], origin: MessageSource) -> bool:
         """May this connection introduce this node? Not beyond its limits, nor by an address that is another key's."""
         try:
             address = NodeBeacon.decode(frames).address
@@ -139,11 +143,11 @@ async def serve_tower(
             bind: Callable[[BaseSocket, str], str] = _bind
             claims = None
             if security is not None:
-                bind = (await stack.enter_async_context(open_guard(context, security, warn))).bind
-                claims = Claims(security.authorised.__contains__)
+                bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
+                claims = KeyIdentity(security.authorized.__contains__)
             pub_endpoint = bind(publisher, config.tower.pub_address)
             sub_endpoint = bind(subscriber, config.tower.sub_address)
-            reception = Reception(sub_endpoint, publisher, config)
+            reception = TowerConnections(sub_endpoint, publisher, config)
             tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
                 warn(warning)
@@ -166,7 +170,7 @@ async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: Publishe
     own_address = _own_address(tower.sub_endpoint)
     while True:
         outbound: list[list[bytes]] = []
-        for frames, origin in await subscriber.receive_origins(DRAIN_MAX):
+        for frames, origin in await subscriber.receive_with_sources(DRAIN_MAX):
             forwarded = tower.forward(frames, origin.peer, own_address) if tower.hears(frames, origin) else None
             if forwarded is not None:
                 # In a closed cluster whoever hears of a node must know whom to expect there.

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from dafka.errors import ConfigError, StorageError
 from dafka.spark.options import Options
-from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.filelog.layout import MARKER_FILE
 from dafka.storage.sqlite.connection import connect
 from dafka.storage.sqlite.schema import APPLICATION_ID
 

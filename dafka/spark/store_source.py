@@ -168,9 +168,9 @@ class StoreBatchReader(DataSourceReader):
         """The records of a range whose times are wanted, by the times of the store that is read."""
         start, end = each.start, each.end
         if self._filters.since_ms is not None:
-            start = max(start, await storage.find_time(each.partition, self._filters.since_ms))
+            start = max(start, await storage.find_sequence_by_time(each.partition, self._filters.since_ms))
         if self._filters.until_ms is not None:
-            end = min(end, await storage.find_time(each.partition, self._filters.until_ms))
+            end = min(end, await storage.find_sequence_by_time(each.partition, self._filters.until_ms))
         return attrs.evolve(each, start=min(start, end), end=end)
 
 
@@ -201,7 +201,7 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = self._query.select(self._look())
         since_ms = self._query.since_ms
         if since_ms is not None:
-            found = {name: self._cache.find_time(each, since_ms) for name, each in held.items()}
+            found = {name: self._cache.find_sequence_by_time(each, since_ms) for name, each in held.items()}
             return nest_offsets({name: max(offset, held[name].earliest) for name, offset in found.items()})
         fail = self._query.fail_on_data_loss
         return nest_offsets(

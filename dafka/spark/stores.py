@@ -13,7 +13,7 @@ from dafka.records import Partition
 from dafka.spark.offsets import PartitionName
 from dafka.spark.schema import escape_name
 from dafka.storage import PartitionInfo, Storage, open_storage
-from dafka.storage.filelog.marker import MARKER_FILE
+from dafka.storage.filelog.layout import MARKER_FILE
 
 
 @attrs.frozen
@@ -112,11 +112,11 @@ class StoreCache:
             self._identities = identities
         return self._portal.call(list_partitions, self._storages)
 
-    def find_time(self, held: StoredPartition, stored_at: int) -> int:
+    def find_sequence_by_time(self, held: StoredPartition, stored_at: int) -> int:
         """The first offset stored at this time or later, by the store that reaches furthest; else the end."""
         assert self._portal is not None, "nothing is held before it is asked for"
         storage = self._storages[held.replicas[0].url]
-        return self._portal.call(storage.find_time, held.partition, stored_at)
+        return self._portal.call(storage.find_sequence_by_time, held.partition, stored_at)
 
     def close(self) -> None:
         """Closes what is open. May be called again."""

@@ -3,9 +3,9 @@
 from dafka.storage.base import (
     READ_BYTES,
     Damage,
+    DetectsRemoval,
     PartitionInfo,
-    Placed,
-    Retention,
+    RetentionPolicy,
     Storage,
     StorageStatistics,
     open_storage,
@@ -15,9 +15,9 @@ from dafka.storage.base import (
 __all__ = [
     "READ_BYTES",
     "Damage",
+    "DetectsRemoval",
     "PartitionInfo",
-    "Placed",
-    "Retention",
+    "RetentionPolicy",
     "Storage",
     "StorageStatistics",
     "open_storage",

@@ -64,7 +64,7 @@ class StorageStatistics:
 
 
 @attrs.frozen(kw_only=True)
-class Retention:
+class RetentionPolicy:
     """What a partition may keep; its oldest records go as soon as one of the limits says so. None: no such limit.
 
     `age_ms` counts from when a record was stored; `bytes_max` is of contents.
@@ -85,7 +85,7 @@ class Damage:
     `partition` is None, and the sequences are 0, where no particular records are concerned.
     """
 
-    place: str
+    location: str
     reason: str
     partition: Partition | None = None
     first_sequence: int = 0
@@ -93,10 +93,10 @@ class Damage:
 
     def __str__(self) -> str:
         if self.partition is None:
-            return f"{self.place}: {self.reason}"
+            return f"{self.location}: {self.reason}"
         last = self.end_sequence - 1
         which = f"sequence {last}" if last <= self.first_sequence else f"sequences {self.first_sequence} to {last}"
-        return f"{self.partition}, {which}: {self.reason} ({self.place})"
+        return f"{self.partition}, {which}: {self.reason} ({self.location})"
 
 
 class Storage(Protocol):
@@ -142,7 +142,7 @@ class Storage(Protocol):
         before it.
         """
 
-    async def find_time(self, partition: Partition, stored_at: int) -> int:
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         """The sequence of the first record held that was stored at this time or later; if none was, the end."""
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
@@ -154,13 +154,13 @@ class Storage(Protocol):
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """Drops the records before `earliest_sequence`. The partition goes on where it stands."""
 
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """Drops all records of a partition, and lets it go on at `next_sequence`: those between are to be had nowhere.
 
         Raises `StorageSequenceError` where the partition has come that far already. An unknown one is begun.
         """
 
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """Drops what these limits do not keep, of every partition or of one topic's, while others read and append.
 
         May keep somewhat more, where that spares work (a file log drops whole segments), but nothing of a partition
@@ -170,7 +170,7 @@ class Storage(Protocol):
     async def flush(self) -> None:
         """Returns when everything appended is durable, whatever the storage's options leave to the system."""
 
-    async def check(self) -> list[Damage]:
+    async def find_damage(self) -> list[Damage]:
         """What is wrong with the medium beyond what reading every record shows. Takes as long as it takes."""
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
@@ -184,10 +184,10 @@ class Storage(Protocol):
 
 
 @runtime_checkable
-class Placed(Protocol):
+class DetectsRemoval(Protocol):
     """What a storage has besides, where its files can be removed beneath it. A plugin need not have it."""
 
-    async def check_place(self) -> None:
+    async def check_not_removed(self) -> None:
         """Raises `StorageLostError` where what was opened is no longer in its place, as every change does."""
 
 

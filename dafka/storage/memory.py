@@ -15,8 +15,8 @@ import trio
 
 from dafka.errors import StorageError, StorageSequenceError
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, new_address
-from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, Retention, Storage, StorageStatistics
-from dafka.storage.support import now_ms, parse_place, stamp, whole_number
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.plugin_helpers import int_at_least, now_ms, parse_location, split_by_time
 
 RUN_RECORDS_MAX = 4096
 """Longer runs are cut, so that memory is given back while a long one is being trimmed."""
@@ -52,7 +52,7 @@ class _Log:
         index = bisect_right(self.runs, first_sequence, key=lambda run: run.first_sequence) - 1
         return self.runs[index].between(first_sequence, first_sequence + count).within(bytes_max)
 
-    def find_time(self, stored_at: int) -> int:
+    def find_sequence_by_time(self, stored_at: int) -> int:
         index = bisect_left(self.runs, stored_at, key=lambda run: run.stored_at[0] if run.stored_at else 0)
         return self.runs[index].first_sequence if index < len(self.runs) else self.end_sequence
 
@@ -69,13 +69,13 @@ class _Log:
             self.earliest_sequence = rest.first_sequence if len(rest) else run.end_sequence
         return freed
 
-    def surplus(self, retention: Retention, time_ms: int) -> int:
+    def surplus(self, retention: RetentionPolicy, time_ms: int) -> int:
         """The sequence before which the limits keep nothing."""
         earliest = self.earliest_sequence
         if retention.records_max is not None:
             earliest = max(earliest, self.end_sequence - retention.records_max)
         if retention.age_ms is not None:
-            earliest = max(earliest, self.find_time(time_ms - retention.age_ms))
+            earliest = max(earliest, self.find_sequence_by_time(time_ms - retention.age_ms))
         if retention.bytes_max is not None:
             earliest = max(earliest, self._cut_bytes(self.content_bytes - retention.bytes_max))
         return earliest
@@ -137,11 +137,11 @@ class MemoryStorage:
             return batch
         return RecordBatch(partition, batch.first_sequence, batch.contents)
 
-    async def find_time(self, partition: Partition, stored_at: int) -> int:
-        """See `Storage.find_time`."""
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
+        """See `Storage.find_sequence_by_time`."""
         await trio.lowlevel.checkpoint()
         log = self._logs.get(partition)
-        return 0 if log is None else log.find_time(stored_at)
+        return 0 if log is None else log.find_sequence_by_time(stored_at)
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         """See `Storage.partitions`."""
@@ -160,8 +160,8 @@ class MemoryStorage:
         if partition in self._logs:
             self._trim(self._logs[partition], earliest_sequence)
 
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
-        """See `Storage.skip`."""
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.reset_to`."""
         await trio.lowlevel.checkpoint()
         log = self._logs.setdefault(partition, _Log(next_sequence))
         if next_sequence < log.end_sequence:
@@ -169,8 +169,8 @@ class MemoryStorage:
         self._trim(log, log.end_sequence)
         log.earliest_sequence = log.end_sequence = next_sequence
 
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
-        """See `Storage.retain`."""
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        """See `Storage.apply_retention`."""
         await trio.lowlevel.checkpoint()
         moved = {}
         time_ms = now_ms()
@@ -183,8 +183,8 @@ class MemoryStorage:
         """See `Storage.flush`. Nothing here is ever durable."""
         await trio.lowlevel.checkpoint()
 
-    async def check(self) -> list[Damage]:
-        """See `Storage.check`. Memory is believed."""
+    async def find_damage(self) -> list[Damage]:
+        """See `Storage.find_damage`. Memory is believed."""
         await trio.lowlevel.checkpoint()
         return []
 
@@ -206,7 +206,7 @@ class MemoryStorage:
 
     def _push(self, batch: RecordBatch, time_ms: int) -> None:
         log = self._logs.setdefault(batch.partition, _Log(batch.first_sequence))
-        for run in stamp(batch, time_ms, log.latest_stored_at):
+        for run in split_by_time(batch, time_ms, log.latest_stored_at):
             for first_sequence in range(run.first_sequence, run.end_sequence, RUN_RECORDS_MAX):
                 part = run.between(first_sequence, first_sequence + RUN_RECORDS_MAX)
                 log.push(part)
@@ -258,8 +258,8 @@ async def open_memory(place: str, *, read_only: bool = False) -> AsyncIterator[S
 
     Raises `StorageError` where a place is named, or another process's memory is wanted.
     """
-    options = {"records_max": whole_number(1), "bytes_max": whole_number(1)}
-    path, bounds = parse_place("memory", place, options)
+    options = {"records_max": int_at_least(1), "bytes_max": int_at_least(1)}
+    path, bounds = parse_location("memory", place, options)
     if path or read_only:
         raise StorageError("storage 'memory:' has no place, and is gone when its process is")
     yield MemoryStorage(**bounds)

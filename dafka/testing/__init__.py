@@ -1,7 +1,7 @@
 """What our own tests use, for embedders' and plugin authors' tests too."""
 
 from dafka.testing.check_discovery import check_discovery
-from dafka.testing.check_storage import check_storage
 from dafka.testing.cluster import Cluster, open_cluster
+from dafka.testing.storage import check_storage
 
 __all__ = ["Cluster", "check_discovery", "check_storage", "open_cluster"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dafka.protocol import Introductions
+from dafka.protocol import BeaconRegistry
 from dafka.protocol.presence.introductions import BEACONS_BURST, NODES_PER_CONNECTION_MAX
 
 TIMEOUT_S = 4.0
 
 
-def make_introductions(nodes_max: int = 1000) -> tuple[Introductions, set[int]]:
+def make_introductions(nodes_max: int = 1000) -> tuple[BeaconRegistry, set[int]]:
     there = {1, 2, 3}
-    return Introductions(nodes_max, TIMEOUT_S, there.__contains__), there
+    return BeaconRegistry(nodes_max, TIMEOUT_S, there.__contains__), there
 
 
 def test_one_connection_introduces_so_many_nodes() -> None:

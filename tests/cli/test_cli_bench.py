@@ -9,12 +9,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from dafka.bench.clients.control import Arrivals, Pace
+from dafka.bench.client import Pace, ReceivedRecords, Task, parse_sequence, parse_timestamp
 from dafka.bench.jobs import JOBS
-from dafka.bench.model import Failure, Measured, Results, Sample, percentiles
 from dafka.bench.report import notes, to_json, to_svg, to_table
+from dafka.bench.results import Failure, Measurement, Results, Sample, percentiles
 from dafka.bench.systems import Libdafka
-from dafka.bench.task import Task, sequence_of, stamp_of
 from dafka.cli import main
 from tests.cli.harness import Dafka, Running, wait_until
 
@@ -55,7 +54,7 @@ def test_two_jobs_give_a_table_json_and_a_plot(dafka: Dafka, tmp_path: Path) -> 
 def test_interrupted_it_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
     running: Running = dafka.start("bench", "produce", *OURS)
     wait_until(
-        lambda: any("dafka.bench.clients" in line for line in dafka.processes().values()) or None,
+        lambda: any("dafka.bench.run_client" in line for line in dafka.processes().values()) or None,
         lambda: running.errors,
     )
     assert running.end(signal.SIGINT).status == 1
@@ -115,7 +114,7 @@ def test_help_names_every_job() -> None:
 
 def results_of(values: dict[str, list[float]], unit: str, failures: tuple[Failure, ...] = ()) -> Results:
     samples = [
-        Sample("swim", system, number, Measured("far <out>", unit, value, 7))
+        Sample("swim", system, number, Measurement("far <out>", unit, value, 7))
         for system, found in values.items()
         for number, value in enumerate(found, 1)
     ]
@@ -156,13 +155,13 @@ def test_percentiles_are_values_that_were_there() -> None:
 @pytest.mark.parametrize("size", [10, 100, 2**20])
 def test_contents_tell_their_sequence_and_have_their_size(size: int) -> None:
     contents = Task(records=12, size=size).contents(10, 5)
-    assert [sequence_of(content) for content in contents] == [10, 11]
+    assert [parse_sequence(content) for content in contents] == [10, 11]
     assert {len(content) for content in contents} == {size}
 
 
 def test_paced_contents_tell_when_they_were_made() -> None:
     (content,) = Task(records=5).stamped_contents(4, 3, 123456789)
-    assert (sequence_of(content), stamp_of(content), len(content)) == (4, 123456789, 100)
+    assert (parse_sequence(content), parse_timestamp(content), len(content)) == (4, 123456789, 100)
 
 
 def test_a_pace_gives_every_record_once() -> None:
@@ -170,16 +169,16 @@ def test_a_pace_gives_every_record_once() -> None:
     given: list[bytes] = []
     while not pace.is_over:
         given += pace.due()
-    assert [sequence_of(content) for content in given] == list(range(1000))
+    assert [parse_sequence(content) for content in given] == list(range(1000))
 
 
 @pytest.mark.parametrize("wrong", [1, 3])
 def test_a_missing_or_doubled_record_is_noticed(wrong: int) -> None:
     task = Task(records=10)
-    arrivals = Arrivals(task, 0)
-    arrivals.take(task.contents(0, 2))
+    received = ReceivedRecords(task, 0)
+    received.take(task.contents(0, 2))
     with pytest.raises(ValueError, match=rf"record 2 was expected, and {wrong} came"):
-        arrivals.take(task.contents(wrong, 2))
+        received.take(task.contents(wrong, 2))
 
 
 def test_a_task_survives_its_way_to_a_process() -> None:

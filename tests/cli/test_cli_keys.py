@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dafka.cli import main
-from dafka.transport.keys import is_key, read_key_file
+from dafka.endpoints import is_key
+from dafka.transport.keys import read_key_file
 from tests.cli.harness import FREE, Dafka
 
 
@@ -104,7 +105,7 @@ def test_mistakes(folder: Path, arguments: list[str], expected: str) -> None:
         (["--key", "none"], "[security] key_file without authorized_keys"),
         (["--key", "none", "--authorized", "list"], "cannot read the key file none: No such file or directory"),
         (["--key", "open.key", "--authorized", "list"], "key file open.key is open to others (mode 0644): chmod 600"),
-        (["--key", "own.key", "--authorized", "none"], "cannot read the authorised keys none: No such file"),
+        (["--key", "own.key", "--authorized", "none"], "cannot read the authorized keys none: No such file"),
         (["--key", "own.key", "--authorized", "slip"], "slip, line 2: expected a public key"),
         (["--key", "list", "--authorized", "list"], "key file list is open to others"),
         (["--authorized", "list"], "[security] authorized_keys without key_file"),
@@ -155,7 +156,7 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
     consumed = dafka.node("consume", "t", "--key", "node.key", *member, "--from-beginning", "--count", "3")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n")
     for running, sentence in (
-        (stranger, "its key is not authorised there; on that side: dafka keys authorize"),
+        (stranger, "its key is not authorized there; on that side: dafka keys authorize"),
         (keyless, "without a key"),
     ):
         ended = running.wait()
@@ -164,7 +165,7 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
         assert last.startswith("Error: ")
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
-    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorised here")
+    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorized here")
     up.wait_errors("refused a connection without a key")
     assert up.end().status == 0
 

@@ -185,10 +185,10 @@ def test_verify_tells_damage(shelf: Shelf) -> None:
             "partition": "A",
             "first": 5,
             "end": 6,
-            "place": "found by reading",
+            "location": "found by reading",
             "reason": "the CRC is wrong",
         },
-        {"topic": None, "partition": None, "first": 0, "end": 0, "place": "1.log\x1b", "reason": "cut"},
+        {"topic": None, "partition": None, "first": 0, "end": 0, "location": "1.log\x1b", "reason": "cut"},
     ]
 
 

@@ -11,8 +11,8 @@ import trio
 
 from dafka.discovery import Advertisement
 from dafka.errors import WireError
-from dafka.protocol import Beacons, Peers, Report, SendBeacon
-from dafka.protocol.presence.peers import Change
+from dafka.protocol import BeaconMachine, DiscoveryEvent, PeerTable, SendBeacon
+from dafka.protocol.presence.peers import PeerChange
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role
@@ -125,24 +125,24 @@ def repeat(patch: Patch) -> None:
 
 
 def one_beacon(patch: Patch) -> None:
-    start = Beacons.start
+    start = BeaconMachine.start
 
-    def start_without_interval(self: Beacons, now: float) -> list[Report | SendBeacon]:
+    def start_without_interval(self: BeaconMachine, now: float) -> list[DiscoveryEvent | SendBeacon]:
         actions = start(self, now)
         self._interval = 3600.0
         self._beacon_due = float("inf")
         return actions
 
-    patch.setattr(Beacons, "start", start_without_interval)
+    patch.setattr(BeaconMachine, "start", start_without_interval)
 
 
 def no_beacon_for_newcomers(patch: Patch) -> None:
-    hear = Beacons._hear
+    hear = BeaconMachine._hear
 
-    def hear_quietly(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
+    def hear_quietly(self: BeaconMachine, frames: Sequence[bytes], *args: Any) -> bool:
         return hear(self, frames, *args) and frames == [WELCOME]
 
-    patch.setattr(Beacons, "_hear", hear_quietly)
+    patch.setattr(BeaconMachine, "_hear", hear_quietly)
 
 
 def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patch], None]:
@@ -152,14 +152,14 @@ def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patc
 
 
 def deaf_after_tower_restart(patch: Patch) -> None:
-    hear = Beacons._hear
+    hear = BeaconMachine._hear
     welcomes: dict[int, int] = {}
 
-    def hear_first_tower(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
+    def hear_first_tower(self: BeaconMachine, frames: Sequence[bytes], *args: Any) -> bool:
         welcomes[id(self)] = welcomes.get(id(self), 0) + (frames == [WELCOME])
         return hear(self, frames, *args) if welcomes[id(self)] <= 1 else False
 
-    patch.setattr(Beacons, "_hear", hear_first_tower)
+    patch.setattr(BeaconMachine, "_hear", hear_first_tower)
 
 
 def connect_to_nobody(patch: Patch) -> None:
@@ -167,24 +167,24 @@ def connect_to_nobody(patch: Patch) -> None:
 
 
 def never_connect_again(patch: Patch) -> None:
-    heard, seen = Peers.heard, set[tuple[int, str]]()
+    heard, seen = PeerTable.heard, set[tuple[int, str]]()
 
-    def heard_once(self: Peers, beacon: TowerBeacon, now: float) -> list[Change]:
+    def heard_once(self: PeerTable, beacon: TowerBeacon, now: float) -> list[PeerChange]:
         changes = heard(self, beacon, now)
         is_known = (id(self), beacon.address) in seen
         seen.add((id(self), beacon.address))
         return [] if is_known else changes
 
-    patch.setattr(Peers, "heard", heard_once)
+    patch.setattr(PeerTable, "heard", heard_once)
 
 
 def expire_in_spite_of_beacons(patch: Patch) -> None:
-    heard = Peers.heard
+    heard = PeerTable.heard
 
-    def heard_new(self: Peers, beacon: TowerBeacon, now: float) -> list[Change]:
+    def heard_new(self: PeerTable, beacon: TowerBeacon, now: float) -> list[PeerChange]:
         return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
-    patch.setattr(Peers, "heard", heard_new)
+    patch.setattr(PeerTable, "heard", heard_new)
 
 
 def wrong_port(patch: Patch) -> None:
@@ -214,15 +214,15 @@ def fatal_beacon(patch: Patch) -> None:
 
 
 def blocked_by_malformed_beacon(patch: Patch) -> None:
-    hear = Beacons._hear
+    hear = BeaconMachine._hear
     stuck: set[int] = set()
 
-    def hear_until_malformed(self: Beacons, frames: Sequence[bytes], *args: Any) -> bool:
+    def hear_until_malformed(self: BeaconMachine, frames: Sequence[bytes], *args: Any) -> bool:
         if len(frames) == 2:
             stuck.add(id(self))
         return hear(self, frames, *args) if id(self) not in stuck else False
 
-    patch.setattr(Beacons, "_hear", hear_until_malformed)
+    patch.setattr(BeaconMachine, "_hear", hear_until_malformed)
 
 
 MUTANTS: list[Mutant] = [

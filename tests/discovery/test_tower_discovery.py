@@ -9,7 +9,8 @@ import trio
 import zmq
 
 from dafka.config import Config
-from dafka.discovery import Advertisement, Report, Settled, open_discovery
+from dafka.discovery import Advertisement, DiscoveryEvent, Settled, open_discovery
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import DiscoveryError
 from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import new_address
@@ -56,17 +57,17 @@ class Node:
 
     def __init__(self, port: int, host: str = "", address: str = "") -> None:
         self.advertisement = Advertisement(address or new_address(), host, port)
-        self.reports: list[Report] = []
+        self.reports: list[DiscoveryEvent] = []
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
 
     @property
     def joined(self) -> PeerJoined:
-        return PeerJoined(self.advertisement.address, f"tcp://127.0.0.1:{self.advertisement.port}")
+        return PeerJoined(self.advertisement.address, PeerEndpoint(f"tcp://127.0.0.1:{self.advertisement.port}"))
 
     @property
     def left(self) -> PeerLeft:
-        return PeerLeft(self.advertisement.address, f"tcp://127.0.0.1:{self.advertisement.port}")
+        return PeerLeft(self.advertisement.address, PeerEndpoint(f"tcp://127.0.0.1:{self.advertisement.port}"))
 
     async def run(self, config: Config, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.CancelScope() as self._scope:
@@ -75,7 +76,7 @@ class Node:
     def stop(self) -> None:
         self._scope.cancel()
 
-    async def wait(self, *reports: Report) -> None:
+    async def wait(self, *reports: DiscoveryEvent) -> None:
         """Until each of these has come."""
         await self.wait_until(lambda: set(reports) <= set(self.reports))
 
@@ -84,7 +85,7 @@ class Node:
             while not is_reached():
                 await self._changed.wait()
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report: DiscoveryEvent) -> None:
         self.reports.append(report)
         self._changed.set()
         self._changed = trio.Event()
@@ -121,7 +122,7 @@ async def test_tower_discovery_keeps_the_contract() -> None:
             await check_discovery(
                 lambda: open_discovery(config),
                 Advertisement(new_address(), "", 7003),
-                peers=["tcp://127.0.0.1:7001", "tcp://127.0.0.1:7002"],
+                peers=[PeerEndpoint("tcp://127.0.0.1:7001"), PeerEndpoint("tcp://127.0.0.1:7002")],
                 stop_peers=stop_peers,
             )
 
@@ -272,7 +273,7 @@ async def test_silence_of_all_towers_is_told_and_its_end() -> None:
     endpoints = await free_endpoints()
     config = config_at([endpoints], 50, 10_000).override("node", tower_timeout_ms=300)
 
-    def kinds() -> list[type[Report]]:
+    def kinds() -> list[type[DiscoveryEvent]]:
         return [type(report) for report in node.reports]
 
     async with running(node, config=config):
@@ -381,7 +382,7 @@ async def test_node_passes_over_rubbish_from_a_tower() -> None:
     ]
     good = [
         TowerBeacon(address, "tcp://10.0.0.1:7001").encode(),
-        TowerBeacon(peer.advertisement.address, peer.joined.endpoint).encode(),
+        TowerBeacon(peer.advertisement.address, peer.joined.endpoint.endpoint).encode(),
     ]
     async with open_socket(zmq.SocketType.SUB) as subscriber, open_socket(zmq.SocketType.XPUB) as publisher:
         subscriber.subscribe(b"B")
@@ -425,7 +426,7 @@ def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_a
 async def test_advertised_host_is_what_peers_hear() -> None:
     one, two = Node(7001), Node(7002, "node.example")
     async with open_tower() as tower, running(one, two, config=config_of(tower)):
-        await one.wait(PeerJoined(two.advertisement.address, "tcp://node.example:7002"))
+        await one.wait(PeerJoined(two.advertisement.address, PeerEndpoint("tcp://node.example:7002")))
 
 
 async def test_peer_on_the_towers_machine_is_heard_at_an_address_that_others_reach() -> None:
@@ -437,6 +438,6 @@ async def test_peer_on_the_towers_machine_is_heard_at_an_address_that_others_rea
         async with running(one, two, config=config):
             await one.wait_until(lambda: any(isinstance(report, PeerJoined) for report in one.reports))
             (joined,) = [report for report in one.reports if isinstance(report, PeerJoined)]
-            host = joined.endpoint.removeprefix("tcp://").removesuffix(":7002")
+            host = joined.endpoint.endpoint.removeprefix("tcp://").removesuffix(":7002")
             # It is an address of this machine, or nobody could listen there.
             await (await trio.open_tcp_listeners(0, host=host))[0].aclose()

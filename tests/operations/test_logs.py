@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from dafka import Config, Partition, StoreConfig
+from dafka.endpoints import PeerEndpoint
 from dafka.operations.lines import SentenceFormatter
 from dafka.operations.logs import add_event, json_formatter
 from dafka.protocol import (
@@ -75,7 +76,10 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("notice", "fields"),
     [
-        (PeerJoined("A" * 32, "tcp://a:1"), {"event": "peer_joined", "peer": "A" * 32, "endpoint": "tcp://a:1"}),
+        (
+            PeerJoined("A" * 32, PeerEndpoint("tcp://a:1")),
+            {"event": "peer_joined", "peer": "A" * 32, "endpoint": "tcp://a:1"},
+        ),
         (
             FetchUnanswered(PARTITION, 7, 3),
             {

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from dafka import wire
-from dafka.protocol import Claims
+from dafka.protocol import KeyIdentity
 from dafka.protocol.presence import claims as module
 from dafka.records import Partition, RecordBatch
 
 RUN = wire.RecordRun(RecordBatch(Partition("t", "A"), 0, [b"0", b"1", b"2"]))
-OF_A: list[wire.Inbound] = [
+OF_A: list[wire.BatchedMessage] = [
     RUN,
     wire.Head("A", "t", 1),
     wire.Ack("P", "t", 1, "A"),
@@ -18,19 +18,19 @@ OF_A: list[wire.Inbound] = [
     wire.StoreHello("C", "A"),
     wire.DirectEarliest("C", "A", "P", "t", 0, 0),
 ]
-OF_NOBODY: list[wire.Inbound] = [
+OF_NOBODY: list[wire.BatchedMessage] = [
     wire.RecordRun(RUN.batch, "C"),
     wire.DirectHead("C", "A", "t", 1),
     wire.Ack("P", "t", 1),
 ]
 
 
-def open_claims(*authorised: str) -> Claims:
-    return Claims(authorised.__contains__)
+def open_claims(*authorized: str) -> KeyIdentity:
+    return KeyIdentity(authorized.__contains__)
 
 
 @pytest.mark.parametrize("message", OF_A, ids=lambda message: type(message).__name__)
-def test_what_names_its_sender_must_come_from_it(message: wire.Inbound) -> None:
+def test_what_names_its_sender_must_come_from_it(message: wire.BatchedMessage) -> None:
     claims = open_claims("a", "b")
     assert claims.join("A", "a")
     assert claims.join("B", "b")
@@ -41,7 +41,7 @@ def test_what_names_its_sender_must_come_from_it(message: wire.Inbound) -> None:
 
 
 @pytest.mark.parametrize("message", OF_NOBODY, ids=lambda message: type(message).__name__)
-def test_what_names_no_sender_may_come_from_any_member(message: wire.Inbound) -> None:
+def test_what_names_no_sender_may_come_from_any_member(message: wire.BatchedMessage) -> None:
     claims = open_claims("a", "b")
     assert claims.check([message], "b") == [message]
 
@@ -51,14 +51,14 @@ def test_who_was_never_announced_may_say_nothing() -> None:
 
 
 def test_the_first_claim_holds_as_long_as_its_key_is_authorised() -> None:
-    authorised = {"a", "b"}
-    claims = Claims(authorised.__contains__)
+    authorized = {"a", "b"}
+    claims = KeyIdentity(authorized.__contains__)
     assert claims.join("A", "a")
     assert not claims.join("A", "b")
     assert not claims.leave("A", "b")
     assert claims.leave("A", "a")
     assert not claims.claim("A", "b"), "who has left may come back"
-    authorised.remove("a")
+    authorized.remove("a")
     assert claims.claim("A", "b")
     assert claims.check([RUN], "b") == [RUN]
     assert claims.check([RUN], "a") == []

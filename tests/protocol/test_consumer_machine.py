@@ -17,7 +17,7 @@ from dafka.protocol import (
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.answering.repeats import REPEAT_WAITS
+from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -53,7 +53,7 @@ def delivered(actions: list[Action]) -> list[int]:
     return sequences(batches(actions))
 
 
-def receive(consumer: ConsumerMachine, *messages: wire.Inbound, now: float = 0.1) -> list[int]:
+def receive(consumer: ConsumerMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[int]:
     return delivered(consumer.receive(messages, now))
 
 
@@ -139,7 +139,7 @@ def test_earliest_fetches_what_was_before() -> None:
 
 
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
-def test_earliest_fetches_up_to_a_head(message: wire.Inbound) -> None:
+def test_earliest_fetches_up_to_a_head(message: wire.BatchedMessage) -> None:
     assert asked(make_consumer().receive([message], 0.1)) == [(0, 7)]
 
 
@@ -189,7 +189,7 @@ def test_a_topic_that_only_begins_the_same_is_another_topic_erratum_14() -> None
     longer = Partition("hello2", "PRODUCER")
     assert consumer.receive([live(0, 3, longer), head(9, longer), direct_head(9, ME, longer)], 0.1) == []
     assert consumer.discarded == {"another topic": 3}
-    assert consumer.assembly.cursors == {}
+    assert consumer.reassembler.cursors == {}
 
 
 def test_two_stores_that_answer_give_each_record_once() -> None:
@@ -210,7 +210,7 @@ def test_direct_records_nobody_asked_for_are_discarded() -> None:
     consumer = make_consumer()
     assert consumer.receive([direct(0, 3, ME)], 0.1) == []
     assert consumer.discarded == {"not asked for": 3}
-    assert consumer.assembly.cursors == {}
+    assert consumer.reassembler.cursors == {}
 
 
 def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
@@ -300,7 +300,7 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     assert consumer.discarded == {"too many partitions": 1}
 
 
-HOSTILE: list[wire.Inbound] = [
+HOSTILE: list[wire.BatchedMessage] = [
     head(2**64 - 1),
     direct_head(2**64 - 1, ME),
     wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
@@ -316,7 +316,7 @@ HOSTILE: list[wire.Inbound] = [
 
 @pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
 @pytest.mark.parametrize("message", HOSTILE, ids=lambda message: type(message).__name__)
-def test_hostile_messages_do_no_harm(message: wire.Inbound, offset_reset: str) -> None:
+def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset: str) -> None:
     consumer = make_consumer(offset_reset=offset_reset)
     other = Partition("hello", "OTHER")
     consumer.receive([message, message], 0.1)

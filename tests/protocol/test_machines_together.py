@@ -25,7 +25,7 @@ FAULTS_END, CONVERGED = 6.0, 13.0
 RECORDS, RUN, CHUNK = 300, 3, 7
 
 
-def topic_frame(message: wire.Inbound) -> bytes:
+def topic_frame(message: wire.BatchedMessage) -> bytes:
     if not isinstance(message, wire.RecordRun):
         return wire.subscription_prefix(message.COMMAND, getattr(message, message.TOPIC))
     if message.requestor is None:
@@ -92,7 +92,7 @@ class Cluster:
 
     def fetches_sent(self) -> list[int]:
         machines = [node.machine for node in self.nodes]
-        return [machine.assembly.fetches_sent for machine in machines if not isinstance(machine, ProducerMachine)]
+        return [machine.reassembler.fetches_sent for machine in machines if not isinstance(machine, ProducerMachine)]
 
     def run(self, until: float) -> None:
         while True:
@@ -113,7 +113,7 @@ class Cluster:
         assert found is not None
         self.later(self.now + 0.01, node, partial(node.machine.subscribed, [found]))
 
-    def _publish(self, sender: Node, message: wire.Inbound) -> None:
+    def _publish(self, sender: Node, message: wire.BatchedMessage) -> None:
         topic = topic_frame(message)
         for node in self.nodes:
             if node is not sender and topic.startswith(tuple(node.prefixes)):
@@ -122,7 +122,7 @@ class Cluster:
                     delay = self._random.uniform(0.001, 0.2 if is_faulty else 0.002)
                     self.at(self.now + delay, partial(self._receive, node, message))
 
-    def _receive(self, node: Node, message: wire.Inbound) -> None:
+    def _receive(self, node: Node, message: wire.BatchedMessage) -> None:
         self.act(node, node.machine.receive([message], self.now))
         if isinstance(node.machine, ConsumerMachine):
             return
@@ -134,7 +134,7 @@ class Cluster:
 
     def _read(self, node: Node, reply: Reply, count: int) -> RecordBatch | None:
         if isinstance(node.machine, ProducerMachine):
-            return node.machine.window.read(reply.next_sequence, count, 2**20)
+            return node.machine.retransmit_buffer.read(reply.next_sequence, count, 2**20)
         assert isinstance(node.machine, StoreMachine)
         end = min(reply.next_sequence + count, node.machine.durable_end(reply.partition))
         held = node.held[reply.partition][reply.next_sequence : end]

@@ -6,7 +6,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, ReaderMachine, Subscribe
 from dafka.protocol.machines.reader import GREETING_INTERVAL, PATIENCE, REFRESH_INTERVAL
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, live, published, sequences, subscription

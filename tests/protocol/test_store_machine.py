@@ -5,7 +5,7 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
-from dafka.protocol.answering.repeats import REPEAT_WAITS
+from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -33,7 +33,7 @@ def make_store(ends: dict[Partition, int] | None = None, config: Config | None =
     return store
 
 
-def receive(store: StoreMachine, *messages: wire.Inbound, now: float = 0.1) -> list[Action]:
+def receive(store: StoreMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[Action]:
     return store.receive(messages, now)
 
 
@@ -70,7 +70,7 @@ def test_a_gap_is_fetched_before_what_follows_is_appended() -> None:
 
 
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
-def test_a_head_is_fetched_up_to(message: wire.Inbound) -> None:
+def test_a_head_is_fetched_up_to(message: wire.BatchedMessage) -> None:
     assert asked(receive(make_store(), message)) == [(0, 7)]
 
 
@@ -168,7 +168,7 @@ def test_a_producer_that_leaves_may_have_left_records_with_other_stores_erratum_
 
 def test_a_store_never_answers_itself() -> None:
     store = make_store({HELLO: 5})
-    own: list[wire.Inbound] = [
+    own: list[wire.BatchedMessage] = [
         wire.GetHeads("hello", ME),
         wire.GetHeads("unknown", ME),
         wire.ConsumerHello(ME, ME, ("hello",)),
@@ -268,7 +268,7 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_hostile_messages_do_no_harm(message: wire.Inbound) -> None:
+def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
     store = make_store()
     receive(store, message, message)
     for command in Command:

@@ -15,7 +15,7 @@ import trio
 from dafka import Config, Producer
 from dafka.protocol import StorageFailed, StorageRecovered
 from dafka.storage import open_storage
-from dafka.storage.verifying import verify
+from dafka.storage.tools.verify import verify
 from dafka.testing import open_cluster
 from tests.roles.helpers import contents, open_store, wait_event, wait_until
 

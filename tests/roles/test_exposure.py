@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from dafka import Config, serve_tower
-from dafka.protocol import Exposed, Unreachable
+from dafka.protocol import EndpointsExposed, LoopbackOnly
 from dafka.roles.exposure import is_local, node_warnings
 from dafka.testing import open_cluster
 from tests.roles.closed_cluster import Keys
@@ -46,7 +46,7 @@ def test_the_defaults_are_local() -> None:
 def warnings(caplog: pytest.LogCaptureFixture) -> list[object]:
     records = [record for record in caplog.records if record.levelno == logging.WARNING]
     found = [record.args[0] for record in records if isinstance(record.args, tuple)]
-    return [event for event in found if isinstance(event, (Exposed, Unreachable))]
+    return [event for event in found if isinstance(event, (EndpointsExposed, LoopbackOnly))]
 
 
 async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.LogCaptureFixture) -> None:
@@ -60,7 +60,7 @@ async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.
             far = Config().override("tower", sub_address=EVERYWHERE, pub_address=EVERYWHERE)
             tower = await nursery.start(serve_tower, far)
             nodes = [(node.endpoint,) for node in (store, producer, consumer)]
-            expected = [Exposed(endpoints) for endpoints in [*nodes, (tower.sub_endpoint, tower.pub_endpoint)]]
+            expected = [EndpointsExposed(endpoints) for endpoints in [*nodes, (tower.sub_endpoint, tower.pub_endpoint)]]
             assert warnings(caplog) == expected
             assert "can read and write everything" in caplog.text
         nursery.cancel_scope.cancel()
@@ -82,6 +82,6 @@ async def test_at_loopback_or_with_keys_nobody_is_warned(caplog: pytest.LogCaptu
 def test_a_node_that_only_its_own_machine_reaches_is_told_when_its_tower_is_elsewhere() -> None:
     config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
     here = "tcp://127.0.0.1:4000"
-    assert node_warnings(config, here) == [Unreachable(here, "tcp://10.0.0.7:5556")]
+    assert node_warnings(config, here) == [LoopbackOnly(here, "tcp://10.0.0.7:5556")]
     assert node_warnings(config.override("node", discovery="static:tcp://10.0.0.7:1"), here) == []
     assert node_warnings(Config(), here) == []

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from dafka import EventFeed
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
 from dafka.roles.feed import EVENTS_MAX, LINES_BURST
 
@@ -14,7 +15,7 @@ LOGGER = logging.getLogger("dafka.test")
 
 
 def joined(number: int) -> PeerJoined:
-    return PeerJoined(str(number), f"tcp://127.0.0.1:{number}")
+    return PeerJoined(str(number), PeerEndpoint(f"tcp://127.0.0.1:{number}"))
 
 
 async def read(feed: EventFeed, count: int) -> list[Event]:

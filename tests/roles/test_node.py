@@ -6,11 +6,12 @@ import pytest
 import trio
 
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import Partition, RecordBatch
 from dafka.testing import Cluster, open_cluster
 from dafka.wire import Dialect
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 from tests.roles.helpers import (
     AN_HOUR_MS,
     DEADLINE_S,
@@ -51,8 +52,8 @@ def malformed(prefix: bytes) -> list[list[bytes]]:
     ]
 
 
-def encoded(*messages: wire.Inbound) -> list[list[bytes]]:
-    return [list(frames) for frames in expand(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
+def encoded(*messages: wire.BatchedMessage) -> list[list[bytes]]:
+    return [list(frames) for frames in iter_frames(wire.BatchEncoder(Dialect.RFC46).encode(messages))]
 
 
 async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
@@ -199,11 +200,11 @@ async def test_nodes_that_come_and_go_are_events() -> None:
     async with open_cluster(config) as cluster, cluster.consumer(["hello"]) as consumer:
         assert cluster.store is not None
         joined = await wait_event(consumer.events, PeerJoined)
-        assert joined == PeerJoined(cluster.store.address, cluster.store.endpoint)
+        assert joined == PeerJoined(cluster.store.address, PeerEndpoint(cluster.store.endpoint))
         async with open_store(cluster.config) as other:
             await wait_until(lambda: consumer.statistics().peers == 2)
         left = await wait_event(consumer.events, PeerLeft)
-        assert left == PeerLeft(other.address, other.endpoint)
+        assert left == PeerLeft(other.address, PeerEndpoint(other.endpoint))
         assert consumer.statistics().peers == 1
 
 
@@ -234,7 +235,9 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
 async def test_node_is_known_by_the_host_that_it_is_told_to_give(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.override("beacon", address="localhost")
     async with dafka_cluster.consumer(["hello"]) as consumer, dafka_cluster.producer("hello", config) as producer:
-        expected = PeerJoined(producer.partition.address, producer.endpoint.replace("127.0.0.1", "localhost"))
+        expected = PeerJoined(
+            producer.partition.address, PeerEndpoint(producer.endpoint.replace("127.0.0.1", "localhost"))
+        )
         with trio.fail_after(DEADLINE_S):
             async for event in consumer.events:
                 if event == expected:

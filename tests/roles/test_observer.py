@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from dafka import Config, Partition, serve_tower, wire
-from dafka.discovery import Advertisement, Report, open_discovery
+from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import NodeState, NodeView, PartitionView, PeerJoined, Survey
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
 from dafka.testing import open_cluster
@@ -65,9 +65,9 @@ async def play_node(
         for prefix in prefixes:
             mesh.subscriber.subscribe(prefix.replace(b"*", played.address.encode()))
 
-        def discovered(report: Report) -> None:
+        def discovered(report: DiscoveryEvent) -> None:
             if isinstance(report, PeerJoined):
-                mesh.subscriber.connect(report.endpoint)
+                mesh.subscriber.connect_peer(report.endpoint)
 
         nursery.start_soon(_hear_subscriptions, mesh, played)
         nursery.start_soon(_answer, mesh, played)
@@ -95,21 +95,21 @@ LIBDAFKA_READER = [b"G", b"F", b"W*"]
 LIBDAFKA_WRITER = [b"M", b"H", b"D*"]
 
 
-async def survey(observer: Observer) -> Survey:
+async def survey(observer: Observer) -> ClusterSurvey:
     with trio.fail_after(DEADLINE_S):
         await observer.wait_settled()
         return await observer.survey(DEADLINE_S)
 
 
-def node(found: Survey, address: str) -> NodeView:
+def node(found: ClusterSurvey, address: str) -> NodeView:
     return next(each for each in found.nodes if each.address == address)
 
 
-def partition(found: Survey, wanted: Partition) -> PartitionView:
+def partition(found: ClusterSurvey, wanted: Partition) -> PartitionView:
     return next(each for each in found.partitions if each.partition == wanted)
 
 
-def lags(found: Survey, wanted: Partition) -> dict[str, int | None]:
+def lags(found: ClusterSurvey, wanted: Partition) -> dict[str, int | None]:
     return {holder.store: holder.lag for holder in partition(found, wanted).holders}
 
 
@@ -306,7 +306,7 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
                     (tower,) = (await stranger.survey(0.1)).towers
                     while not tower.refusal:
                         (tower,) = (await stranger.survey(0.1)).towers
-                assert "its key is not authorised there" in tower.refusal
+                assert "its key is not authorized there" in tower.refusal
                 found = await stranger.survey(0.1)
                 assert (found.nodes, found.topics, found.partitions) == ((), (), ())
 

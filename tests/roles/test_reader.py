@@ -7,7 +7,7 @@ import trio.testing
 from dafka import Config, Partition
 from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError, DiscoveryError, UnansweredError
-from dafka.protocol.ordering.inquiry import PATIENCE_S
+from dafka.protocol.ordering.held_end import PATIENCE_S
 from dafka.records import new_address
 from dafka.roles import Reader, open_reader
 from dafka.testing import open_cluster

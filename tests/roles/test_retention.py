@@ -10,7 +10,7 @@ import trio
 from dafka import Config, Consumer, Store
 from dafka.errors import StorageError
 from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
-from dafka.storage import Retention, open_storage
+from dafka.storage import RetentionPolicy, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
@@ -151,14 +151,14 @@ async def test_store_that_was_away_goes_on_or_keeps_what_it_has(has_retention: b
 
 async def test_retention_that_fails_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = iter([StorageError("no room to trim"), StorageError("no room to trim")])
-    retain = MemoryStorage.retain
+    retain = MemoryStorage.apply_retention
 
-    async def fail_first(self: MemoryStorage, retention: Retention, topic: str | None = None) -> object:
+    async def fail_first(self: MemoryStorage, retention: RetentionPolicy, topic: str | None = None) -> object:
         for error in failures:
             raise error
         return await retain(self, retention, topic)
 
-    monkeypatch.setattr(MemoryStorage, "retain", fail_first)
+    monkeypatch.setattr(MemoryStorage, "apply_retention", fail_first)
     async with open_cluster(retaining()) as cluster:
         assert (await wait_event(store_of(cluster).events, StorageFailed)).reason == "no room to trim"
         await publish(cluster)

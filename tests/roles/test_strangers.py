@@ -240,7 +240,7 @@ async def test_in_a_plain_cluster_the_line_is_readable() -> None:
 async def test_nobody_is_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
     """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
 
-    Nor does it help to sit at the endpoint of an authorised node's beacon: without its key nothing is to be had there,
+    Nor does it help to sit at the endpoint of an authorized node's beacon: without its key nothing is to be had there,
     and nothing said there is heard.
     """
     keys = Keys(tmp_path, *ROLES, "absent")

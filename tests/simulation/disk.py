@@ -13,7 +13,7 @@ import attrs
 
 from dafka.protocol import Skip, Work
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, Retention
+from dafka.storage import PartitionInfo, RetentionPolicy
 from tests.simulation.violations import Violation
 
 
@@ -96,7 +96,7 @@ class Disk:
         self.dropped[partition] = max(self.dropped.get(partition, 0), log.earliest)
         return True
 
-    def retain(self, retention: Retention, now: float) -> dict[Partition, int]:
+    def retain(self, retention: RetentionPolicy, now: float) -> dict[Partition, int]:
         """See `Storage.retain`; by age and by number."""
         moved = {}
         for partition, log in self.logs.items():

@@ -1,7 +1,7 @@
 """Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
 
 Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Driver`, `Beacons`, and of each role `Commits`, `Answers`, `Delivery`.
+`dafka.roles`: `Driver`, `BeaconMachine`, and of each role `Commits`, `Answers`, `Delivery`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, Beacons, Driver, Event, Machine, SendBeacon, Skip
-from dafka.protocol import Report as BeaconReport
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import Action, BeaconMachine, Driver, Event, Machine, SendBeacon, Skip
+from dafka.protocol import DiscoveryEvent as BeaconReport
 from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon
 from tests.simulation.network import Link, topic_frame
@@ -49,14 +50,14 @@ class SimulatedNode:
         self.sent: Counter[str] = Counter()
         self.subscriptions_heard = 0
         self.driver = Driver(machine, self)
-        self.beacons = Beacons(address, config)
-        self._links: dict[str, Link] = {}
+        self.beacons = BeaconMachine(address, config)
+        self._links: dict[PeerEndpoint, Link] = {}
         self._beacon = NodeBeacon(address, "", port).encode()
         self._timer_at = float("inf")
         self._is_waking = False
-        self._messages: list[tuple[Link, Sequence[wire.Inbound]]] = []
+        self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
         self._subscriptions: list[bytes] = []
-        self._connections: list[str] = []
+        self._connections: list[PeerEndpoint] = []
         self._from_towers: list[list[bytes]] = []
         self._busy = 0
         self._busy_at = -1.0
@@ -79,7 +80,7 @@ class SimulatedNode:
 
     # What the network and towers bring
 
-    def arrive(self, link: Link, messages: Sequence[wire.Inbound]) -> None:
+    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
         """See `Peer.arrive`."""
         self._messages.append((link, messages))
         self._wake()
@@ -91,7 +92,7 @@ class SimulatedNode:
 
     def arrive_connection(self, endpoint: str) -> None:
         """See `Peer.arrive_connection`."""
-        self._connections.append(endpoint)
+        self._connections.append(PeerEndpoint(endpoint))
         self._wake()
 
     def arrive_from_tower(self, frames: list[bytes]) -> None:
@@ -106,7 +107,7 @@ class SimulatedNode:
 
     # What the driver asks for
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """See `Surroundings.send`."""
         messages = list(messages)
         self.cluster.checks.sent(self, messages)
@@ -130,14 +131,14 @@ class SimulatedNode:
             del self.prefixes[prefix]
             self._tell_publishers(b"\0" + prefix)
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """See `Surroundings.connect`."""
         if endpoint in self._links:
             raise Violation("connected twice", f"{self.name} to {endpoint}")
-        self._links[endpoint] = self.cluster.network.connect(self, endpoint)
+        self._links[endpoint] = self.cluster.network.connect(self, endpoint.endpoint)
         return True
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """See `Surroundings.disconnect`."""
         self.cluster.network.disconnect(self._links.pop(endpoint))
 
@@ -224,7 +225,7 @@ class SimulatedNode:
         if not self._messages:
             return
         arrived, self._messages = self._messages, []
-        messages: list[wire.Inbound] = []
+        messages: list[wire.BatchedMessage] = []
         for link, part in arrived:
             link.taken(part)
             messages += part

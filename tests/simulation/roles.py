@@ -17,7 +17,7 @@ from dafka.protocol import (
     Work,
 )
 from dafka.records import Partition, RecordBatch
-from dafka.storage import Retention
+from dafka.storage import RetentionPolicy
 from tests.simulation.disk import Disk, contents
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.world import World
@@ -126,7 +126,7 @@ class SimulatedStore(Answering):
 
     def _retain(self) -> None:
         config = self._config
-        retention = Retention(age_ms=config.retention_ms or None, records_max=config.retention_records or None)
+        retention = RetentionPolicy(age_ms=config.retention_ms or None, records_max=config.retention_records or None)
         self.machine.trimmed(self.disk.retain(retention, self.cluster.clock.now))
         self.after(config.retention_interval_ms / 1000, self._retain)
 
@@ -174,7 +174,7 @@ class SimulatedProducer(Answering):
         """See `Answering.read`."""
         if self.spool is not None:
             return self.spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self.machine.window.read(chunk.first_sequence, chunk.count, 2**20)
+        return self.machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, 2**20)
 
     def crash(self) -> None:
         """Is killed; what was being spooled is there, or not."""

@@ -17,7 +17,7 @@ from tests.simulation.plan import Plan
 class Watcher(Protocol):
     """Is told what nodes do, and raises `Violation` where they may not; see `Checks`."""
 
-    def sent(self, node: Any, messages: Sequence[wire.Inbound]) -> None:
+    def sent(self, node: Any, messages: Sequence[wire.BatchedMessage]) -> None:
         """A node publishes messages."""
 
     def settled(self, node: Any) -> None:

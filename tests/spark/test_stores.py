@@ -152,7 +152,7 @@ def test_a_keeper_sees_what_is_appended(tmp_path: Path, scheme: str) -> None:
         fill(url, batch("orders", A, 5, 7), batch("orders", B, 0, 1))
         found = cache.list_partitions([url])
         assert {name: each.end for name, each in found.items()} == {("orders", A): 7, ("orders", B): 1}
-        assert cache.find_time(found["orders", A], 1_700_000_000_006) == 6
+        assert cache.find_sequence_by_time(found["orders", A], 1_700_000_000_006) == 6
     with closing(cache):  # it may be used again
         assert cache.list_partitions([url])["orders", A].end == 7
 

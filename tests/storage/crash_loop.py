@@ -23,8 +23,8 @@ import attrs
 import trio
 
 from dafka.records import Partition, RecordBatch
-from dafka.storage import Retention, Storage, open_storage, read_range
-from dafka.storage.verifying import verify
+from dafka.storage import RetentionPolicy, Storage, open_storage, read_range
+from dafka.storage.tools.verify import verify
 
 PARTITIONS = [Partition("orders", f"{number}" * 32) for number in range(3)] + [Partition("\udcff/..", "Z")]
 
@@ -71,7 +71,7 @@ async def tidy(storage: Storage, choose: random.Random, ends: dict[Partition, in
         tell({"trimmed": PARTITIONS.index(partition), "earliest": earliest})
         await storage.trim(partition, earliest)
     elif action < 0.15:
-        await storage.retain(Retention(records_max=KEPT))
+        await storage.apply_retention(RetentionPolicy(records_max=KEPT))
     elif action < 0.2:
         await storage.save_positions("reader", {partition: ends[partition]})
 

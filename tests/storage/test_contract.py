@@ -12,7 +12,7 @@ import trio
 
 from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import READ_BYTES, PartitionInfo, Retention, Storage, StorageStatistics, open_storage
+from dafka.storage import READ_BYTES, PartitionInfo, RetentionPolicy, Storage, StorageStatistics, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import check_storage
 
@@ -175,31 +175,31 @@ class _NeverWaits(MemoryStorage):
 
 
 class _SkipsBack(MemoryStorage):
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         await super().trim(partition, _ALL)
         self._logs.pop(partition, None)
-        await super().skip(partition, next_sequence)
+        await super().reset_to(partition, next_sequence)
 
 
 class _KeepsWhatIsSkipped(MemoryStorage):
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         await trio.lowlevel.checkpoint()
         log = self._logs.get(partition)
         if log is None or next_sequence < log.end_sequence:
-            await super().skip(partition, next_sequence)
+            await super().reset_to(partition, next_sequence)
         else:
             log.end_sequence = next_sequence
 
 
 class _NeverRetains(MemoryStorage):
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         await trio.lowlevel.checkpoint()
         return {}
 
 
 class _RetainsOneTooFew(MemoryStorage):
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
-        moved = await super().retain(retention, topic)
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        moved = await super().apply_retention(retention, topic)
         for partition, earliest in moved.items():
             await self.trim(partition, earliest + 1)
         infos = await self.partitions(topic)
@@ -207,14 +207,14 @@ class _RetainsOneTooFew(MemoryStorage):
 
 
 class _RetainsOfEveryTopic(MemoryStorage):
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
-        moved = await super().retain(retention)
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        moved = await super().apply_retention(retention)
         return {partition: end for partition, end in moved.items() if topic in {None, partition.topic}}
 
 
 class _NamesAllRetained(MemoryStorage):
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
-        await super().retain(retention, topic)
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        await super().apply_retention(retention, topic)
         return {partition: info.earliest_sequence for partition, info in (await self.partitions(topic)).items()}
 
 
@@ -246,8 +246,8 @@ class _GivesTimesUnasked(MemoryStorage):
 
 
 class _FindsLaterTimes(MemoryStorage):
-    async def find_time(self, partition: Partition, stored_at: int) -> int:
-        return await super().find_time(partition, stored_at + 1)
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
+        return await super().find_sequence_by_time(partition, stored_at + 1)
 
 
 class _CountsWhatIsTrimmed(MemoryStorage):
@@ -286,7 +286,7 @@ class _NamesNobody(MemoryStorage):
         (_StampsAnew, "gave {}, expected 25|records are within"),
         (_LetsTimesGoBack, "times that go back are read as"),
         (_GivesTimesUnasked, "gives times that nobody asked for"),
-        (_FindsLaterTimes, r"find_time\("),
+        (_FindsLaterTimes, r"find_sequence_by_time\("),
         (_CountsWhatIsTrimmed, "50 records in 2 partitions are counted as"),
         (_NamesNobody, "names of positions lack"),
     ],

@@ -12,8 +12,8 @@ import trio.testing
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, PartitionInfo, Storage, open_storage, read_range
-from dafka.storage.copying import GROUP_BYTES, CopySummary, RecordsDifferError, copy_storage
 from dafka.storage.memory import MemoryStorage
+from dafka.storage.tools.copy import GROUP_BYTES, CopySummary, RecordsDifferError, copy_storage
 
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
@@ -88,7 +88,7 @@ class Corrupt(MemoryStorage):
 async def test_round_trip_through_every_kind(tmp_path: Path) -> None:
     source = await memory(batch(3, 5000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
     await source.append([RecordBatch(BILLS, 7, [b"\xff\0", b""])])
-    await source.skip(SKIPPED, 12)
+    await source.reset_to(SKIPPED, 12)
     await source.trim(ORDERS, 6)
     await source.trim(TRIMMED, 9)
     await source.save_positions("billing", {ORDERS: 7, Partition("elsewhere", "E"): 1})
@@ -205,7 +205,7 @@ async def test_cancelled_anywhere_it_goes_on(tmp_path: Path) -> None:
     many = [batch(0, 10, Partition("small", f"{number:02}")) for number in range(20)]
     many.append(batch(0, 12, size=GROUP_BYTES // 4))
     source = await memory(*(attrs.evolve(batch, stored_at=[7] * len(batch)) for batch in many))
-    await source.skip(SKIPPED, 12)
+    await source.reset_to(SKIPPED, 12)
     await source.save_positions("billing", {ORDERS: 7})
     target = MemoryStorage()
     for checkpoints in range(200):
@@ -240,7 +240,7 @@ async def test_a_target_that_trimmed_what_was_copied() -> None:
 
 async def test_an_empty_partition_of_the_target_is_moved_on_to_where_the_source_begins() -> None:
     source, target = await memory(batch(7, 10)), MemoryStorage()
-    await target.skip(ORDERS, 3)
+    await target.reset_to(ORDERS, 3)
     assert (await copy_storage(source, target)).records == 3
     assert await everything(source) == await everything(target)
 

@@ -17,7 +17,7 @@ from crc32c import crc32c
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError, StorageSequenceError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage.base import PartitionInfo, Retention, Storage, StorageStatistics, read_range
+from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage, StorageStatistics, read_range
 from dafka.storage.filelog import open_filelog
 from dafka.storage.filelog.files import OPEN_FILES_MAX
 from dafka.storage.filelog.reading import READ_RECORDS_MAX
@@ -144,8 +144,8 @@ async def test_reader_cannot_write(folder: Path) -> None:
         for change in (
             lambda: storage.append([batch(3, 1)]),
             lambda: storage.trim(PARTITION, 1),
-            lambda: storage.skip(PARTITION, 9),
-            lambda: storage.retain(Retention(records_max=0)),
+            lambda: storage.reset_to(PARTITION, 9),
+            lambda: storage.apply_retention(RetentionPolicy(records_max=0)),
             lambda: storage.save_positions("name", {PARTITION: 1}),
         ):
             with pytest.raises(StorageError, match="was opened for reading only"):
@@ -188,7 +188,9 @@ async def test_reads_and_times_over_many_segments(folder: Path) -> None:
                 sequence = found.end_sequence
             assert sequence == 1000
             for time in range(990, 2000, 3):
-                assert await storage.find_time(PARTITION, time) == min(max(time - 991, 0) // 10 * 10, 1000), time
+                assert await storage.find_sequence_by_time(PARTITION, time) == min(
+                    max(time - 991, 0) // 10 * 10, 1000
+                ), time
 
 
 async def test_empty_records_do_not_make_a_read_endless(folder: Path) -> None:
@@ -250,10 +252,10 @@ async def test_skipping(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 10)])
         with pytest.raises(StorageSequenceError, match=f"^{PARTITION}: it has come to 10, beyond 9$"):
-            await storage.skip(PARTITION, 9)
-        await storage.skip(PARTITION, 50)
-        await storage.skip(OTHER, 7)
-        await storage.skip(OTHER, 7)
+            await storage.reset_to(PARTITION, 9)
+        await storage.reset_to(PARTITION, 50)
+        await storage.reset_to(OTHER, 7)
+        await storage.reset_to(OTHER, 7)
         await storage.append([batch(50, 2)])
     for name in ("", "catalog.heads", "catalog.names"):
         (folder / name).unlink() if name else None
@@ -269,7 +271,7 @@ async def test_skipping(folder: Path) -> None:
 
 async def test_partition_that_was_begun_at_0_may_still_begin_anywhere(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
-        await storage.skip(PARTITION, 0)
+        await storage.reset_to(PARTITION, 0)
         await storage.append([batch(5, 3)])
         assert segments(folder) == [5]
         assert await storage.read(PARTITION, 5, 9) == batch(5, 3)
@@ -283,17 +285,19 @@ async def test_retention_drops_whole_segments(folder: Path, monkeypatch: pytest.
             batches = [batch(sequence, 5, 100, partition, stored_at=sequence) for partition in (PARTITION, OTHER)]
             await storage.append(batches)
         assert segments(folder) == sorted(2 * list(range(0, 50, 5)))
-        assert await storage.retain(Retention()) == {}
-        assert await storage.retain(Retention(records_max=50, bytes_max=5000, age_ms=1000)) == {}
-        assert await storage.retain(Retention(records_max=42)) == {PARTITION: 5, OTHER: 5}
-        assert await storage.retain(Retention(bytes_max=3800), "other") == {}
-        assert await storage.retain(Retention(bytes_max=3800)) == {PARTITION: 10, OTHER: 10}
-        assert await storage.retain(Retention(age_ms=1000 - 21)) == {PARTITION: 25, OTHER: 25}
+        assert await storage.apply_retention(RetentionPolicy()) == {}
+        assert await storage.apply_retention(RetentionPolicy(records_max=50, bytes_max=5000, age_ms=1000)) == {}
+        assert await storage.apply_retention(RetentionPolicy(records_max=42)) == {PARTITION: 5, OTHER: 5}
+        assert await storage.apply_retention(RetentionPolicy(bytes_max=3800), "other") == {}
+        assert await storage.apply_retention(RetentionPolicy(bytes_max=3800)) == {PARTITION: 10, OTHER: 10}
+        assert await storage.apply_retention(RetentionPolicy(age_ms=1000 - 21)) == {PARTITION: 25, OTHER: 25}
         assert (await storage.partitions())[OTHER] == PartitionInfo(25, 50, 2500, 25, 45)
-        assert await storage.retain(Retention(age_ms=1)) == {PARTITION: 50, OTHER: 50}, "an idle partition empties"
-        assert await storage.retain(Retention(age_ms=1)) == {}
+        assert await storage.apply_retention(RetentionPolicy(age_ms=1)) == {PARTITION: 50, OTHER: 50}, (
+            "an idle partition empties"
+        )
+        assert await storage.apply_retention(RetentionPolicy(age_ms=1)) == {}
         await storage.append([batch(50, 1, stored_at=50)])
-        assert await storage.retain(Retention(records_max=0)) == {PARTITION: 51}
+        assert await storage.apply_retention(RetentionPolicy(records_max=0)) == {PARTITION: 51}
 
 
 async def test_reading_and_appending_go_on_while_records_are_dropped(folder: Path) -> None:
@@ -311,7 +315,7 @@ async def test_reading_and_appending_go_on_while_records_are_dropped(folder: Pat
 
         async def drop() -> None:
             while not is_over:
-                await storage.retain(Retention(records_max=30))
+                await storage.apply_retention(RetentionPolicy(records_max=30))
                 info = (await storage.partitions())[PARTITION]
                 await storage.trim(PARTITION, info.end_sequence - 20)
 
@@ -322,7 +326,7 @@ async def test_reading_and_appending_go_on_while_records_are_dropped(folder: Pat
             for sequence in range(10, 3000, 10):
                 await storage.append([batch(sequence, 10)])
             is_over = True
-        assert not await storage.check()
+        assert not await storage.find_damage()
 
 
 # What can go wrong
@@ -357,7 +361,7 @@ async def test_write_error_leaves_nothing_and_passes(folder: Path) -> None:
         assert await storage.read(PARTITION, 0, 11) == batch(0, 11, 100)
         assert await storage.read(PARTITION, 11, 100) == batch(11, 100, 10_000)
         assert await storage.read(new, 0, 9) == batch(0, 5, partition=new)
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
     async with open_filelog(str(folder)) as storage:
         assert not storage.repairs
 
@@ -410,7 +414,7 @@ async def test_any_call_that_fails_leaves_nothing_and_passes(
     async with open_filelog(str(folder)) as storage:
         assert await storage.partitions() == await model.partitions()
         assert not storage.repairs
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         earliest = (await storage.partitions())[PARTITION].earliest_sequence
         found = [content async for part in read_range(storage, PARTITION, earliest, 160) for content in part.contents]
         assert found == batch(earliest, 160 - earliest, 20).contents
@@ -597,7 +601,7 @@ async def test_random_operations_against_a_model(folder: Path, seed: int) -> Non
                 for one in (storage, reader):
                     assert await one.partitions() == await model.partitions()
                     await _compare(generator, generator.choice(partitions), one, model)
-            assert await storage.check() == []
+            assert await storage.find_damage() == []
 
 
 async def _one_change(
@@ -611,7 +615,7 @@ async def _one_change(
         if kind == 0:
             await one.trim(partition, target)
         elif kind == 1 and target >= info.end_sequence > 0:
-            await one.skip(partition, target)
+            await one.reset_to(partition, target)
         else:
             count = 1 + target % 7
             times = sorted((target * number) % 200 for number in range(count))
@@ -622,7 +626,9 @@ async def _one_change(
 async def _compare(generator: random.Random, partition: Partition, storage: Storage, model: MemoryStorage) -> None:
     info = (await model.partitions()).get(partition, PartitionInfo())
     for time in (generator.randrange(210), info.earliest_stored_at or 0, (info.latest_stored_at or 0) + 1):
-        assert await storage.find_time(partition, time) == await model.find_time(partition, time)
+        assert await storage.find_sequence_by_time(partition, time) == await model.find_sequence_by_time(
+            partition, time
+        )
     sequence = generator.randint(max(info.earliest_sequence - 1, 0), info.end_sequence)
     found = await storage.read(partition, sequence, 5, with_times=True)
     expected = await model.read(partition, sequence, 5, with_times=True)

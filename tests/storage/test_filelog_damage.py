@@ -12,10 +12,10 @@ import pytest
 
 from dafka.errors import StorageCorruptError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import PartitionInfo, Retention, Storage
+from dafka.storage.base import PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.filelog import open_filelog
-from dafka.storage.filelog.index import SegmentIndex
 from dafka.storage.filelog.partition import PartitionLog
+from dafka.storage.filelog.segment import SegmentIndex
 from dafka.storage.filelog.writer import LogWriter
 
 FIRST = Partition("orders", "A" * 8)
@@ -111,7 +111,7 @@ async def examine(
                 assert await storage.load_positions("billing") == {FIRST: 7}
             except StorageError as error:
                 assert "positions/billing.json is damaged" in str(error)
-            await storage.check()
+            await storage.find_damage()
             if not read_only and FIRST in infos:
                 end = infos[FIRST].end_sequence
                 await storage.append([batch(end, 2)])
@@ -126,7 +126,7 @@ async def examine_partition(storage: Storage, partition: Partition, info: Partit
     good, bad = await read_held(storage, partition, range(info.earliest_sequence, info.end_sequence))
     assert info.end_sequence <= sequences.stop
     for time in (*TIMES, TIMES[-1] + 1):
-        sequence = await storage.find_time(partition, time)
+        sequence = await storage.find_sequence_by_time(partition, time)
         assert info.earliest_sequence <= sequence <= info.end_sequence
     for damage in storage.repairs:
         if damage.partition == partition:
@@ -315,7 +315,7 @@ async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
     for changed in changes:
         index.write_bytes(changed)
         async with open_filelog(str(folder)) as storage:
-            assert [str(damage) for damage in await storage.check()] == [
+            assert [str(damage) for damage in await storage.find_damage()] == [
                 f"{index}: damaged: not used, and may be deleted"
             ]
             for sequence in (999, 0, 50, 420, 777):
@@ -337,10 +337,10 @@ async def test_records_go_also_where_their_segment_is_missing(tmp_path: Path, mi
             with pytest.raises(StorageCorruptError, match=r"are lost, |are damaged or missing in") as caught:
                 await storage.read(FIRST, 5 * missing + 1, 9)
             assert caught.value.end_sequence == 5 * missing + 5
-            assert await storage.find_time(FIRST, 15) == 15
-            assert await storage.retain(Retention(age_ms=age_ms)) == ({} if age_ms else {FIRST: 20})
+            assert await storage.find_sequence_by_time(FIRST, 15) == 15
+            assert await storage.apply_retention(RetentionPolicy(age_ms=age_ms)) == ({} if age_ms else {FIRST: 20})
             if age_ms:
-                await storage.retain(Retention(records_max=19))
+                await storage.apply_retention(RetentionPolicy(records_max=19))
                 await storage.trim(FIRST, 5 * missing + 1)
 
 
@@ -417,16 +417,16 @@ async def test_what_check_finds(tmp_path: Path) -> None:
     await make_small(folder)
     logs = sorted((folder / "topics" / "orders").rglob("*.log"))
     async with open_filelog(f"{folder}?segment_bytes=200") as storage:
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         logs[0].write_bytes(logs[0].read_bytes() + b"???")
-        assert [str(damage) for damage in await storage.check()] == [
+        assert [str(damage) for damage in await storage.find_damage()] == [
             f"{logs[0]}: there are 3 octets after the last record"
         ]
         logs[1].unlink()
         (folder / "topics" / "orders" / "README").write_text("?")
         (folder / "topics" / "orders" / "a b").mkdir()
         (folder / "notes.txt").write_text("?")
-        found = {str(damage).replace(str(folder), "") for damage in await storage.check()}
+        found = {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
     assert found == {
         "/notes.txt: no file of a file log",
         "/topics/orders/README: no file of a file log",

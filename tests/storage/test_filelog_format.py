@@ -29,8 +29,8 @@ from dafka.storage.filelog.entries import (
     read_body,
     segment_seed,
 )
-from dafka.storage.filelog.index import ROW_EVERY_BYTES, SegmentIndex
-from dafka.storage.filelog.names import escape, from_parts, to_octets, to_parts, unescape, walk_names
+from dafka.storage.filelog.layout import encode_name, escape, from_parts, to_parts, unescape, walk_names
+from dafka.storage.filelog.segment import ROW_EVERY_BYTES, SegmentIndex
 
 SAFE = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.%")
 
@@ -89,7 +89,7 @@ def test_names_are_found_in_their_folders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["\ud800", "\udcc3\udca9"])
 async def test_name_that_octets_cannot_carry_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="cannot be stored"):
-        to_octets(name)
+        encode_name(name)
     async with open_filelog(str(tmp_path / "log")) as storage:
         with pytest.raises(StorageError, match="cannot be stored"):
             await storage.append([RecordBatch(Partition(name, "a"), 0, [b""])])

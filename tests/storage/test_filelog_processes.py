@@ -97,7 +97,7 @@ async def test_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path,
                 assert infos[PARTITIONS[0]].earliest_sequence == 0
                 assert infos[PARTITIONS[1]].earliest_sequence >= earliest
                 if not read_only:
-                    assert await storage.check() == []
+                    assert await storage.find_damage() == []
                     earliest = infos[PARTITIONS[1]].earliest_sequence
 
 
@@ -130,7 +130,7 @@ async def main():
                     for record in batch:
                         assert record.sequence == sequence and record.content == b"%d" % sequence, record
                         sequence += 1
-                assert await storage.find_time(partition, 0) >= info.earliest_sequence
+                assert await storage.find_sequence_by_time(partition, 0) >= info.earliest_sequence
                 end = info.end_sequence
             print(end, flush=True)
 

@@ -10,9 +10,9 @@ import pytest
 from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Storage, open_storage
-from dafka.storage.json_lines import ImportSummary, JsonLineError, export_lines, format_lines, import_lines
 from dafka.storage.memory import MemoryStorage
-from dafka.storage.support import now_ms
+from dafka.storage.plugin_helpers import now_ms
+from dafka.storage.tools.json_lines import ImportSummary, JsonLineError, export_lines, format_lines, import_lines
 
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
@@ -152,7 +152,7 @@ async def test_a_line_without_time_is_stored_now() -> None:
 async def test_lines_for_what_is_there_already_are_skipped() -> None:
     storage = await memory(batch(0, 5))
     await storage.trim(ORDERS, 2)
-    await storage.skip(BILLS, 4)
+    await storage.reset_to(BILLS, 4)
     lines = await exported(await memory(batch(0, 7), batch(4, 6, BILLS)))
     assert await import_lines(storage, lists(*lines, b"", b"  \r")) == ImportSummary(4, 4, 5)
     assert (await storage.partitions())[ORDERS] == PartitionInfo(2, 7, 5, 20, 60)

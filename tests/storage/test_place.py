@@ -10,7 +10,7 @@ import pytest
 
 from dafka.errors import StorageLostError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import Placed, open_storage
+from dafka.storage import DetectsRemoval, open_storage
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -55,13 +55,13 @@ async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
 ) -> None:
     url, path = f"{scheme}:{tmp_path}/store", tmp_path / "store"
     async with open_storage(url) as storage:
-        assert isinstance(storage, Placed)
+        assert isinstance(storage, DetectsRemoval)
         identity = storage.identity
         await storage.append([batch(0, 10)])
-        await storage.check_place()
+        await storage.check_not_removed()
         lose(path)
         with pytest.raises(StorageLostError, match=str(path)):
-            await storage.check_place()
+            await storage.check_not_removed()
         for _ in range(2):
             with pytest.raises(StorageLostError, match=str(path)):
                 await storage.append([batch(10, 10)])
@@ -69,8 +69,8 @@ async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
         end = (await storage.partitions()).get(PARTITION)
         assert end is None or end.end_sequence == 0
         await storage.append([batch(0, 30)])
-        assert isinstance(storage, Placed)
-        await storage.check_place()
+        assert isinstance(storage, DetectsRemoval)
+        await storage.check_not_removed()
         is_new = lose not in (remove_segment, remove_partition)
         assert (storage.identity != identity) == is_new
     async with open_storage(url, read_only=True) as storage:
@@ -81,11 +81,11 @@ async def test_log_that_is_removed_loses_nothing(tmp_path: Path) -> None:
     """SQLite goes on writing to it; what it held is copied into the database when that is closed."""
     url = f"sqlite:{tmp_path}/store"
     async with open_storage(url) as storage:
-        assert isinstance(storage, Placed)
+        assert isinstance(storage, DetectsRemoval)
         await storage.append([batch(0, 10)])
         (tmp_path / "store-wal").unlink()
         with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
-            await storage.check_place()
+            await storage.check_not_removed()
         with pytest.raises(StorageLostError, match="store-wal was removed or replaced"):
             await storage.append([batch(10, 10)])
         identity = storage.identity
@@ -102,34 +102,34 @@ async def test_copy_that_is_put_in_place_keeps_nothing_of_the_log_of_the_one_bef
         await storage.append([batch(0, 10)])
     shutil.copyfile(path, copy)
     async with open_storage(url) as storage:
-        assert isinstance(storage, Placed)
+        assert isinstance(storage, DetectsRemoval)
         identity = storage.identity
         await storage.append([batch(10, 1000)])
         copy.rename(path)
         with pytest.raises(StorageLostError, match="was removed or replaced"):
-            await storage.check_place()
+            await storage.check_not_removed()
     async with open_storage(url) as storage:
         assert storage.identity == identity
         assert (await storage.partitions())[PARTITION].end_sequence == 10
         assert await storage.read(PARTITION, 0, 100) == batch(0, 10)
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_storage_in_memory_has_no_place() -> None:
     async with open_storage("memory:") as storage:
-        assert not isinstance(storage, Placed)
+        assert not isinstance(storage, DetectsRemoval)
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 async def test_what_trimming_removes_is_not_missed(scheme: str, tmp_path: Path) -> None:
     options = "?segment_bytes=2000" if scheme == "filelog" else ""
     async with open_storage(f"{scheme}:{tmp_path}/store{options}") as storage:
-        assert isinstance(storage, Placed)
+        assert isinstance(storage, DetectsRemoval)
         for first in range(0, 1000, 50):
             await storage.append([batch(first, 50)])
             assert await storage.read(PARTITION, first, 200) is not None
             await storage.trim(PARTITION, first)
-            await storage.check_place()
+            await storage.check_not_removed()
         await storage.trim(PARTITION, 1000)
-        await storage.check_place()
+        await storage.check_not_removed()
         await storage.append([batch(1000, 5)])

@@ -1,4 +1,4 @@
-"""`docs/reference/sqlite-schema.md` is a promise: its tables are real, and its queries run against a real store."""
+"""The tables in docs/reference/sqlite-schema.md are the real ones, and its queries run against a real store."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path)
         path = tmp_path / f"times{count}.db"
         async with open_storage(f"sqlite:{path}") as storage:
             await storage.append([RecordBatch(partition, 5, contents(5, count), times[:count])])
-            expected = await storage.find_time(partition, 1735689600_000)
+            expected = await storage.find_sequence_by_time(partition, 1735689600_000)
             with closing(sqlite3.connect(path)) as connection:
                 assert connection.execute(statement, {"address": address}).fetchall() == [(expected,)]
                 assert expected == 5 + min(count, 4)
@@ -189,14 +189,14 @@ async def test_trimming_leaves_free_pages_that_vacuum_gives_back(tmp_path: Path)
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.trim(partition, 9000)
     with closing(sqlite3.connect(path)) as connection:
-        ((free_bytes, file_bytes),) = connection.execute(query("How much of it is free")).fetchall()
-        assert file_bytes == path.stat().st_size == size
+        ((free_bytes, file_size),) = connection.execute(query("How much of it is free")).fetchall()
+        assert file_size == path.stat().st_size == size
         assert size * 0.85 < free_bytes < size
         assert "`sqlite3 dafka.db VACUUM`" in PAGE
         connection.execute("VACUUM")
     assert path.stat().st_size < size * 0.2
     async with open_storage(f"sqlite:{path}") as storage:
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_contents_that_are_json(store: sqlite3.Connection) -> None:

@@ -19,7 +19,7 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, Retention, Storage, open_storage, read_range
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage, read_range
 from dafka.storage.sqlite import SqliteStorage
 from dafka.storage.sqlite.reading import READ_RECORDS_MAX
 from dafka.storage.sqlite.schema import SCHEMA_VERSION
@@ -197,9 +197,9 @@ async def test_reader_cannot_write(url: str, path: Path) -> None:
         with pytest.raises(StorageError, match="was opened for reading only"):
             await storage.save_positions("name", {PARTITION: 1})
         with pytest.raises(StorageError, match="was opened for reading only"):
-            await storage.retain(Retention(records_max=1))
+            await storage.apply_retention(RetentionPolicy(records_max=1))
         with pytest.raises(StorageError, match="was opened for reading only"):
-            await storage.skip(PARTITION, 10)
+            await storage.reset_to(PARTITION, 10)
         with pytest.raises(StorageError, match="was opened for reading only"):
             await storage.flush()
         assert await held(storage) == {PARTITION: PartitionInfo(0, 3, 3)}
@@ -476,7 +476,7 @@ async def test_sequence_beyond_64_bits_with_a_sign_is_refused(url: str) -> None:
             with pytest.raises(StorageError, match="more than SQLite can count"):
                 await storage.append([last])
         with pytest.raises(StorageError, match="more than SQLite can count"):
-            await storage.skip(PARTITION, 2**63)
+            await storage.reset_to(PARTITION, 2**63)
         with pytest.raises(StorageError, match="too large"):
             await storage.save_positions("name", {PARTITION: 2**64})
         assert await storage.load_positions("name") == {}

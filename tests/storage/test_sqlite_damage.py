@@ -14,8 +14,8 @@ import trio
 
 from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import Retention, Storage, open_storage
-from dafka.storage.sqlite.opening import PAGE_BYTES
+from dafka.storage import RetentionPolicy, Storage, open_storage
+from dafka.storage.sqlite.connection import PAGE_BYTES
 
 PARTITION = Partition("orders", "A" * 32)
 
@@ -59,7 +59,7 @@ async def test_missing_records_are_damage_and_those_beyond_are_read(path: Path, 
         assert str(await corrupt(storage, 990)) == f"{PARTITION}: sequences 990 to 999 are damaged: missing"
         assert (await corrupt(storage, 995)).end_sequence == 1000
         assert await storage.read(PARTITION, 1000, 1) is None
-        assert [(each.first_sequence, each.end_sequence, each.reason) for each in await storage.check()] == [
+        assert [(each.first_sequence, each.end_sequence, each.reason) for each in await storage.find_damage()] == [
             (10, 13, "missing"),
             (990, 1000, "missing"),
         ]
@@ -76,7 +76,7 @@ async def test_content_that_is_no_octets_is_damage(path: Path, value: str) -> No
         assert (await corrupt(storage, 0)).end_sequence == 1
         assert await storage.read(PARTITION, 1, 100) == batch(1, 3, 50)
         assert (await corrupt(storage, 4)).end_sequence == 5
-        found = [(each.first_sequence, each.end_sequence) for each in await storage.check() if each.partition]
+        found = [(each.first_sequence, each.end_sequence) for each in await storage.find_damage() if each.partition]
         assert {(0, 1), (4, 5)} <= set(found)
 
 
@@ -96,7 +96,7 @@ async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
         contents = await read_what_can_be_read(storage, PARTITION)
         assert 600 < len(contents) < 999
         assert contents == {sequence: batch(sequence, 1, 50).contents[0] for sequence in contents}
-        assert await storage.check() != []
+        assert await storage.find_damage() != []
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
 )
 async def test_check_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         damage(path, statement)
-        found = [str(each) for each in await storage.check()]
+        found = [str(each) for each in await storage.find_damage()]
         assert any(reason in each for each in found), found
 
 
@@ -182,14 +182,14 @@ async def test_flipped_octets_give_errors_of_one_sentence(path: Path) -> None:
 
 async def use(path: Path, *, read_only: bool) -> None:
     async with open_storage(f"sqlite:{path}", read_only=read_only) as storage:
-        for damage_found in await storage.check():
+        for damage_found in await storage.find_damage():
             assert "\n" not in str(damage_found)
         await storage.load_positions("billing")
         for partition, info in (await storage.partitions()).items():
             if info.count < 10_000:
                 await read_what_can_be_read(storage, partition)
-                await storage.find_time(partition, info.latest_stored_at or 0)
+                await storage.find_sequence_by_time(partition, info.latest_stored_at or 0)
         if not read_only:
             await storage.append([batch(1000, 3)])
-            await storage.retain(Retention(records_max=10, bytes_max=300))
-            await storage.skip(PARTITION, 5000)
+            await storage.apply_retention(RetentionPolicy(records_max=10, bytes_max=300))
+            await storage.reset_to(PARTITION, 5000)

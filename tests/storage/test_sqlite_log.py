@@ -15,8 +15,7 @@ import pytest
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, Storage, open_storage
-from dafka.storage.sqlite import SqliteStorage
-from dafka.storage.sqlite import log as log_module
+from dafka.storage.sqlite import SqliteStorage, write_ahead_log
 
 PARTITION = Partition("orders", "A" * 32)
 MIB = 2**20
@@ -25,7 +24,7 @@ LIMIT = MIB
 
 @pytest.fixture(autouse=True)
 def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_module, "LOG_BYTES_MAX", LIMIT)
+    monkeypatch.setattr(write_ahead_log, "LOG_BYTES_MAX", LIMIT)
 
 
 @pytest.fixture
@@ -87,7 +86,7 @@ async def test_log_is_bounded_while_there_is_always_a_reader(path: Path) -> None
                 stack.enter_context(overlapping_readers(path))
             longest = await append(storage, path, 1, 200)
         assert LIMIT // 2 < longest < 3 * LIMIT
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_reader_that_stays_stops_no_append_and_the_log_is_cut_when_it_leaves(path: Path) -> None:
@@ -116,7 +115,9 @@ async def test_waits_for_a_reader_that_stays_become_rare(path: Path, monkeypatch
         waits.append(now)
         now += seconds
 
-    monkeypatch.setattr("dafka.storage.sqlite.log.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(
+        "dafka.storage.sqlite.write_ahead_log.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    )
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
@@ -126,7 +127,7 @@ async def test_waits_for_a_reader_that_stays_become_rare(path: Path, monkeypatch
             for sequence in range(21, 121):
                 now += 0.1
                 await append(storage, path, sequence, 1)
-    assert 0.1 < len(waits) * log_module.POLL_S < 1.2
+    assert 0.1 < len(waits) * write_ahead_log.POLL_S < 1.2
 
 
 async def test_trim_leaves_no_long_log(path: Path) -> None:
@@ -180,7 +181,7 @@ async def test_flush_copies_the_log_back_where_nothing_waits_for_the_disk(path: 
 
 async def test_flush_syncs_everything_where_a_reader_keeps_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
-    monkeypatch.setattr("dafka.storage.sqlite.log.os.sync", lambda: synced.append(True))
+    monkeypatch.setattr("dafka.storage.sqlite.write_ahead_log.os.sync", lambda: synced.append(True))
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:

@@ -79,7 +79,7 @@ async def test_version_1_is_read_as_it_is(path: Path) -> None:
         assert await storage.read(A, 2, 9, with_times=True) == RecordBatch(
             A, 2, [b"2", b"3", b"4", b"5"], [1000, 3000, 2000, 2500]
         )
-        assert await storage.find_time(STRANGE, 501) == 1
+        assert await storage.find_sequence_by_time(STRANGE, 501) == 1
         assert await storage.load_positions("billing") == {A: 3}
     assert path.read_bytes() == octets
 
@@ -100,9 +100,9 @@ async def test_version_1_is_brought_up_to_date_with_times_that_never_go_back(pat
             await expect_version_2(path)
             infos = await storage.partitions()
             assert infos[A] == PartitionInfo(2, 6, 4, 1000, 3000)
-            assert await storage.find_time(A, 2000) == 3
+            assert await storage.find_sequence_by_time(A, 2000) == 3
             assert await storage.load_positions("billing") == {A: 3}
-            assert await storage.check() == []
+            assert await storage.find_damage() == []
             await storage.append([RecordBatch(A, 6, [b"6"], [2000]), RecordBatch(EMPTY, 7, [b"7"], [50])])
             assert (await storage.partitions("orders")) == {
                 A: PartitionInfo(2, 7, 5, 1000, 3000),

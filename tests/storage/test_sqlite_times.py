@@ -49,9 +49,9 @@ async def test_times_given_are_kept_and_never_go_back(url: str, times: list[int]
         info = (await storage.partitions())[PARTITION]
         assert (info.earliest_stored_at, info.latest_stored_at) == (expected[0], expected[-1])
         for time_ms in {*times, times[0] - 1, expected[-1] + 1, 8}:
-            sequence = await storage.find_time(PARTITION, time_ms)
+            sequence = await storage.find_sequence_by_time(PARTITION, time_ms)
             assert sequence == sum(stored_at < time_ms for stored_at in expected)
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         await storage.append([RecordBatch(PARTITION, len(times), contents(len(times), 1), [0])])
     assert await read_times(url) == [*expected, expected[-1]]
 
@@ -81,12 +81,12 @@ async def test_latest_time_outlives_the_records(url: str) -> None:
         await storage.append([RecordBatch(PARTITION, 0, contents(0, 3), [future] * 3)])
         await storage.trim(PARTITION, 3)
         assert await storage.partitions() == {PARTITION: PartitionInfo(3, 3)}
-        assert await storage.find_time(PARTITION, 0) == 3
+        assert await storage.find_sequence_by_time(PARTITION, 0) == 3
     async with open_storage(url) as storage:
         assert await storage.partitions() == {PARTITION: PartitionInfo(3, 3)}
         await storage.append([RecordBatch(PARTITION, 3, [b"3"]), RecordBatch(PARTITION, 4, [b"4"], [5])])
         assert await storage.partitions() == {PARTITION: PartitionInfo(3, 5, 2, future, future)}
-        await storage.skip(PARTITION, 10)
+        await storage.reset_to(PARTITION, 10)
         await storage.append([RecordBatch(PARTITION, 10, [b"10"], [5])])
         assert await storage.partitions() == {PARTITION: PartitionInfo(10, 11, 2, future, future)}
 
@@ -98,8 +98,8 @@ async def test_reader_gives_what_the_writer_knows(url: str) -> None:
             await storage.append([RecordBatch(partition, 5, contents(5, 7))])
         await storage.trim(PARTITION, 7)
         await storage.trim(others[0], 100)
-        await storage.skip(others[1], 50)
-        await storage.skip(Partition("logs", "new"), 3)
+        await storage.reset_to(others[1], 50)
+        await storage.reset_to(Partition("logs", "new"), 3)
         for topic in (None, "orders", "logs", "\udcff", "nothing"):
             assert await reader.partitions(topic) == await storage.partitions(topic)
         ours, theirs = await storage.statistics(), await reader.statistics()

@@ -13,11 +13,11 @@ import trio
 import trio.lowlevel
 
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, Retention, Storage, open_storage, read_range
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage, read_range
 from dafka.storage.sqlite import SqliteStorage
-from dafka.storage.sqlite.log import COPY_BACK_BYTES
-from dafka.storage.sqlite.opening import PAGE_BYTES
-from dafka.storage.sqlite.trimming import CHUNK_RECORDS_MAX
+from dafka.storage.sqlite.connection import PAGE_BYTES
+from dafka.storage.sqlite.write_ahead_log import CHECKPOINT_BYTES
+from dafka.storage.sqlite.writing import CHUNK_RECORDS_MAX
 
 PARTITION, LIVE = Partition("orders", "A" * 32), Partition("live", "B" * 32)
 COUNT = 20_000
@@ -60,10 +60,10 @@ async def test_trim_of_many_records_goes_by_short_transactions_that_wait_for_no_
         assert deletes >= (COUNT - 5) / CHUNK_RECORDS_MAX
         assert len(begun) // 4 > 1, "in one transaction"
         assert writer(storage).execute("PRAGMA synchronous").fetchone() == (2,)
-        assert writer(storage).execute("PRAGMA wal_autocheckpoint").fetchone() == (COPY_BACK_BYTES // PAGE_BYTES,)
+        assert writer(storage).execute("PRAGMA wal_autocheckpoint").fetchone() == (CHECKPOINT_BYTES // PAGE_BYTES,)
         infos = await storage.partitions()
         assert (infos[PARTITION].earliest_sequence, infos[PARTITION].content_bytes) == (COUNT - 5, 100)
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_appends_take_turns_with_retention(url: str) -> None:
@@ -79,12 +79,12 @@ async def test_appends_take_turns_with_retention(url: str) -> None:
                     appended += 1
 
             nursery.start_soon(append)
-            moved = await storage.retain(Retention(records_max=10), "orders")
+            moved = await storage.apply_retention(RetentionPolicy(records_max=10), "orders")
             nursery.cancel_scope.cancel()
         assert moved == {PARTITION: COUNT - 10}
         assert appended >= 3
         assert (await storage.partitions())[LIVE].count >= appended
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_cancelled_retention_leaves_a_sound_store_and_goes_on(url: str) -> None:
@@ -93,7 +93,7 @@ async def test_cancelled_retention_leaves_a_sound_store_and_goes_on(url: str) ->
         async with trio.open_nursery() as nursery:
 
             async def retain() -> None:
-                await storage.retain(Retention(records_max=10))
+                await storage.apply_retention(RetentionPolicy(records_max=10))
                 pytest.fail("not cancelled")
 
             nursery.start_soon(retain)
@@ -103,18 +103,18 @@ async def test_cancelled_retention_leaves_a_sound_store_and_goes_on(url: str) ->
         info = (await storage.partitions())[PARTITION]
         assert 0 < info.earliest_sequence < COUNT - 10
         assert info.content_bytes == 20 * info.count
-        assert await storage.check() == []
-        assert await storage.retain(Retention(records_max=10)) == {PARTITION: COUNT - 10}
+        assert await storage.find_damage() == []
+        assert await storage.apply_retention(RetentionPolicy(records_max=10)) == {PARTITION: COUNT - 10}
 
 
 RETAIN = """
 import sys, trio
-from dafka.storage import Retention, open_storage
+from dafka.storage import RetentionPolicy, open_storage
 
 async def main():
     async with open_storage(sys.argv[1]) as storage:
         print("open", flush=True)
-        await storage.retain(Retention(records_max=10))
+        await storage.apply_retention(RetentionPolicy(records_max=10))
 
 trio.run(main)
 """
@@ -133,7 +133,7 @@ async def test_store_killed_in_the_middle_of_retention_is_sound(url: str, tmp_pa
     async with open_storage(url) as storage:
         info = (await storage.partitions())[PARTITION]
         assert 0 < info.earliest_sequence < 5 * COUNT - 10
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         count = 0
         async for found in read_range(storage, PARTITION, info.earliest_sequence, 5 * COUNT):
             count += len(found)
@@ -143,33 +143,33 @@ async def test_store_killed_in_the_middle_of_retention_is_sound(url: str, tmp_pa
 @pytest.mark.parametrize(
     ("retention", "earliest"),
     [
-        (Retention(), None),
-        (Retention(records_max=1000), None),
-        (Retention(records_max=999), 1),
-        (Retention(records_max=0), 1000),
-        (Retention(bytes_max=20_000), None),
-        (Retention(bytes_max=19_999), 1),
-        (Retention(bytes_max=10_001), 500),
-        (Retention(bytes_max=10), 1000),
-        (Retention(bytes_max=0), 1000),
-        (Retention(age_ms=2**40), 600),
-        (Retention(age_ms=2**42), None),
-        (Retention(age_ms=2**70, records_max=2**70, bytes_max=2**70), None),
-        (Retention(age_ms=2**40, records_max=100), 900),
-        (Retention(age_ms=2**40, bytes_max=19_000, records_max=500), 600),
+        (RetentionPolicy(), None),
+        (RetentionPolicy(records_max=1000), None),
+        (RetentionPolicy(records_max=999), 1),
+        (RetentionPolicy(records_max=0), 1000),
+        (RetentionPolicy(bytes_max=20_000), None),
+        (RetentionPolicy(bytes_max=19_999), 1),
+        (RetentionPolicy(bytes_max=10_001), 500),
+        (RetentionPolicy(bytes_max=10), 1000),
+        (RetentionPolicy(bytes_max=0), 1000),
+        (RetentionPolicy(age_ms=2**40), 600),
+        (RetentionPolicy(age_ms=2**42), None),
+        (RetentionPolicy(age_ms=2**70, records_max=2**70, bytes_max=2**70), None),
+        (RetentionPolicy(age_ms=2**40, records_max=100), 900),
+        (RetentionPolicy(age_ms=2**40, bytes_max=19_000, records_max=500), 600),
     ],
 )
-async def test_limits_are_kept_exactly(url: str, retention: Retention, earliest: int | None) -> None:
+async def test_limits_are_kept_exactly(url: str, retention: RetentionPolicy, earliest: int | None) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, 600, time_ms=7), batch(600, 400)])
         await storage.append([batch(0, 5, LIVE, time_ms=7)])
-        moved = await storage.retain(retention, "orders")
+        moved = await storage.apply_retention(retention, "orders")
         assert moved == ({} if earliest is None else {PARTITION: earliest})
         infos = await storage.partitions()
         assert infos[PARTITION].earliest_sequence == (earliest or 0)
         assert infos[PARTITION].content_bytes == 20 * infos[PARTITION].count
         assert infos[LIVE].count == 5
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
     async with open_storage(url, read_only=True) as reader:
         assert await reader.partitions() == infos
 
@@ -179,10 +179,10 @@ async def test_retention_of_many_partitions(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, number % 7, partition) for number, partition in enumerate(partitions)])
         with traced(storage) as statements:
-            moved = await storage.retain(Retention(records_max=3))
+            moved = await storage.apply_retention(RetentionPolicy(records_max=3))
         assert moved == {each: number % 7 - 3 for number, each in enumerate(partitions) if number % 7 > 3}
         assert statements.count("COMMIT") < len(moved), "a transaction for each partition"
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
 
 
 async def test_long_contents_are_dropped_one_by_one(url: str) -> None:
@@ -190,7 +190,7 @@ async def test_long_contents_are_dropped_one_by_one(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([RecordBatch(PARTITION, 0, contents)])
         with traced(storage) as statements:
-            assert await storage.retain(Retention(bytes_max=2**21)) == {PARTITION: 6}
+            assert await storage.apply_retention(RetentionPolicy(bytes_max=2**21)) == {PARTITION: 6}
         assert sum(statement.startswith("DELETE") for statement in statements) == 6
 
 
@@ -201,9 +201,9 @@ async def test_trim_goes_beyond_a_gap_and_a_missing_end(url: str, tmp_path: Path
             connection.execute("DELETE FROM records WHERE sequence BETWEEN 100 AND 199 OR sequence >= 900")
         await storage.trim(PARTITION, 150)
         assert (await storage.partitions())[PARTITION].earliest_sequence == 150
-        assert await storage.retain(Retention(records_max=50)) == {PARTITION: 1000}
+        assert await storage.apply_retention(RetentionPolicy(records_max=50)) == {PARTITION: 1000}
         assert (await storage.partitions()) == {PARTITION: PartitionInfo(1000, 1000)}
-        assert await storage.check() == []
+        assert await storage.find_damage() == []
         await storage.append([batch(1000, 1)])
 
 
@@ -211,10 +211,10 @@ async def test_skip_of_many_records_and_an_append_between(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(storage.skip, PARTITION, COUNT + 100)
+            nursery.start_soon(storage.reset_to, PARTITION, COUNT + 100)
             await trio.lowlevel.checkpoint()
             nursery.start_soon(storage.append, [batch(COUNT, 5)])
         infos = await storage.partitions()
         assert infos == {PARTITION: PartitionInfo(COUNT + 100, COUNT + 100)}
         await storage.append([batch(COUNT + 100, 1)])
-        assert await storage.check() == []
+        assert await storage.find_damage() == []

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, Retention, Storage, StorageStatistics, open_storage
-from dafka.storage.support import now_ms
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage, StorageStatistics, open_storage
+from dafka.storage.plugin_helpers import now_ms
 
 PARTITIONS = [Partition("orders", "A" * 32), Partition("orders", "B" * 32), Partition("\udcff/..\0", "")]
 
@@ -56,7 +56,7 @@ class Model:
         del self.contents[:count], self.times[:count]
         self.earliest += count
 
-    def kept_from(self, retention: Retention, now: int) -> int:
+    def kept_from(self, retention: RetentionPolicy, now: int) -> int:
         """The first record that the limits keep."""
         first = self.earliest
         if retention.records_max is not None:
@@ -159,10 +159,12 @@ class StorageMachine(RuleBasedStateMachine):
         assert (batch.partition, batch.first_sequence) == (partition, first)
 
     @rule(partition=partitions, age_h=ages_h, shift=st.sampled_from([-1, 0, 1]))
-    def find_time(self, partition: Partition, age_h: int, shift: int) -> None:
+    def find_sequence_by_time(self, partition: Partition, age_h: int, shift: int) -> None:
         model = self.model(partition)
         at = self.now - age_h * HOUR_MS + shift
-        assert self.call(self.storage.find_time, partition, at) == model.earliest + bisect_left(model.times, at)
+        assert self.call(self.storage.find_sequence_by_time, partition, at) == model.earliest + bisect_left(
+            model.times, at
+        )
 
     @rule(partition=partitions, back=st.integers(-2, 30))
     def trim(self, partition: Partition, back: int) -> None:
@@ -179,9 +181,9 @@ class StorageMachine(RuleBasedStateMachine):
             return
         if by < 0:
             with pytest.raises(StorageSequenceError):
-                self.call(self.storage.skip, partition, to)
+                self.call(self.storage.reset_to, partition, to)
         else:
-            self.call(self.storage.skip, partition, to)
+            self.call(self.storage.reset_to, partition, to)
             self.models[partition] = Model(to, latest_time=model.latest_time)
 
     @rule(
@@ -193,8 +195,8 @@ class StorageMachine(RuleBasedStateMachine):
     def retain(self, age_h: int | None, bytes_max: int | None, records_max: int | None, topic: str | None) -> None:
         # Half an hour from any record's age: the test may take a while.
         age_ms = None if age_h is None else age_h * HOUR_MS + HOUR_MS // 2
-        retention = Retention(age_ms=age_ms, bytes_max=bytes_max, records_max=records_max)
-        moved = self.call(self.storage.retain, retention, topic)
+        retention = RetentionPolicy(age_ms=age_ms, bytes_max=bytes_max, records_max=records_max)
+        moved = self.call(self.storage.apply_retention, retention, topic)
         for partition, model in self.models.items():
             before = model.earliest
             kept_from = model.kept_from(retention, self.now) if topic in {None, partition.topic} else before
@@ -239,7 +241,7 @@ class StorageMachine(RuleBasedStateMachine):
 
     @rule()
     def check(self) -> None:
-        assert self.call(self.storage.check) == []
+        assert self.call(self.storage.find_damage) == []
 
 
 @pytest.mark.parametrize(

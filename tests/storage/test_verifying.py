@@ -10,7 +10,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, StorageStatistics, open_storage
 from dafka.storage.memory import MemoryStorage
-from dafka.storage.verifying import Verification, verify
+from dafka.storage.tools.verify import Verification, verify
 
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
@@ -64,7 +64,7 @@ class DamagedStorage(MemoryStorage):
         statistics = await super().statistics()
         return attrs.evolve(statistics, records=statistics.records - self.lost)
 
-    async def check(self) -> list[Damage]:
+    async def find_damage(self) -> list[Damage]:
         return self.found
 
 
@@ -173,7 +173,7 @@ async def test_totals_of_a_partition(changes: dict[str, int], reason: str) -> No
     storage = DamagedStorage()
     await storage.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
     storage.listed = {ORDERS: attrs.evolve(PartitionInfo(0, 10, 10, 7, 7), **changes)}
-    reasons = [damage.reason for damage in (await verify(storage)).damages if damage.place == "found by adding up"]
+    reasons = [damage.reason for damage in (await verify(storage)).damages if damage.location == "found by adding up"]
     assert reasons == [reason]
 
 
@@ -243,7 +243,7 @@ async def test_what_the_storage_itself_finds(storage: DamagedStorage) -> None:
 
 async def test_a_medium_that_fails() -> None:
     class Failing(MemoryStorage):
-        async def check(self) -> list[Damage]:
+        async def find_damage(self) -> list[Damage]:
             raise StorageError("the disk is gone")
 
     with pytest.raises(StorageError, match="the disk is gone"):

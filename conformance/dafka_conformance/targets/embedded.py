@@ -56,7 +56,7 @@ class EmbeddedTarget(Target):
                 try:
                     await node.started.wait()
                     if not node.has_started:
-                        raise TargetError(f"the {request.role.title} of {self.name}: {node.last_words}")
+                        raise TargetError(f"the {request.role.title} of {self.name}: {node.exit_reason}")
                     yield node
                 finally:
                     node.cancel()
@@ -105,7 +105,7 @@ class EmbeddedNode(Node):
     async def feed(self, contents: Sequence[bytes]) -> None:
         """Hands records to the producer, which need not have taken them when this returns."""
         if self.ended.is_set():
-            raise TargetError(f"the producer takes no more input: {self.last_words}")
+            raise TargetError(f"the producer takes no more input: {self.exit_reason}")
         await self._input.send(contents)
 
     async def end_input(self) -> None:
@@ -127,7 +127,7 @@ class EmbeddedNode(Node):
             with self._scope, single_exception():
                 await role()
         except Exception as error:  # whatever a role raises is a finding, not a failure of the suite
-            self.last_words = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
+            self.exit_reason = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
         finally:
             if not self._scope.cancel_called:
                 self.ended.set()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+import shutil
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.util import find_spec
 from typing import Protocol
 
 import attrs
 
-from dafka.bench.processes import Client, Processes, Server
-from dafka.bench.task import Task
+from dafka.bench.client import Task
+from dafka.bench.processes import Client, Processes, Server, free_port
 
 
 class Cluster(Protocol):
@@ -31,7 +33,7 @@ class ServerCluster:
     """The cluster of a system with servers, whose clients all get the same settings.
 
     Attributes:
-        module: of `dafka.bench.clients`.
+        module: of `dafka.bench.run_client`.
         settings: where the servers are, and what else clients need.
         servers: see `Cluster.servers`.
     """
@@ -69,7 +71,7 @@ class System(Protocol):
         """By how many stores it can have records acknowledged."""
 
     @property
-    def late_records_max(self) -> int | None:
+    def catch_up_records_max(self) -> int | None:
         """How many records a consumer can catch up on; None for any number."""
 
     @property
@@ -98,3 +100,39 @@ EVERYWHERE = frozenset({"produce", "live", "catch-up", "latency", "start"})
 """The jobs that every system does."""
 WITH_SERVERS = EVERYWHERE | {"memory", "sizes"}
 """The jobs of systems with servers, which hold records."""
+
+
+@attrs.frozen
+class Broker:
+    """Attributes:
+    server: the server's program.
+    package: the client library's distribution.
+    module: its module, and the name of ours that drives it.
+    """
+
+    name: str
+    server: str
+    package: str
+    module: str
+    command: Callable[[Processes, int], list[str]]
+    jobs: frozenset[str] = WITH_SERVERS
+    stores_max: int = 1
+    catch_up_records_max: int | None = None
+    variables: dict[str, str] = attrs.field(factory=dict)
+
+    def missing(self) -> str:
+        """The server or the library may not be installed."""
+        if shutil.which(self.server) is None:
+            return f"{self.server} is not installed"
+        if find_spec(self.module) is None:
+            return f"the Python package {self.package} is not installed: pip install 'dafka[bench]'"
+        return ""
+
+    @asynccontextmanager
+    async def open(self, processes: Processes, setup: Setup) -> AsyncIterator[Cluster]:
+        """The server, listening at a free port."""
+        port = free_port()
+        server = await processes.serve(self.server, self.command(processes, port))
+        await server.wait_listening(port)
+        settings = {"url": f"nats://127.0.0.1:{port}", "port": str(port)}
+        yield ServerCluster(processes, self.module, settings, [server])

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import ctypes
+import os
+import pty
+import re
+import resource
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import attrs
 
+from dafka.bench.client import TICK_S, Control, Pace, ReceivedRecords, Task, Usage, read_peak_bytes
 from dafka.bench.processes import Processes, free_port
 from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
 
@@ -37,7 +45,7 @@ class Libdafka:
     name: str = "C libdafka"
     jobs: frozenset[str] = WITH_SERVERS
     stores_max: int = 1
-    late_records_max: int | None = 100_000
+    catch_up_records_max: int | None = 100_000
     """It asks once, for so many, and then waits for ever."""
     variables: dict[str, str] = attrs.field(factory=lambda: {"ZSYS_LOGSYSTEM": "true"})
 
@@ -63,3 +71,159 @@ class Libdafka:
         await tower.wait_listening(ports["pub"])
         store = await processes.serve("dafka_stored", [str(self.tools / "dafka_stored"), *config], is_patient=False)
         yield ServerCluster(processes, "libdafka", settings, [store, tower])
+
+
+TOPIC = b"$STORE_PERF"
+"""The one that the tools send to."""
+
+SETTLE_S = 1.5
+"""A node tells nobody when it has found the others; by then each has sent its beacon, which is due every second."""
+
+
+def produce(task: Task, control: Control) -> None:
+    """Sends, and waits until all is acknowledged."""
+    if task.rate or task.opens_on_go:
+        _produce_by_library(task, control)
+    else:
+        control.wait_go()
+        _run_tool("dafka_perf_store", task, control, start_mark=None)
+
+
+def consume(task: Task, control: Control) -> None:
+    """Receives."""
+    if task.rate or task.records == 1:
+        _consume_by_library(task, control)
+        return
+    if task.opens_on_go:
+        control.wait_go()
+    _run_tool("dafka_perf_consumer", task, control, start_mark=b"Received first")
+
+
+def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None) -> None:
+    """Runs one of the tools on a terminal, where what it prints appears at once."""
+    master, slave = pty.openpty()
+    command = [str(Path(task.settings["tools"], name)), "-c", _configuration(task)]
+    opened = time.perf_counter_ns()
+    process = subprocess.Popen(
+        [*command, str(task.records), str(task.size)], stdin=subprocess.DEVNULL, stdout=slave, stderr=slave
+    )
+    os.close(slave)
+    try:
+        if start_mark is not None and not task.opens_on_go:
+            time.sleep(SETTLE_S)
+            control.ready()
+        first = last = peak_bytes = 0
+        output = b""
+        for data in _read(master):
+            now = time.perf_counter_ns()
+            output += data
+            peak_bytes = max(peak_bytes, read_peak_bytes(process.pid))
+            first = first or (now if start_mark is not None and start_mark in output else 0)
+            last = last or (now if b"mean throughput" in output else 0)
+        process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(master)
+    found = re.search(rb"mean throughput: (\d+) \[msg/s\]", output)
+    if found is None:
+        raise ValueError(f"{name} said: {output.decode(errors='replace').strip() or 'nothing'}")
+    if start_mark is None:
+        first = last - task.records * 1_000_000_000 // int(found[1])
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    usage = Usage(spent.ru_utime + spent.ru_stime, peak_bytes)
+    control.done(first=first, last=last, usage=usage, figures={"opened": opened, "first_count": 1})
+
+
+def _configuration(task: Task) -> str:
+    """The file that says where a consumer begins."""
+    return task.settings["earliest" if task.from_beginning else "latest"]
+
+
+def _read(master: int) -> Iterator[bytes]:
+    while True:
+        try:
+            data = os.read(master, 65536)
+        except OSError:  # the other side is closed
+            return
+        yield data
+
+
+class _ProducerArguments(ctypes.Structure):
+    _fields_ = [("topic", ctypes.c_char_p), ("config", ctypes.c_void_p)]
+
+
+class _ConsumerArguments(ctypes.Structure):
+    _fields_ = [("config", ctypes.c_void_p), ("record_sink", ctypes.c_void_p)]
+
+
+def _load(task: Task) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(Path(task.settings["tools"], "libdafka.so")))
+    for name in (
+        "zconfig_load",
+        "zactor_new",
+        "dafka_producer_msg_new",
+        "dafka_consumer_new",
+        "dafka_consumer_msg_new",
+        "dafka_consumer_msg_content",
+    ):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.dafka_consumer_msg_content_size.restype = ctypes.c_size_t
+    return library
+
+
+@contextmanager
+def _open_producer(library: ctypes.CDLL, task: Task) -> Iterator[ctypes.c_void_p]:
+    """Leaving the block waits until all is acknowledged."""
+    config = ctypes.c_void_p(library.zconfig_load(_configuration(task).encode()))
+    arguments = _ProducerArguments(TOPIC, config)
+    producer = ctypes.c_void_p(library.zactor_new(library.dafka_producer, ctypes.byref(arguments)))
+    yield producer
+    library.zactor_destroy(ctypes.byref(producer))
+
+
+def _produce_by_library(task: Task, control: Control) -> None:
+    library = _load(task)
+    if task.opens_on_go:
+        control.wait_go()
+    first = time.perf_counter_ns()
+    with _open_producer(library, task) as producer:
+        message = ctypes.c_void_p(library.dafka_producer_msg_new())
+
+        def send(contents: list[bytes]) -> None:
+            for content in contents:
+                library.dafka_producer_msg_set_content_buffer(message, content, ctypes.c_size_t(len(content)))
+                library.dafka_producer_msg_send(message, producer)
+
+        if task.opens_on_go:
+            send(task.contents(0, task.records))
+        else:
+            time.sleep(SETTLE_S)
+            control.wait_go()
+            first = time.perf_counter_ns()
+            pace = Pace(task)
+            while not pace.is_over:
+                send(pace.due())
+                time.sleep(TICK_S)
+    control.done(first=first, last=time.perf_counter_ns())
+
+
+def _consume_by_library(task: Task, control: Control) -> None:
+    library = _load(task)
+    if task.opens_on_go:
+        control.wait_go()
+    received = ReceivedRecords(task, time.perf_counter_ns())
+    arguments = _ConsumerArguments(library.zconfig_load(_configuration(task).encode()), None)
+    consumer = ctypes.c_void_p(library.dafka_consumer_new(ctypes.byref(arguments)))
+    library.dafka_consumer_subscribe(consumer, TOPIC)
+    message = ctypes.c_void_p(library.dafka_consumer_msg_new())
+    if not task.opens_on_go:
+        time.sleep(SETTLE_S)
+        control.wait_go()
+    while not received.is_complete:
+        if library.dafka_consumer_msg_recv(message, consumer) != 0:
+            raise ValueError("receiving was interrupted")
+        size = library.dafka_consumer_msg_content_size(message)
+        received.take([ctypes.string_at(library.dafka_consumer_msg_content(message), size)])
+    received.report(control)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
+import zmq
 
+from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Control, Pace, ReceivedRecords, Task
 from dafka.bench.processes import Client, Processes, Server, free_port
 from dafka.bench.systems.base import EVERYWHERE, Cluster, Setup
-from dafka.bench.task import Task
 
 
 @attrs.frozen
@@ -19,7 +21,7 @@ class Raw:
     name: str = "raw pyzmq"
     jobs: frozenset[str] = EVERYWHERE
     stores_max: int = 1
-    late_records_max: int | None = None
+    catch_up_records_max: int | None = None
     variables: dict[str, str] = attrs.field(factory=dict)
 
     def missing(self) -> str:
@@ -42,7 +44,7 @@ class _Cluster:
         """With nobody to receive, one that does."""
         if not task.consumers:
             self._new_endpoints("consume")
-            sink = await self._client("consume", attrs.evolve(task, is_late=False, rate=0))
+            sink = await self._client("consume", attrs.evolve(task, opens_on_go=False, rate=0))
             await sink.wait_ready()
             await sink.go()
             task = attrs.evolve(task, consumers=1)
@@ -50,10 +52,10 @@ class _Cluster:
 
     async def consumer(self, task: Task) -> Client:
         """A late one gets one that sends as soon as it is there."""
-        if not self._settings or task.is_late:
+        if not self._settings or task.opens_on_go:
             self._new_endpoints("produce")
-        if task.is_late:
-            source = await self._client("produce", attrs.evolve(task, is_late=True, consumers=1))
+        if task.opens_on_go:
+            source = await self._client("produce", attrs.evolve(task, opens_on_go=True, consumers=1))
             await source.wait_ready()
             await source.go()
         return await self._client("consume", task)
@@ -65,3 +67,82 @@ class _Cluster:
 
     async def _client(self, role: str, task: Task) -> Client:
         return await self._processes.client(role, "raw", role, attrs.evolve(task, settings=self._settings))
+
+
+FRAME = b"M" + TOPIC.encode()
+DRAIN_RECORDS_MAX = 1000
+
+
+def produce(task: Task, control: Control) -> None:
+    """Sends once all receivers are there, and waits until each has all."""
+    chunks = task.chunks(CHUNK_RECORDS)
+    with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, context.socket(zmq.PULL) as acknowledged:
+        for socket in (publisher, acknowledged):
+            socket.set_hwm(0)
+        publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        if task.opens_on_go:
+            control.wait_go()
+        first = time.perf_counter_ns()
+        _join(publisher, acknowledged, task, "produce")
+        for _ in range(task.consumers):
+            publisher.recv()
+        if not task.opens_on_go:
+            control.wait_go()
+            first = time.perf_counter_ns()
+        if task.rate:
+            pace = Pace(task)
+            while not pace.is_over:
+                _send(publisher, pace.due())
+                time.sleep(TICK_S)
+        else:
+            for contents in chunks:
+                _send(publisher, contents)
+        for _ in range(task.consumers):
+            acknowledged.recv()
+        control.done(first=first, last=time.perf_counter_ns())
+
+
+def _send(publisher: zmq.Socket[bytes], contents: Sequence[bytes]) -> None:
+    send, more = publisher.send, int(zmq.SNDMORE)
+    for content in contents:
+        send(FRAME, more)
+        send(content)
+
+
+def consume(task: Task, control: Control) -> None:
+    """Receives, and tells the sender when all are there."""
+    if task.opens_on_go:
+        control.wait_go()
+    received = ReceivedRecords(task, time.perf_counter_ns())
+    with zmq.Context() as context, context.socket(zmq.SUB) as subscriber, context.socket(zmq.PUSH) as acknowledge:
+        subscriber.set_hwm(0)
+        subscriber.subscribe(b"M")
+        _join(subscriber, acknowledge, task, "consume")
+        if not task.opens_on_go:
+            control.wait_go()
+        while not received.is_complete:
+            received.take(_drain(subscriber))
+        acknowledge.send(b"")
+        received.report(control)
+
+
+def _join(records: zmq.Socket[bytes], acknowledged: zmq.Socket[bytes], task: Task, role: str) -> None:
+    for socket, name in ((records, "records"), (acknowledged, "acknowledged")):
+        if task.settings["binding"] == role:
+            socket.bind(task.settings[name])
+        else:
+            socket.connect(task.settings[name])
+
+
+def _drain(subscriber: zmq.Socket[bytes]) -> list[bytes]:
+    """The contents that are there, at least one."""
+    receive, now = subscriber.recv, int(zmq.NOBLOCK)
+    receive()
+    contents = [receive()]
+    try:
+        while len(contents) < DRAIN_RECORDS_MAX:
+            receive(now)
+            contents.append(receive())
+    except zmq.Again:
+        pass
+    return contents

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 
-from dafka.cli.storage.copying import copy
-from dafka.cli.storage.info import info
-from dafka.cli.storage.lines import export, import_
+from dafka.cli.storage.inspection import info, verify
+from dafka.cli.storage.transfer import copy, export, import_
 from dafka.cli.storage.trimming import trim
-from dafka.cli.storage.verifying import verify
 
 
 class _Group(click.Group):

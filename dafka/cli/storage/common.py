@@ -19,7 +19,7 @@ from dafka.cli.runner import run
 from dafka.cli.terminal import console, report_error
 from dafka.errors import StorageCorruptError
 from dafka.groups import single_exception
-from dafka.storage.copying import RecordsDifferError
+from dafka.storage.tools.copy import RecordsDifferError
 
 REFRESH_S = 0.1
 

@@ -17,8 +17,8 @@ from dafka.cli.storage.common import (
 from dafka.cli.terminal import UsageMistake
 from dafka.cli.units import BYTES, DURATION
 from dafka.records import Partition
-from dafka.storage import Retention, open_storage
-from dafka.storage.selection import select_partitions
+from dafka.storage import RetentionPolicy, open_storage
+from dafka.storage.tools.partitions import select_partitions
 
 
 @click.command()
@@ -44,7 +44,7 @@ def trim(
 
     At least one limit is needed. Somewhat more may be kept, where that spares work. No store may be using it.
     """
-    retention = Retention(age_ms=age, bytes_max=bytes_max, records_max=records_max)
+    retention = RetentionPolicy(age_ms=age, bytes_max=bytes_max, records_max=records_max)
     if not retention:
         raise UsageMistake("expected what to keep: --age, --bytes or --records")
 
@@ -56,16 +56,16 @@ def trim(
             before = await select_partitions(opened, topics)
             wanted: list[str | None] = [*sorted(set(topics))] or [None]
             for topic in wanted:
-                for partition, earliest in (await opened.retain(retention, topic)).items():
+                for partition, earliest in (await opened.apply_retention(retention, topic)).items():
                     dropped[partition] = earliest - before[partition].earliest_sequence
                     meter(meter.done + dropped[partition], None)
-        _print(dropped, as_json)
+        _print_dropped(dropped, as_json)
         return 0
 
     run_metered(program, "dropped")
 
 
-def _print(dropped: dict[Partition, int], as_json: bool) -> None:
+def _print_dropped(dropped: dict[Partition, int], as_json: bool) -> None:
     records = sum(dropped.values())
     if not as_json:
         for partition, count in sorted(dropped.items()):

@@ -27,7 +27,7 @@ class Answerer(Protocol):
         """The sequences of this answer that are held, and may be sent."""
 
 
-STRANGERS_CHUNK_RECORDS_MAX = 1000
+UNVERIFIED_CHUNK_RECORDS_MAX = 1000
 """Records sent at a time to who may not listen at all."""
 
 
@@ -61,7 +61,7 @@ class Answers:
         while (reply := self._machine.replies.next()) is not None:
             count_max = self._chunk_records_max
             if not reply.is_listening:
-                count_max = min(count_max, STRANGERS_CHUNK_RECORDS_MAX)
+                count_max = min(count_max, UNVERIFIED_CHUNK_RECORDS_MAX)
             held = self._machine.readable(reply)[:count_max]
             if held:
                 return Chunk(reply, held.start, len(held))

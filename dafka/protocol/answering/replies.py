@@ -40,7 +40,7 @@ RANGES_MAX = 256
 SHARE_MAX = 1024
 """Partitions that one requestor may be sent at the same time; ours ask for a few dozen."""
 
-STRANGERS_MAX = 256
+UNVERIFIED_MAX = 256
 """Partitions and requestors that are answered though it is not known whether anybody listens."""
 
 _Line: TypeAlias = OrderedDict[tuple[str, Partition], list[Reply]]
@@ -105,7 +105,7 @@ class ReplyQueue:
         """May one more range be kept? Makes room for who listens, at the cost of a stranger."""
         if not ranges and self._shares[requestor] >= SHARE_MAX:
             return False
-        if line is self._strangers and len(line) >= STRANGERS_MAX:
+        if line is self._strangers and len(line) >= UNVERIFIED_MAX:
             return False
         if self._count < self._replies_max:
             return True

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from dafka.protocol.actions import Action, Notify, Skip
 from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.store import StoreMachine
-from dafka.protocol.ordering.buffer import RunBuffer
+from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 
 Work: TypeAlias = Skip | list[RecordBatch]
@@ -32,7 +32,7 @@ class Commits:
         self.bytes = 0
         self.commits = 0
         self._machine = machine
-        self._pending = RunBuffer()
+        self._pending = BatchBuffer()
         self._skips: dict[Partition, int] = {}
         self._work: Work | None = None
         self._is_failing = False

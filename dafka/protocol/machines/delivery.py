@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dafka.protocol.actions import Action
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.ordering.buffer import RunBuffer
+from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, Record, RecordBatch
 
 
@@ -25,7 +25,7 @@ class Delivery:
         self.bytes = 0
         self._machine = machine
         self._buffer_bytes_max = buffer_bytes_max
-        self._buffer = RunBuffer()
+        self._buffer = BatchBuffer()
         self._open_batch: RecordBatch | None = None
         self._open_records: Iterator[Record] = iter(())
 

@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from dafka import wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, Skip, Subscribe
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
 from dafka.protocol.machines.machine import Machine
-from dafka.protocol.presence.beacons import Report, Settled
+from dafka.protocol.presence.beacons import DiscoveryEvent, Settled
 from dafka.protocol.presence.links import CONNECTING_MAX, Links
 from dafka.records import RecordBatch
 
@@ -21,7 +22,7 @@ from dafka.records import RecordBatch
 class Surroundings(Protocol):
     """A node's sockets, its program or disk. None of these waits."""
 
-    def send(self, messages: Iterable[wire.Inbound]) -> None:
+    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
         """Publishes messages."""
 
     def subscribe(self, prefix: bytes) -> None:
@@ -30,10 +31,10 @@ class Surroundings(Protocol):
     def unsubscribe(self, prefix: bytes) -> None:
         """Undoes one `subscribe`."""
 
-    def connect(self, endpoint: str) -> bool:
+    def connect(self, endpoint: PeerEndpoint) -> bool:
         """Connects to a publisher, in the background and again after every loss; False where that is no endpoint."""
 
-    def disconnect(self, endpoint: str) -> None:
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
         """Undoes `connect`."""
 
     def take(self, batch: RecordBatch) -> None:
@@ -63,7 +64,7 @@ class Driver:
     def act(self, actions: Iterable[Action]) -> None:
         """Carries out actions, in order; what is to be published goes out together."""
         surroundings = self._surroundings
-        outbound: list[wire.Inbound] = []
+        outbound: list[wire.BatchedMessage] = []
         for action in actions:
             if isinstance(action, Publish):
                 outbound.append(action.message)
@@ -81,7 +82,7 @@ class Driver:
             surroundings.send(outbound)
         surroundings.changed()
 
-    def discovered(self, report: Report, now: float) -> None:
+    def discovered(self, report: DiscoveryEvent, now: float) -> None:
         """Discovery has something to report."""
         if isinstance(report, Settled):
             self.links.find(now)
@@ -99,7 +100,7 @@ class Driver:
             self._settle(now)
         self._surroundings.notify(report)
 
-    def connected(self, endpoints: Iterable[str], now: float) -> None:
+    def connected(self, endpoints: Iterable[PeerEndpoint], now: float) -> None:
         """Connections to these endpoints have been made, for the first time or again."""
         self.links.connect(endpoints)
         self._settle(now)
@@ -115,7 +116,7 @@ class Driver:
         """When `tick` next has something to do."""
         return min(self.machine.deadline(), self.links.deadline())
 
-    def _connect(self, endpoint: str, now: float) -> bool:
+    def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
         """Connects, if it is this one's turn; False where that is no endpoint."""
         ended = self.links.begin(endpoint, now)
         if ended is None:

@@ -22,7 +22,7 @@ class Machine(Protocol):
     def start(self, now: float) -> list[Action]:
         """The node begins: what to subscribe to."""
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Messages came in on the subscriber socket."""
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:

@@ -16,8 +16,8 @@ from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.ordering.holders import SEQUENCE_MAX
-from dafka.protocol.ordering.window import Window
+from dafka.protocol.ordering.buffers import RetransmitBuffer
+from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.presence.askers import Askers
 from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
@@ -67,7 +67,7 @@ class ProducerMachine:
         # What comes before and is in no spool must be in some store: this producer does not have it.
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
-        self.window = Window(partition, next_sequence)
+        self.retransmit_buffer = RetransmitBuffer(partition, next_sequence)
         self.replies = ReplyQueue(replies_max, reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
@@ -92,12 +92,12 @@ class ProducerMachine:
     @property
     def unacknowledged_bytes(self) -> int:
         """The contents of records that lack ACKs, as far as they are in memory; a spool's are not."""
-        return self.window.content_bytes if self._config.min_stores else 0
+        return self.retransmit_buffer.content_bytes if self._config.min_stores else 0
 
     @property
     def earliest_sequence(self) -> int:
         """The first record that can still be sent again."""
-        return self.spool_earliest if self._is_spooled else self.window.first_sequence
+        return self.spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
 
     @property
     def disposable_end(self) -> int:
@@ -132,7 +132,7 @@ class ProducerMachine:
             self._silent_from = now + self._config.silence_ms / 1000
         self.next_sequence += len(contents)
         if not self._is_spooled:
-            self.window.push(contents)
+            self.retransmit_buffer.push(contents)
         if self._config.min_stores == 0:
             self.acknowledged_end = self.next_sequence
         if not self._is_settled:
@@ -153,14 +153,16 @@ class ProducerMachine:
             return self._head(now)
         actions: list[Action] = []
         while self._published_end < self.next_sequence:
-            run = self.window.read(max(self._published_end, self.window.first_sequence), 2**32, 2**62)
+            run = self.retransmit_buffer.read(
+                max(self._published_end, self.retransmit_buffer.first_sequence), 2**32, 2**62
+            )
             if run is None:
                 break
             actions += self._send(run, now)
         self._trim()
         return actions
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """ACKs, FETCHes and GET-HEADS; all else is discarded and counted."""
         actions: list[Action] = []
         asked: dict[str, None] = {}
@@ -222,12 +224,14 @@ class ProducerMachine:
         if config.min_stores == 0:
             # What is held back is nowhere else yet: none of it is let go.
             is_held_room = held < config.unacknowledged_records_max
-            return self._is_settled or (is_held_room and self.window.content_bytes < config.unacknowledged_bytes_max)
+            return self._is_settled or (
+                is_held_room and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
+            )
         if self._is_spooled:
             return True
         return (
             self.unacknowledged < config.unacknowledged_records_max
-            and self.window.content_bytes < config.unacknowledged_bytes_max
+            and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
         )
 
     def readable(self, reply: Reply) -> range:
@@ -243,7 +247,7 @@ class ProducerMachine:
 
     def _trim(self) -> None:
         if self._config.min_stores == 0:
-            self.window.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
+            self.retransmit_buffer.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
 
     def _head(self, now: float) -> list[Action]:
         if not self._published_end:
@@ -296,7 +300,7 @@ class ProducerMachine:
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]
             self.acknowledged_end = max(self.acknowledged_end, confirmed)
-            self.window.release(self.acknowledged_end)
+            self.retransmit_buffer.release(self.acknowledged_end)
         if self._is_silent:
             self._is_silent = False
             return [Notify(StoresHeard())]

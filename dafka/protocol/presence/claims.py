@@ -1,4 +1,4 @@
-"""Which key a node's address belongs to: the first that claims it, for as long as that key is authorised.
+"""Which key a node's address belongs to: the first that claims it, for as long as that key is authorized.
 
 In a closed cluster every connection is to the holder of a known key. A message names the node that it comes from; here
 it is held against the key that it came by. What stores send of others' partitions (DIRECT-RECORD, DIRECT-HEAD) names no
@@ -15,17 +15,17 @@ from dafka import wire
 FORMER_MAX = 100_000
 """Nodes that have left and whose address stays theirs; of further ones the first are forgotten."""
 
-NOT_THE_SENDERS = "not the sender's"
+WRONG_SENDER = "not the sender's"
 
 
-class Claims:
+class KeyIdentity:
     """Attributes:
     discarded: messages of which another node is the sender, by reason.
     """
 
-    def __init__(self, is_authorised: Callable[[str], bool]) -> None:
+    def __init__(self, is_authorized: Callable[[str], bool]) -> None:
         self.discarded: Counter[str] = Counter()
-        self._is_authorised = is_authorised
+        self._is_authorised = is_authorized
         self._keys: dict[str, str] = {}
         self._present: Counter[str] = Counter()
         self._nameless: set[str] = set()
@@ -61,16 +61,16 @@ class Claims:
             del self._present[address]
         return True
 
-    def check(self, messages: Iterable[wire.Inbound], key: str) -> list[wire.Inbound]:
+    def check(self, messages: Iterable[wire.BatchedMessage], key: str) -> list[wire.BatchedMessage]:
         """Of what came from the holder of this key, what it may say."""
         keys = self._keys
-        allowed: list[wire.Inbound] = []
+        allowed: list[wire.BatchedMessage] = []
         for message in messages:
             address = sender(message)
             if not address or keys.get(address) == key or self._claim_nameless(address, key):
                 allowed.append(message)
             else:
-                self.discarded[NOT_THE_SENDERS] += len(message.batch) if isinstance(message, wire.RecordRun) else 1
+                self.discarded[WRONG_SENDER] += len(message.batch) if isinstance(message, wire.RecordRun) else 1
         return allowed
 
     def _claim_nameless(self, address: str, key: str) -> bool:
@@ -78,7 +78,7 @@ class Claims:
         return key in self._nameless and self.claim(address, key)
 
 
-def sender(message: wire.Inbound) -> str:
+def sender(message: wire.BatchedMessage) -> str:
     """The node that a message says it is from; empty where it says nothing that could be held against anybody."""
     if isinstance(message, wire.RecordRun):
         return message.batch.partition.address if message.requestor is None else ""

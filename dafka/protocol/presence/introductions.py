@@ -41,7 +41,7 @@ class _Connection:
     addresses: set[str] = attrs.field(factory=set)
 
 
-class Introductions:
+class BeaconRegistry:
     """Attributes:
     discarded: beacons not passed on, by reason.
     """

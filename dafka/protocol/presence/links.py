@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
+from dafka.endpoints import PeerEndpoint
+
 CONNECTING_MAX = 256
 """Nodes connected to at the same time that have never answered. Their endpoints may point anywhere."""
 
@@ -29,10 +31,10 @@ class Links:
     def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
         self.is_settled = False
         self._connecting_max = connecting_max
-        self._unproven: OrderedDict[str, float] = OrderedDict()
-        self._line: OrderedDict[str, None] = OrderedDict()
-        self._endpoints: Counter[str] = Counter()
-        self._connected: set[str] = set()
+        self._unproven: OrderedDict[PeerEndpoint, float] = OrderedDict()
+        self._line: OrderedDict[PeerEndpoint, None] = OrderedDict()
+        self._endpoints: Counter[PeerEndpoint] = Counter()
+        self._connected: set[PeerEndpoint] = set()
         self._is_found = False
         self._settle_due = float("inf")
 
@@ -40,14 +42,14 @@ class Links:
         """How many nodes are connected to, or being connected to."""
         return self._endpoints.total()
 
-    def join(self, endpoint: str) -> bool:
+    def join(self, endpoint: PeerEndpoint) -> bool:
         """One more node is said to be there. True where that is news: a second connection would bring all twice."""
         self._endpoints[endpoint] += 1
         return self._endpoints[endpoint] == 1
 
-    def begin(self, endpoint: str, now: float) -> list[str] | None:
+    def begin(self, endpoint: PeerEndpoint, now: float) -> list[PeerEndpoint] | None:
         """May a connection to this one be begun, who is news? Gives whose is to be ended for it; None: not now."""
-        ended: list[str] = []
+        ended: list[PeerEndpoint] = []
         if len(self._unproven) >= self._connecting_max:
             oldest, since = next(iter(self._unproven.items()))
             if now - since < TRY_S:
@@ -59,7 +61,7 @@ class Links:
         self._unproven[endpoint] = now
         return ended
 
-    def turn(self, now: float) -> str | None:
+    def turn(self, now: float) -> PeerEndpoint | None:
         """Who of those in line is to have a turn now; then `begin` it. None where nobody, or nobody can."""
         if not self._line:
             return None
@@ -68,7 +70,7 @@ class Links:
             return None
         return self._line.popitem(last=False)[0]
 
-    def leave(self, endpoint: str) -> bool:
+    def leave(self, endpoint: PeerEndpoint) -> bool:
         """One node less is said to be there. True where nobody is any more, and there is a connection to end."""
         if endpoint not in self._endpoints:
             return False
@@ -83,7 +85,7 @@ class Links:
             return False
         return True
 
-    def connect(self, endpoints: Iterable[str]) -> None:
+    def connect(self, endpoints: Iterable[PeerEndpoint]) -> None:
         """Connections to these have been made."""
         for endpoint in endpoints:
             self._unproven.pop(endpoint, None)

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable
 
 from dafka import wire
-from dafka.protocol.presence.claims import NOT_THE_SENDERS, sender
+from dafka.protocol.presence.claims import WRONG_SENDER, sender
 
 
-class Senders:
+class SenderCheck:
     """Attributes:
     discarded: messages of which another node is the sender, by reason.
     """
@@ -32,12 +32,12 @@ class Senders:
         if self._endpoints.get(address) == endpoint:
             del self._endpoints[address]
 
-    def check(self, messages: Iterable[wire.Inbound], endpoint: str) -> list[wire.Inbound]:
+    def check(self, messages: Iterable[wire.BatchedMessage], endpoint: str) -> list[wire.BatchedMessage]:
         """Of what came from who is at this endpoint, what may be its own."""
-        allowed: list[wire.Inbound] = []
+        allowed: list[wire.BatchedMessage] = []
         for message in messages:
             if self._endpoints.get(sender(message), endpoint) == endpoint:
                 allowed.append(message)
             else:
-                self.discarded[NOT_THE_SENDERS] += len(message.batch) if isinstance(message, wire.RecordRun) else 1
+                self.discarded[WRONG_SENDER] += len(message.batch) if isinstance(message, wire.RecordRun) else 1
         return allowed

@@ -69,7 +69,7 @@ class CatalogReader:
 
     def __init__(self, folder: str) -> None:
         self.names: list[Name] = []
-        self.is_whole = False
+        self.is_complete = False
         """True where every name is known, and there are as many slots."""
         self.is_trusted = False
         """True where the slots may be believed."""
@@ -85,7 +85,7 @@ class CatalogReader:
         heads = read_file(self._heads_path) or b""
         self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])
         self._slots = heads[_HEADER_BYTES:]
-        self.is_whole = (
+        self.is_complete = (
             len(heads) >= _HEADER_BYTES
             and self._names_end == self._names_state[1]
             and len(self._slots) == len(self.names) * SLOT_BYTES
@@ -103,7 +103,7 @@ class CatalogReader:
 
     def read_slot(self, slot: int) -> bytes | None:
         """A slot as it is now; None where it is not to be believed, or its name may be another by now."""
-        if slot < 0 or not self.is_whole:
+        if slot < 0 or not self.is_complete:
             return None
         try:
             stat = os.stat(self._names_path)
@@ -185,7 +185,7 @@ class CatalogWriter:
         self.count += len(names)
         return first
 
-    def undo_add(self) -> None:
+    def undo_add_slots(self) -> None:
         """After an `add` that failed: gives both files their lengths again."""
         os.ftruncate(self._heads_fd, _HEADER_BYTES + self.count * SLOT_BYTES)
         os.ftruncate(self._names_fd, self._names_bytes)

@@ -18,7 +18,7 @@ from dafka.errors import StorageError
 from dafka.records import Partition
 
 MAGIC = 0xDAF1
-MAGIC_OCTETS = MAGIC.to_bytes(2, "big")
+MAGIC_BYTES = MAGIC.to_bytes(2, "big")
 
 HEADER = struct.Struct(">HHIQIqII")
 """Magic, flags, octets of the body, first sequence, records, stored at, CRC of the body, CRC of the header."""
@@ -131,7 +131,7 @@ def encode(runs: Iterable[Run], position: int, seed: int) -> tuple[list[Entry], 
     return entries, buffers
 
 
-def encoded_bytes(records: int, content_bytes: int) -> int:
+def estimate_bytes(records: int, content_bytes: int) -> int:
     """About what an append takes in a segment."""
     entries = 1 + records // ENTRY_RECORDS_MAX + content_bytes // ENTRY_BYTES_MAX
     return content_bytes + 4 * records + entries * HEADER_BYTES

@@ -60,7 +60,7 @@ class FilePool:
         with self._lock:
             return list(self._files)
 
-    def is_kept(self, path: str) -> bool:
+    def is_in_place(self, path: str) -> bool:
         """Does the file that is open stand at its path? To be asked where nobody removes any meanwhile."""
         with self.lease(path) as fd:
             opened = os.fstat(fd)
@@ -120,7 +120,7 @@ def read_file(path: str) -> bytes | None:
         return None
 
 
-def file_bytes(path: str) -> int:
+def file_size(path: str) -> int:
     """How large a file is; 0 where there is none. Raises `OSError`."""
     try:
         return os.stat(path).st_size

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dafka.records import Partition, decode_text
 from dafka.storage.filelog.catalog import CHANGING, GOOD, CatalogReader, decode_slot
 from dafka.storage.filelog.files import FilePool
-from dafka.storage.filelog.marker import TOPICS_FOLDER
-from dafka.storage.filelog.names import walk_names
-from dafka.storage.filelog.partition import Head, PartitionLog, find_bases, read_floor
+from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
+from dafka.storage.filelog.partition import Head, PartitionLog, find_bases, read_earliest_file
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
@@ -23,7 +22,7 @@ ATTEMPTS = 5
 """A slot that is read while it is written is read again so often."""
 
 
-class Follower:
+class PartitionFollower:
     """Keeps up with a writer. Any thread may use it. Every method raises `OSError`."""
 
     def __init__(self, folder: str, pool: FilePool) -> None:
@@ -39,7 +38,7 @@ class Follower:
     def load(self) -> None:
         """Makes the first listing quick."""
         for log in self.select(None):
-            log.make_info()
+            log.compute_info()
 
     def find(self, partition: Partition) -> PartitionLog | None:
         """The partition as it is now; None where it is not there."""
@@ -49,7 +48,7 @@ class Follower:
                 self._load()
                 log = self._logs.get(partition)
             if log is None:
-                if self._catalog.is_whole and self._catalog.is_trusted:
+                if self._catalog.is_complete and self._catalog.is_trusted:
                     return None
                 log = PartitionLog(partition, self._topics_folder)
             if not self._update(log):
@@ -67,7 +66,7 @@ class Follower:
         """All partitions that are there, or one topic's, as they are now."""
         with self._lock:
             self._load()
-            if not (self._catalog.is_whole and self._catalog.is_trusted):
+            if not (self._catalog.is_complete and self._catalog.is_trusted):
                 return self._walk(topic)
             held = []
             for slot, log in enumerate(self._listed):
@@ -152,7 +151,7 @@ class Follower:
 def _is_unchanged(log: PartitionLog) -> bool:
     """Tells whether at most the active segment has grown."""
     try:
-        floor, _ = read_floor(log.folder) or (0, 0)
+        floor, _ = read_earliest_file(log.folder) or (0, 0)
     except ValueError:
         return False
     return bool(log.bases) and find_bases(log.folder) == log.bases and floor <= log.head.earliest

@@ -17,11 +17,11 @@ from dafka.records import Partition
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.entries import partition_seed, segment_seed
 from dafka.storage.filelog.files import read_file, replace_file
-from dafka.storage.filelog.names import to_octets, to_parts
+from dafka.storage.filelog.layout import encode_name, to_parts
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
-FLOOR_NAME = "earliest"
+EARLIEST_FILE = "earliest"
 """The file that keeps the earliest sequence, where that is not a segment's first."""
 
 BASE_DIGITS = 20
@@ -74,7 +74,7 @@ class PartitionLog:
     @property
     def name(self) -> tuple[bytes, bytes]:
         """Topic and address in octets, as the catalog has them. Raises `StorageError` for what octets cannot spell."""
-        return to_octets(self.partition.topic), to_octets(self.partition.address)
+        return encode_name(self.partition.topic), encode_name(self.partition.address)
 
     @property
     def head(self) -> Head:
@@ -89,9 +89,9 @@ class PartitionLog:
     @property
     def info(self) -> PartitionInfo:
         """What is held now, as a storage tells it."""
-        return self._info or self.make_info()
+        return self._info or self.compute_info()
 
-    def make_info(self) -> PartitionInfo:
+    def compute_info(self) -> PartitionInfo:
         """Has `info` ready: listing many partitions is to be quick."""
         while True:
             head = self._head
@@ -120,7 +120,7 @@ class PartitionLog:
                 self.bases = bases
         return bases
 
-    def segment_of(self, head: Head, sequence: int) -> tuple[int, int]:
+    def find_segment(self, head: Head, sequence: int) -> tuple[int, int]:
         """The base of the segment that should hold a sequence, and the sequence at which that ends.
 
         Where there is none, the end alone is greater than the sequence. Raises `OSError`.
@@ -154,12 +154,12 @@ def is_segment_name(name: str, suffix: str) -> bool:
     )
 
 
-def read_floor(folder: str) -> tuple[int, int] | None:
+def read_earliest_file(folder: str) -> tuple[int, int] | None:
     """The earliest sequence, and the latest record's time, as the file `earliest` keeps them; None where it does not.
 
     Raises `ValueError` where it is damaged, `OSError`.
     """
-    octets = read_file(f"{folder}/{FLOOR_NAME}")
+    octets = read_file(f"{folder}/{EARLIEST_FILE}")
     if octets is None:
         return None
     text, _, crc = octets.rpartition(b" ")
@@ -169,7 +169,7 @@ def read_floor(folder: str) -> tuple[int, int] | None:
     return int(sequence), int(latest_at)
 
 
-def write_floor(folder: str, sequence: int, latest_at: int) -> None:
+def write_earliest_file(folder: str, sequence: int, latest_at: int) -> None:
     """Keeps the earliest sequence, durably. Raises `OSError`."""
     text = b"%d %d" % (sequence, latest_at)
-    replace_file(f"{folder}/{FLOOR_NAME}", text + b" %08x\n" % crc32c(text))
+    replace_file(f"{folder}/{EARLIEST_FILE}", text + b" %08x\n" % crc32c(text))

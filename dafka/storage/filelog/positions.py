@@ -12,7 +12,7 @@ from crc32c import crc32c
 from dafka.errors import StorageError
 from dafka.records import Partition, decode_text
 from dafka.storage.filelog.files import is_temporary, make_folders, read_file, replace_file, sync_folder
-from dafka.storage.filelog.names import to_octets, to_parts, walk_names
+from dafka.storage.filelog.layout import encode_name, to_parts, walk_names
 
 POSITIONS_FOLDER = "positions"
 SUFFIX = ".json"
@@ -29,8 +29,8 @@ class PositionFiles:
         """See `Storage.save_positions`."""
         path = self._path(name)
         for partition in positions:
-            to_octets(partition.topic)
-            to_octets(partition.address)
+            encode_name(partition.topic)
+            encode_name(partition.address)
         with self._turn:
             known = self.load(name) | dict(positions)
             rows = [[partition.topic, partition.address, position] for partition, position in known.items()]
@@ -64,4 +64,4 @@ class PositionFiles:
         return sorted(names)
 
     def _path(self, name: str) -> str:
-        return "/".join((self.folder, *to_parts(to_octets(name)))) + SUFFIX
+        return "/".join((self.folder, *to_parts(encode_name(name)))) + SUFFIX

@@ -19,9 +19,17 @@ from dafka.errors import StorageCorruptError
 from dafka.records import RecordBatch
 from dafka.storage.filelog.entries import HEADER_BYTES, Entry
 from dafka.storage.filelog.files import FilePool, read_file
-from dafka.storage.filelog.index import SegmentIndex
 from dafka.storage.filelog.partition import Head, PartitionLog
-from dafka.storage.filelog.segment import HOP_BYTES, SCAN_BYTES, Window, body_at, entry_at, extend_index, hop
+from dafka.storage.filelog.segment import (
+    BODY_READ_BYTES,
+    HEADER_READ_BYTES,
+    ReadBuffer,
+    SegmentIndex,
+    extend_index,
+    iterate_entries,
+    read_body_at,
+    read_entry_at,
+)
 
 READ_RECORDS_MAX = 16_384
 """Records of one read, so that empty ones do not make it endless."""
@@ -35,7 +43,7 @@ HALF_READ_BYTES_MAX = 32 * 2**20
 ATTEMPTS = 3
 
 
-class _HalfRead(NamedTuple):
+class _PartialRead(NamedTuple):
     entry: Entry
     contents: PackedContents
 
@@ -64,7 +72,7 @@ class LogReader:
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._cursors: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self._half_read: OrderedDict[tuple[str, int], _HalfRead] = OrderedDict()
+        self._half_read: OrderedDict[tuple[str, int], _PartialRead] = OrderedDict()
         self._half_read_bytes = 0
 
     def read(
@@ -82,7 +90,7 @@ class LogReader:
                     return self._read(log, segment, first_sequence, min(count, READ_RECORDS_MAX), bytes_max, with_times)
             except (FileNotFoundError, StorageCorruptError) as error:
                 # It may have been trimmed or replaced meanwhile, also by another process.
-                path = log.log_path(log.segment_of(head, first_sequence)[0])
+                path = log.log_path(log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
                     self.forget(path)
                     self.pool.forget(path)
@@ -94,8 +102,8 @@ class LogReader:
                     raise _missing(log, head, first_sequence) if isinstance(error, OSError) else error from None
         return None
 
-    def find_time(self, log: PartitionLog, stored_at: int) -> int:
-        """See `Storage.find_time`. Raises `OSError`."""
+    def find_sequence_by_time(self, log: PartitionLog, stored_at: int) -> int:
+        """See `Storage.find_sequence_by_time`. Raises `OSError`."""
         head = log.head
         if head.earliest == head.end or stored_at > head.latest_at:
             return head.end
@@ -107,17 +115,19 @@ class LogReader:
         try:
             with self._segment(log, head, start) as segment:
                 sequence, position = self.index(log, segment).before_time(stored_at)
-                for entry in hop(Window(segment.fd, segment.limit, HOP_BYTES), position, sequence, segment.seed):
+                for entry in iterate_entries(
+                    ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), position, sequence, segment.seed
+                ):
                     if entry.stored_at >= stored_at:
                         return max(entry.first_sequence, head.earliest)
                 return segment.end_sequence
         except FileNotFoundError:
-            return min(max(log.segment_of(head, start)[1], log.head.earliest), head.end)
+            return min(max(log.find_segment(head, start)[1], log.head.earliest), head.end)
 
     def stored_at(self, log: PartitionLog, head: Head, sequence: int) -> int:
         """The time of a record; where that is damaged, of one after it or of the earliest. Raises `OSError`."""
         with suppress(FileNotFoundError), self._segment(log, head, sequence) as segment:
-            entry = self._locate(log, segment, Window(segment.fd, segment.limit, HOP_BYTES), sequence)
+            entry = self._locate(log, segment, ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), sequence)
             if entry is not None:
                 return entry.stored_at
         return head.earliest_at
@@ -125,21 +135,21 @@ class LogReader:
     def last_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
         """The time of a segment's last record; where the segment is missing, of the partition's first."""
         with suppress(FileNotFoundError):
-            return self.index_of(log, head, base).last_stored_at
+            return self.load_index(log, head, base).last_stored_at
         return head.earliest_at
 
     def content_bytes(self, log: PartitionLog, head: Head, first_sequence: int, end_sequence: int) -> int:
         """The contents of these records, added up; of an entry whose body is damaged, about. Raises `OSError`."""
         total = 0
         while first_sequence < end_sequence:
-            _, segment_end = log.segment_of(head, first_sequence)
+            _, segment_end = log.find_segment(head, first_sequence)
             stop = min(segment_end, end_sequence)
             with suppress(FileNotFoundError), self._segment(log, head, first_sequence) as segment:
                 total += self._content_bytes(log, segment, first_sequence, stop)
             first_sequence = stop
         return total
 
-    def index_of(self, log: PartitionLog, head: Head, base: int) -> SegmentIndex:
+    def load_index(self, log: PartitionLog, head: Head, base: int) -> SegmentIndex:
         """A segment's index, up to date. Raises `OSError`."""
         with self._segment(log, head, base) as segment:
             return self.index(log, segment)
@@ -158,12 +168,12 @@ class LogReader:
             self._keep_index(segment.path, index)
         return index
 
-    def begin_index(self, log: PartitionLog, base: int) -> None:
+    def start_index(self, log: PartitionLog, base: int) -> None:
         """Keeps the index of a segment that is just begun."""
         with log.lock:
             self._keep_index(log.log_path(base), SegmentIndex.empty(base))
 
-    def grow_index(self, log: PartitionLog, base: int, entries: list[Entry]) -> None:
+    def extend_cached_index(self, log: PartitionLog, base: int, entries: list[Entry]) -> None:
         """Takes appended entries into the segment's index, where that is kept and goes as far."""
         with log.lock:
             index = self._kept_index(log.log_path(base))
@@ -171,7 +181,7 @@ class LogReader:
                 for entry in entries:
                     index.add(entry)
 
-    def kept_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
+    def cached_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
         """A segment's index, if that is at hand."""
         return self._kept_index(log.log_path(base))
 
@@ -182,7 +192,7 @@ class LogReader:
 
     @contextmanager
     def _segment(self, log: PartitionLog, head: Head, sequence: int) -> Iterator[_Segment]:
-        base, end = log.segment_of(head, sequence)
+        base, end = log.find_segment(head, sequence)
         path = log.log_path(base)
         with self.pool.lease(path) as fd:
             limit = head.length if base == head.base else os.fstat(fd).st_size
@@ -191,16 +201,16 @@ class LogReader:
     def _read(
         self, log: PartitionLog, segment: _Segment, first_sequence: int, count: int, bytes_max: int, with_times: bool
     ) -> RecordBatch:
-        window = Window(segment.fd, segment.limit, HOP_BYTES if count <= FEW_RECORDS else SCAN_BYTES)
+        window = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES if count <= FEW_RECORDS else BODY_READ_BYTES)
         parts: list[Sequence[bytes]] = []
         times: list[int] = []
         sequence, stop = first_sequence, min(first_sequence + count, segment.end_sequence)
-        half_read = self._take_half_read(segment, sequence)
-        entry = half_read.entry if half_read else self._locate(log, segment, window, sequence)
+        partial_read = self._take_half_read(segment, sequence)
+        entry = partial_read.entry if partial_read else self._locate(log, segment, window, sequence)
         if entry is None or entry.first_sequence > sequence:
             raise _corrupt(log, segment, sequence, segment.end_sequence if entry is None else entry.first_sequence)
         while True:
-            contents = half_read.contents if half_read else body_at(window, entry)
+            contents = partial_read.contents if partial_read else read_body_at(window, entry)
             if contents is None:
                 if not parts:
                     raise _corrupt(log, segment, sequence, min(entry.end_sequence, segment.end_sequence))
@@ -214,33 +224,35 @@ class LogReader:
             bytes_max -= count_bytes(part)
             sequence = entry.first_sequence + end
             if end < entry.records:
-                self._keep_half_read(segment, sequence, _HalfRead(entry, contents))
+                self._keep_half_read(segment, sequence, _PartialRead(entry, contents))
                 break
             next_entry = (
-                entry_at(window, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
+                read_entry_at(window, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
             )
             if next_entry is None or next_entry.first_sequence != sequence:
                 self._keep_cursor(segment, sequence, entry.next_position)
                 break
-            entry, half_read = next_entry, None
+            entry, partial_read = next_entry, None
         return RecordBatch(log.partition, first_sequence, join_contents(parts), times if with_times else None)
 
-    def _locate(self, log: PartitionLog, segment: _Segment, window: Window, sequence: int) -> Entry | None:
+    def _locate(self, log: PartitionLog, segment: _Segment, window: ReadBuffer, sequence: int) -> Entry | None:
         """The entry with this sequence; where it is damaged, the next one, if any."""
         with self._lock:
             position = self._cursors.pop((segment.path, sequence), None)
-        entry = None if position is None else entry_at(window, position, segment.seed)
+        entry = None if position is None else read_entry_at(window, position, segment.seed)
         if entry is not None and entry.first_sequence <= sequence < entry.end_sequence:
             return entry
         row_sequence, position = self.index(log, segment).before_sequence(sequence)
-        for entry in hop(window, position, row_sequence, segment.seed):
+        for entry in iterate_entries(window, position, row_sequence, segment.seed):
             if entry.end_sequence > sequence:
                 return entry
         return None
 
     def _begins_at(self, log: PartitionLog, head: Head, base: int) -> int:
         with suppress(FileNotFoundError), self._segment(log, head, base) as segment:
-            for entry in hop(Window(segment.fd, segment.limit, HOP_BYTES), 0, base, segment.seed):
+            for entry in iterate_entries(
+                ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), 0, base, segment.seed
+            ):
                 return entry.stored_at
         return head.latest_at
 
@@ -248,10 +260,10 @@ class LogReader:
         index = self.index(log, segment)
         if first_sequence <= segment.base and end_sequence >= index.end_sequence:
             return index.content_bytes
-        window = Window(segment.fd, segment.limit, HOP_BYTES)
+        window = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES)
         sequence, position = index.before_sequence(first_sequence)
         total = 0
-        for entry in hop(window, position, sequence, segment.seed):
+        for entry in iterate_entries(window, position, sequence, segment.seed):
             if entry.first_sequence >= end_sequence:
                 break
             begin = max(first_sequence - entry.first_sequence, 0)
@@ -259,7 +271,7 @@ class LogReader:
             if begin == 0 and end == entry.records:
                 total += entry.content_bytes
             elif begin < entry.records:
-                contents = body_at(window, entry)
+                contents = read_body_at(window, entry)
                 share = entry.content_bytes * (end - begin) // entry.records
                 total += share if contents is None else contents.ends[end] - contents.ends[begin]
         return total
@@ -283,18 +295,18 @@ class LogReader:
             if len(self._cursors) > CURSORS_MAX:
                 self._cursors.popitem(last=False)
 
-    def _take_half_read(self, segment: _Segment, sequence: int) -> _HalfRead | None:
+    def _take_half_read(self, segment: _Segment, sequence: int) -> _PartialRead | None:
         with self._lock:
-            half_read = self._half_read.pop((segment.path, sequence), None)
-            if half_read is not None:
-                self._half_read_bytes -= half_read.memory_bytes
-            return half_read
+            partial_read = self._half_read.pop((segment.path, sequence), None)
+            if partial_read is not None:
+                self._half_read_bytes -= partial_read.memory_bytes
+            return partial_read
 
-    def _keep_half_read(self, segment: _Segment, sequence: int, half_read: _HalfRead) -> None:
+    def _keep_half_read(self, segment: _Segment, sequence: int, partial_read: _PartialRead) -> None:
         with self._lock:
             before = self._half_read.pop((segment.path, sequence), None)
-            self._half_read[segment.path, sequence] = half_read
-            self._half_read_bytes += half_read.memory_bytes - (before.memory_bytes if before else 0)
+            self._half_read[segment.path, sequence] = partial_read
+            self._half_read_bytes += partial_read.memory_bytes - (before.memory_bytes if before else 0)
             while self._half_read_bytes > HALF_READ_BYTES_MAX:
                 self._half_read_bytes -= self._half_read.popitem(last=False)[1].memory_bytes
 
@@ -303,9 +315,9 @@ def _holds(index: SegmentIndex, segment: _Segment) -> bool:
     """Tells whether an index's rows are entries of this segment."""
     if index.base != segment.base or index.length > segment.limit:
         return False
-    window = Window(segment.fd, segment.limit, HEADER_BYTES)
+    window = ReadBuffer(segment.fd, segment.limit, HEADER_BYTES)
     for sequence, position, stored_at in index.rows:
-        entry = entry_at(window, position, segment.seed)
+        entry = read_entry_at(window, position, segment.seed)
         if entry is None or (entry.first_sequence, entry.stored_at) != (sequence, stored_at):
             return False
     return True
@@ -320,6 +332,6 @@ def _corrupt(log: PartitionLog, segment: _Segment, sequence: int, end_sequence: 
 
 
 def _missing(log: PartitionLog, head: Head, sequence: int) -> StorageCorruptError:
-    base, end = log.segment_of(head, sequence)
+    base, end = log.find_segment(head, sequence)
     reason = f"{log.log_path(base)} is missing" if base <= sequence else f"no segment in {log.folder} holds them"
     return StorageCorruptError(f"{log.partition}: sequences {sequence} to {end - 1} are lost, {reason}", end)

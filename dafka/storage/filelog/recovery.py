@@ -5,17 +5,31 @@ What the catalog knows to be good is not read again: a `stat` tells whether ther
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 
 import attrs
 
+from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
+from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
 from dafka.storage.filelog.entries import FIRST, MORE, SEQUENCE_END_MAX
-from dafka.storage.filelog.files import FilePool, file_bytes
-from dafka.storage.filelog.partition import FLOOR_NAME, Head, PartitionLog, find_bases, read_floor, write_floor
+from dafka.storage.filelog.files import FilePool, file_size
+from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
+from dafka.storage.filelog.partition import (
+    EARLIEST_FILE,
+    Head,
+    PartitionLog,
+    find_bases,
+    read_earliest_file,
+    write_earliest_file,
+)
 from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.segment import SCAN_BYTES, Window, body_at, hop
+from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, iterate_entries, read_body_at
+from dafka.storage.filelog.syncing import Syncer
+from dafka.storage.filelog.writer import LogWriter
 
 
 @attrs.define
@@ -77,7 +91,7 @@ class Recovery:
             if not sizes[base]:  # a segment was begun and the process killed, or nothing was ever in it
                 self._drop(log, base)
         head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
-        indexes = [self.reader.index_of(log, head, base) for base in log.bases[:-1]]
+        indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
         if indexes and not head.length and floor < head.base != indexes[-1].end_sequence:
             self._drop(log, head.base)  # begun by a skip that did not come to its end
             del indexes[-1]
@@ -87,8 +101,8 @@ class Recovery:
                 self._report(
                     log, log.log_path(index.base), "lost: the segments do not fit", index.end_sequence, next_base
                 )
-        closed_bytes = sum(sizes[base] + file_bytes(log.index_path(base)) for base in log.bases[:-1])
-        floor_bytes = file_bytes(f"{log.folder}/{FLOOR_NAME}")
+        closed_bytes = sum(sizes[base] + file_size(log.index_path(base)) for base in log.bases[:-1])
+        floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
         start = head._replace(
             end=head.base,
             length=0,
@@ -99,7 +113,7 @@ class Recovery:
         head = self._with_tail(log, start, head.length) if head.length else start
         earliest = min(max(log.bases[0], floor), head.end)
         if earliest < floor and self.is_writer:
-            write_floor(log.folder, earliest, head.latest_at)
+            write_earliest_file(log.folder, earliest, head.latest_at)
         if earliest == head.end:
             head = head._replace(earliest=earliest, content_bytes=0)
         else:
@@ -135,11 +149,11 @@ class Recovery:
 
     def _read_floor(self, log: PartitionLog) -> tuple[int, int]:
         try:
-            return read_floor(log.folder) or (0, 0)
+            return read_earliest_file(log.folder) or (0, 0)
         except ValueError:
             reason = "damaged: records that were trimmed may be held again"
             if self.is_writer:
-                self.damages.append(Damage(f"{log.folder}/{FLOOR_NAME}", reason))
+                self.damages.append(Damage(f"{log.folder}/{EARLIEST_FILE}", reason))
             return 0, 0
 
     def _drop(self, log: PartitionLog, base: int) -> None:
@@ -156,27 +170,107 @@ class Recovery:
 
 def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
     """Reads all from this position on. Damage counts as such only where a whole append follows it."""
-    window = Window(fd, size, SCAN_BYTES)
+    window = ReadBuffer(fd, size, BODY_READ_BYTES)
     tail = _Tail(position, sequence, sequence)
     holes: list[tuple[int, int, int]] = []
     content_bytes = 0
-    is_whole = False
+    is_complete = False
     first_at: int | None = None
-    for entry in hop(window, position, sequence, seed):
+    for entry in iterate_entries(window, position, sequence, seed):
         if entry.position != position:
             holes.append((position, sequence, entry.first_sequence))
-            is_whole = False
-        if body_at(window, entry) is None:
+            is_complete = False
+        if read_body_at(window, entry) is None:
             holes.append((entry.position, entry.first_sequence, entry.end_sequence))
-            is_whole = False
+            is_complete = False
         elif entry.flags & FIRST:
-            is_whole = True
+            is_complete = True
         content_bytes += entry.content_bytes
         first_at = entry.stored_at if first_at is None else first_at
         position, sequence = entry.next_position, entry.end_sequence
         tail.seen_end = sequence
-        if is_whole and not entry.flags & MORE:
+        if is_complete and not entry.flags & MORE:
             tail.length, tail.end, tail.last_at, tail.first_at = position, sequence, entry.stored_at, first_at
             tail.content_bytes, tail.holes = content_bytes, holes.copy()
-            is_whole = False
+            is_complete = False
     return tail
+
+
+_logger = logging.getLogger("dafka.storage")
+
+
+def open_writer(
+    folder: str, *, segment_bytes: int, segment_ms: int, sync_delay_ms: int | None
+) -> tuple[LogWriter, list[Damage]]:
+    """Finds out what is there and repairs what was torn; gives that as damage. Raises `OSError`."""
+    pool = FilePool(os.O_RDWR)
+    catalog = CatalogWriter(folder)
+    reader = LogReader(pool)
+    writer = LogWriter(
+        f"{folder}/{TOPICS_FOLDER}", {}, catalog, pool, reader, Syncer(pool, sync_delay_ms), segment_bytes, segment_ms
+    )
+    recovery = Recovery(reader, pool, is_writer=True)
+    try:
+        writer.adopt(_recover(folder, catalog, recovery))
+    except BaseException:
+        catalog.close(is_clean=False)
+        pool.close()
+        raise
+    for damage in recovery.damages:
+        _logger.warning("%s", damage)
+    return writer, recovery.damages
+
+
+def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tuple[PartitionLog, bool]]:
+    """Every partition that the catalog lists afterwards, and whether it is there."""
+    topics_folder = f"{folder}/{TOPICS_FOLDER}"
+    known = CatalogReader(folder)
+    known.load()
+    if not (known.is_complete and known.is_trusted):
+        found = _recover_by_folders(known, topics_folder, recovery)
+        catalog.make([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
+        return found
+    catalog.open(len(known.names))  # from here on, nobody takes it for one that was closed
+    found = []
+    for slot in range(len(known.names)):
+        log, is_held, is_changed = _recover_slot(known, slot, topics_folder, recovery)
+        if is_changed:
+            catalog.put(slot, log.seed, GOOD if is_held else VACANT, log.head)
+        found.append((log, is_held))
+    return found
+
+
+def _recover_slot(
+    known: CatalogReader, slot: int, topics_folder: str, recovery: Recovery
+) -> tuple[PartitionLog, bool, bool]:
+    """A partition of the catalog, whether it is there, and whether the slot said otherwise."""
+    topic, address = known.names[slot]
+    log = PartitionLog(Partition(decode_text(topic), decode_text(address)), topics_folder, slot)
+    state, head = known.slot(slot, log.seed)
+    if state == VACANT:
+        return log, False, False
+    is_held = recovery.resume(log, head) if state == GOOD else recovery.rescan(log)
+    return log, is_held, (state, head) != (GOOD if is_held else VACANT, log.head)
+
+
+def _recover_by_folders(
+    known: CatalogReader, topics_folder: str, recovery: Recovery
+) -> list[tuple[PartitionLog, bool]]:
+    """All partitions that have a folder, and those that a catalog damaged in part knows."""
+    found: dict[Partition, tuple[PartitionLog, bool]] = {}
+    for slot in range(len(known.names)):
+        log, is_held, _ = _recover_slot(known, slot, topics_folder, recovery)
+        found[log.partition] = log, is_held
+    for partition in _walk(topics_folder):
+        if partition not in found or not found[partition][1]:
+            log = PartitionLog(partition, topics_folder)
+            found[partition] = log, recovery.rescan(log)
+    for slot, (log, _) in enumerate(found.values()):
+        log.slot = slot
+    return list(found.values())
+
+
+def _walk(topics_folder: str) -> Iterator[Partition]:
+    for topic, folder in walk_names(topics_folder):
+        for address, _ in walk_names(folder):
+            yield Partition(decode_text(topic), decode_text(address))

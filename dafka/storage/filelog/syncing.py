@@ -30,13 +30,13 @@ class Syncer:
         self._error: OSError | None = None
         self._is_closing = False
 
-    def check(self) -> None:
+    def raise_delayed_error(self) -> None:
         """Raises what the delayed sync met with, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def written(self, files: Collection[str], folders: Collection[str]) -> None:
+    def schedule_sync(self, files: Collection[str], folders: Collection[str]) -> None:
         """To be called after writing to files, and after making or removing any in folders."""
         if self._delay_ms == 0:
             self._sync(files, folders)

@@ -1,14 +1,9 @@
-"""Changing partitions: appending, dropping records, and dropping whole segments by limits.
-
-One thread at a time calls what is here; any number read beside it (see `partition` for what they share). Each change
-is all or nothing against errors. Against the process being killed, each partition changes by itself: an append to it is
-there whole or not at all.
-"""
+"""What an append is going to write, and what will be held then, worked out before anything is touched."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import attrs
@@ -17,14 +12,85 @@ from dafka.errors import StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
-from dafka.storage.filelog.entries import Run, check_run
-from dafka.storage.filelog.files import FilePool, file_bytes, make_folders, replace_file, write_at
-from dafka.storage.filelog.index import ROW_EVERY_BYTES
-from dafka.storage.filelog.partition import FLOOR_NAME, LOG_SUFFIX, Head, PartitionLog, write_floor
-from dafka.storage.filelog.planning import Append, plan_append
+from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode, estimate_bytes
+from dafka.storage.filelog.files import FilePool, file_size, make_folders, replace_file, write_at
+from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
 from dafka.storage.filelog.reading import LogReader
+from dafka.storage.filelog.segment import ROW_EVERY_BYTES
 from dafka.storage.filelog.syncing import Syncer
-from dafka.storage.support import now_ms
+from dafka.storage.plugin_helpers import now_ms, split_by_time
+
+
+@attrs.define
+class PlannedAppend:
+    """What is to be written to one partition's segment; `head` is what will be held then."""
+
+    log: PartitionLog
+    is_new: bool
+    head: Head
+    begins_segment: bool
+    position: int
+    entries: list[Entry]
+    buffers: list[bytes]
+    is_begun: bool = False
+    is_made: bool = False
+
+    @property
+    def path(self) -> str:
+        """The segment's file."""
+        return self.log.log_path(self.head.base)
+
+
+def plan_append(
+    log: PartitionLog,
+    batches: list[RecordBatch],
+    time_ms: int,
+    segment_bytes: int,
+    segment_ms: int,
+    *,
+    is_new: bool,
+) -> PlannedAppend:
+    """What these batches, which continue the partition, make of it; `time_ms` is now.
+
+    Raises `StorageError` where they cannot be stored.
+    """
+    head = log.head
+    first_sequence = batches[0].first_sequence
+    runs = list(_runs(batches, time_ms, head.latest_at if head.end else None))
+    content_bytes = sum(batch.content_bytes for batch in batches)
+    for run in runs:
+        check_run(log.partition, run, is_large=content_bytes > CONTENT_BYTES_MAX)
+    size = estimate_bytes(batches[-1].end_sequence - first_sequence, content_bytes)
+    is_full = head.length > 0 and (head.length + size > segment_bytes or runs[0].stored_at - head.base_at >= segment_ms)
+    begins_segment = is_new or is_full or first_sequence != head.end
+    base, position = (first_sequence, 0) if begins_segment else (head.base, head.length)
+    entries, buffers = encode(runs, position, log.segment_seed(base))
+    is_empty = head.earliest == head.end
+    new_head = Head(
+        earliest=first_sequence if is_empty else head.earliest,
+        end=batches[-1].end_sequence,
+        content_bytes=head.content_bytes + sum(entry.content_bytes for entry in entries),
+        earliest_at=entries[0].stored_at if is_empty else head.earliest_at,
+        latest_at=entries[-1].stored_at,
+        base=base,
+        length=entries[-1].next_position,
+        base_at=head.base_at if position else entries[0].stored_at,
+        closed_bytes=head.closed_bytes + (head.length if begins_segment else 0),
+    )
+    return PlannedAppend(log, is_new, new_head, begins_segment, position, entries, buffers)
+
+
+def _runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None) -> Iterator[Run]:
+    for batch in batches:
+        if batch.stored_at is None:
+            latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
+            yield Run(batch.first_sequence, batch.contents, latest_at)
+            continue
+        floor = latest_at if latest_at is not None else -(2**63)
+        for part in split_by_time(batch, time_ms, floor):
+            assert part.stored_at is not None
+            latest_at = part.stored_at[0]
+            yield Run(part.first_sequence, part.contents, latest_at)
 
 
 @attrs.define
@@ -46,7 +112,7 @@ class LogWriter:
         """Takes over the partitions that were found, and those that only have a place in the catalog."""
         for log, is_held in logs:
             if is_held:
-                log.make_info()
+                log.compute_info()
                 self.logs.setdefault(log.partition.topic, {})[log.partition] = log
             else:
                 self._vacant[log.partition] = log
@@ -63,7 +129,7 @@ class LogWriter:
 
     def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
-        self.syncer.check()
+        self.syncer.raise_delayed_error()
         self._publish_late()
         appends = self._plan(batches)
         try:
@@ -71,7 +137,7 @@ class LogWriter:
             for append in appends:
                 with self.pool.lease(append.path) as fd:
                     write_at(fd, append.buffers, append.position)
-            self.syncer.written([append.path for append in appends], folders)
+            self.syncer.schedule_sync([append.path for append in appends], folders)
         except BaseException:
             self._roll_back(appends)
             raise
@@ -94,26 +160,26 @@ class LogWriter:
         kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
         self._mark_changing(log)
         if earliest not in kept:
-            before = file_bytes(f"{log.folder}/{FLOOR_NAME}")
+            before = file_size(f"{log.folder}/{EARLIEST_FILE}")
             try:
-                write_floor(log.folder, earliest, head.latest_at)
+                write_earliest_file(log.folder, earliest, head.latest_at)
             except BaseException:
                 self._publish(log, GOOD)
                 raise
-            grown = file_bytes(f"{log.folder}/{FLOOR_NAME}") - before
+            grown = file_size(f"{log.folder}/{EARLIEST_FILE}") - before
             new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
         self._drop_segments(log, new_head, kept)
         return True
 
-    def skip(self, partition: Partition, next_sequence: int) -> None:
-        """See `Storage.skip`."""
+    def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.reset_to`."""
         log = self.find(partition)
         if log is None:
             check_run(partition, Run(next_sequence, [b""], 0))
             log = self._new_log(partition)
-            append = Append(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
+            append = PlannedAppend(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
             try:
-                self.syncer.written([append.path], self._begin([append]))
+                self.syncer.schedule_sync([append.path], self._begin([append]))
             except BaseException:
                 self._roll_back([append])
                 raise
@@ -125,10 +191,10 @@ class LogWriter:
         if next_sequence != log.head.earliest:
             self._restart(log, next_sequence)
 
-    def check_place(self, paths: Iterable[str] | None = None) -> None:
+    def check_not_removed(self, paths: Iterable[str] | None = None) -> None:
         """Raises `StorageLostError` where one of these segments, or of all that are open, is not at its path."""
         for path in self.pool.paths() if paths is None else paths:
-            if path.endswith(LOG_SUFFIX) and not self.pool.is_kept(path):
+            if path.endswith(LOG_SUFFIX) and not self.pool.is_in_place(path):
                 raise StorageLostError(f"{path} was removed or replaced while it was in use")
 
     def close(self) -> None:
@@ -136,12 +202,12 @@ class LogWriter:
         self.syncer.flush()
         for log in self.select(None):
             head = log.head
-            if head.length > ROW_EVERY_BYTES and self.reader.kept_index(log, head.base) is not None:
+            if head.length > ROW_EVERY_BYTES and self.reader.cached_index(log, head.base) is not None:
                 log.head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, head.base))
                 self._unpublished.add(log)
         self._publish_late()
 
-    def _plan(self, batches: Sequence[RecordBatch]) -> list[Append]:
+    def _plan(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
         """What is to be done. Raises where a batch cannot be appended, before anything is."""
         by_partition: dict[Partition, list[RecordBatch]] = {}
         for batch in batches:
@@ -165,7 +231,7 @@ class LogWriter:
     def _new_log(self, partition: Partition) -> PartitionLog:
         return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
 
-    def _begin(self, appends: Iterable[Append]) -> set[str]:
+    def _begin(self, appends: Iterable[PlannedAppend]) -> set[str]:
         """Makes the segments that are to begin; gives the folders that have changed."""
         folders: set[str] = set()
         unlisted = [append.log for append in appends if append.log.slot < 0]
@@ -174,7 +240,7 @@ class LogWriter:
                 slot = self.catalog.add([log.name for log in unlisted])
             except OSError:
                 with suppress(OSError):
-                    self.catalog.undo_add()
+                    self.catalog.undo_add_slots()
                 raise
             for number, log in enumerate(unlisted, slot):
                 log.slot = number
@@ -196,7 +262,7 @@ class LogWriter:
                 append.is_made = True
         return folders
 
-    def _roll_back(self, appends: Iterable[Append]) -> None:
+    def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:
         for append in appends:
             log = append.log
             if not append.is_begun:
@@ -219,16 +285,16 @@ class LogWriter:
                 except OSError:
                     log.is_tail_dirty = True
 
-    def _commit(self, append: Append) -> None:
+    def _commit(self, append: PlannedAppend) -> None:
         log, head = append.log, append.head
         before = log.head
         if append.begins_segment:
-            self.reader.begin_index(log, head.base)
+            self.reader.start_index(log, head.base)
             if before.length:
                 head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, before.base))
             log.bases = (*log.bases, head.base)
         if append.entries:
-            self.reader.grow_index(log, head.base, append.entries)
+            self.reader.extend_cached_index(log, head.base, append.entries)
         log.head = head
         if append.is_new:
             self._vacant.pop(log.partition, None)
@@ -250,8 +316,8 @@ class LogWriter:
             if head.base != next_sequence:
                 _make_segment(path)
                 is_made = True
-                self.syncer.written([path], [log.folder])
-            write_floor(log.folder, next_sequence, head.latest_at)
+                self.syncer.schedule_sync([path], [log.folder])
+            write_earliest_file(log.folder, next_sequence, head.latest_at)
         except BaseException:
             if is_made:
                 with suppress(OSError):
@@ -266,13 +332,13 @@ class LogWriter:
     def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
         """What is dropped leaves the catalog first, so that readers elsewhere do not look for it; then the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
-        floor_bytes = file_bytes(f"{log.folder}/{FLOOR_NAME}")
+        floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
         log.head = head
         log.bases = kept
         self._publish(log, CHANGING)
         closed_bytes = head.closed_bytes
         for base in dropped:
-            closed_bytes -= file_bytes(log.log_path(base)) + file_bytes(log.index_path(base))
+            closed_bytes -= file_size(log.log_path(base)) + file_size(log.index_path(base))
             self._unlink(log, base)
         if head.earliest == head.end:
             closed_bytes = floor_bytes
@@ -293,9 +359,9 @@ class LogWriter:
         Without it, the next to read that segment has more to do.
         """
         with suppress(OSError):
-            index = self.reader.index_of(log, log.head, base)
+            index = self.reader.load_index(log, log.head, base)
             if index.length > ROW_EVERY_BYTES:
-                octets, before = index.encode(), file_bytes(log.index_path(base))
+                octets, before = index.encode(), file_size(log.index_path(base))
                 replace_file(log.index_path(base), octets, is_durable=False)
                 return len(octets) - before
         return 0

@@ -4,7 +4,6 @@ One connection writes and one reads, each in a worker thread of its own turn. Th
 docs/reference/sqlite-schema.md.
 """
 
-from dafka.storage.sqlite.opening import open_sqlite
-from dafka.storage.sqlite.storage import SqliteStorage
+from dafka.storage.sqlite.storage import SqliteStorage, open_sqlite
 
 __all__ = ["SqliteStorage", "open_sqlite"]

@@ -11,9 +11,12 @@ from urllib.parse import quote
 
 from dafka.errors import StorageError, StorageFormatError
 from dafka.records import decode_text
-from dafka.storage.sqlite.schema import read_version
+from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
 
 BUSY_TIMEOUT_S = 30.0
+
+PAGE_BYTES = 16 * 1024
+"""The page size of new files. A record larger than a quarter of a page takes whole pages of its own."""
 
 
 def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
@@ -62,7 +65,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def refuse_other(path: str) -> None:
+def reject_other_files(path: str) -> None:
     """Raises `StorageFormatError` for what is plainly something else, before a lock file is made beside it.
 
     SQLite does the reading: a file that this process opened and closed itself would lose every lock that SQLite has
@@ -77,3 +80,29 @@ def refuse_other(path: str) -> None:
         closing(connect(path, read_only=True)) as connection,
     ):  # opening it will say the same
         read_version(connection, path)
+
+
+def prepare_database(path: str, *, read_only: bool) -> int:
+    """Create the file or bring its schema up to date unless `read_only`, and return its schema version.
+
+    Raises:
+        StorageError: If the file is missing and `read_only` is true, or SQLite cannot open it.
+        StorageFormatError: If the file is not a dafka store.
+    """
+    if read_only and not Path(path).exists():
+        raise StorageError(f"{path} does not exist")
+    with storage_errors(path), closing(connect(path, read_only=read_only)) as connection:
+        version = read_version(connection, path)
+        if read_only:
+            if not version:
+                raise StorageFormatError(f"{path} is not a dafka store, but an empty database")
+            return version
+        if not version:
+            connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        if version < SCHEMA_VERSION:
+            # Imported here because sqlite-utils takes longer to load than a store takes to open.
+            from dafka.storage.sqlite.migrations import migrate  # noqa: PLC0415
+
+            migrate(connection)
+        return SCHEMA_VERSION

@@ -19,8 +19,7 @@ from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
-from dafka.storage.sqlite.rows import SEQUENCE_MAX, RowReader
-from dafka.storage.sqlite.schema import to_columns
+from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionRows, to_columns
 
 READ_RECORDS_MAX = 10_000
 """Records of one read."""
@@ -65,9 +64,9 @@ _SELECT_TIME = """
 """
 
 
-def select_records(
+def read_records(
     reader: sqlite3.Connection,
-    rows: RowReader,
+    rows: PartitionRows,
     partition: Partition,
     first_sequence: int,
     count: int,
@@ -158,7 +157,7 @@ def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:
 
 def _refuse_damage(
     reader: sqlite3.Connection,
-    rows: RowReader,
+    rows: PartitionRows,
     partition: Partition,
     first_sequence: int,
     failure: sqlite3.Error | None,
@@ -209,8 +208,8 @@ def _next_sound(find_sound: Callable[[int], int | None], damaged: int, end_seque
     return found
 
 
-def select_time(reader: sqlite3.Connection, rows: RowReader, partition: Partition, stored_at: int) -> int:
-    """See `Storage.find_time`. Looks up a record for every halving of the partition."""
+def select_time(reader: sqlite3.Connection, rows: PartitionRows, partition: Partition, stored_at: int) -> int:
+    """See `Storage.find_sequence_by_time`. Looks up a record for every halving of the partition."""
     with snapshot(reader):
         held = rows.select_one(reader, partition)
         if held is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,18 +16,25 @@ import trio
 
 from dafka.errors import StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, Retention, StorageStatistics
-from dafka.storage.sqlite.checking import find_damage
-from dafka.storage.sqlite.connection import storage_errors, transaction
-from dafka.storage.sqlite.log import WriteAheadLog
-from dafka.storage.sqlite.reading import select_records, select_time
-from dafka.storage.sqlite.rows import SEQUENCE_MAX, Held, RowReader, begin_partition, select_identity, update_partition
-from dafka.storage.sqlite.schema import from_column, to_columns
-from dafka.storage.sqlite.trimming import Cut, trim_some
-from dafka.storage.sqlite.writing import append_batch
-from dafka.storage.support import Place, now_ms
+from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, Storage, StorageStatistics
+from dafka.storage.plugin_helpers import FileIdentity, now_ms, one_of, parse_location, writer_lock
+from dafka.storage.sqlite.connection import connect, prepare_database, reject_other_files, storage_errors, transaction
+from dafka.storage.sqlite.damage import find_damage
+from dafka.storage.sqlite.reading import read_records, select_time
+from dafka.storage.sqlite.schema import (
+    SEQUENCE_MAX,
+    Held,
+    PartitionRows,
+    from_column,
+    insert_partition,
+    select_identity,
+    to_columns,
+    update_partition,
+)
+from dafka.storage.sqlite.write_ahead_log import WriteAheadLog
+from dafka.storage.sqlite.writing import TrimLimits, append_batch, trim_step
 
-COPY_BACK_STEPS = 25
+CHECKPOINT_STEPS = 25
 """After so many steps of trimming the log is copied back."""
 
 PROGRESS_STEPS = 100_000
@@ -42,14 +49,11 @@ class SqliteStorage:
 
     repairs: Sequence[Damage] = ()
 
-    def __init__(
-        self, path: str, connect: Callable[[], sqlite3.Connection], version: int, synchronous: str | None
-    ) -> None:
+    def __init__(self, path: str, version: int, synchronous: str | None) -> None:
         """With `synchronous` None, for reading only."""
         self._path = path
-        self._connect = connect
         self._synchronous = synchronous
-        self._rows = RowReader(version)
+        self._rows = PartitionRows(version)
         self._read_limiter = trio.CapacityLimiter(1)
         self._write_limiter = trio.CapacityLimiter(1)
         self._help_limiter = trio.CapacityLimiter(1)
@@ -60,10 +64,13 @@ class SqliteStorage:
         self._connections = ExitStack()
         self._writer: sqlite3.Connection | None = None
 
+    def _connect(self) -> sqlite3.Connection:
+        return connect(self._path, read_only=self._synchronous is None)
+
     def load(self) -> None:
         """Connects, and reads what must be known; `close` afterwards, also where this fails."""
         self._reader = self._connections.enter_context(closing(self._connect()))
-        self._place = Place(self._path)
+        self._place = FileIdentity(self._path)
         self.identity = select_identity(self._reader)
         if self._synchronous is not None:
             helper = self._connections.enter_context(closing(self._connect()))
@@ -92,14 +99,12 @@ class SqliteStorage:
             held = known or self._rows.select_one(reader, partition)
             if held is None:
                 return None
-            return select_records(
-                reader, self._rows, partition, first_sequence, count, bytes_max, with_times, held.info
-            )
+            return read_records(reader, self._rows, partition, first_sequence, count, bytes_max, with_times, held.info)
 
         return await self._read(select)
 
-    async def find_time(self, partition: Partition, stored_at: int) -> int:
-        """See `Storage.find_time`."""
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
+        """See `Storage.find_sequence_by_time`."""
         return await self._read(lambda reader: select_time(reader, self._rows, partition, stored_at))
 
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
@@ -120,19 +125,19 @@ class SqliteStorage:
 
     async def trim(self, partition: Partition, earliest_sequence: int) -> None:
         """See `Storage.trim`. A large range goes bit by bit: appends take their turns between."""
-        await self._drop(Cut(before_sequence=earliest_sequence), [partition])
+        await self._drop(TrimLimits(before_sequence=earliest_sequence), [partition])
 
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
-        """See `Storage.skip`."""
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        """See `Storage.reset_to`."""
         if next_sequence > SEQUENCE_MAX:
             raise StorageError(f"{partition}: sequence {next_sequence} is more than SQLite can count")
         while not await self._change(partial(self._skip, partition, next_sequence)):
             await self.trim(partition, next_sequence)
 
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
-        """See `Storage.retain`. It is exact, and goes bit by bit: appends take their turns between."""
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        """See `Storage.apply_retention`. It is exact, and goes bit by bit: appends take their turns between."""
         partitions = self._held if topic is None else self._topics.get(topic, {})
-        return await self._drop(Cut.retaining(retention, now_ms()), partitions)
+        return await self._drop(TrimLimits.retaining(retention, now_ms()), partitions)
 
     async def flush(self) -> None:
         """See `Storage.flush`."""
@@ -145,11 +150,14 @@ class SqliteStorage:
         async with self._turn:
             await trio.to_thread.run_sync(run, limiter=self._write_limiter)
 
-    async def check(self) -> list[Damage]:
-        """See `Storage.check`. Reads the whole file."""
+    async def find_damage(self) -> list[Damage]:
+        """See `Storage.find_damage`. Reads the whole file."""
 
         def run() -> list[Damage]:
-            with storage_errors(self._path), closing(self._connect()) as connection:
+            with (
+                storage_errors(self._path),
+                closing(self._connect()) as connection,
+            ):
                 connection.set_progress_handler(_is_cancelled, PROGRESS_STEPS)
                 damages = list(find_damage(connection, self._rows, self._path))
                 trio.from_thread.check_cancelled()  # or what it was at when it stopped would be reported
@@ -183,21 +191,21 @@ class SqliteStorage:
         statement = "SELECT DISTINCT name FROM positions ORDER BY name"
         return [name for (name,) in await self._read(lambda reader: reader.execute(statement).fetchall())]
 
-    async def check_place(self) -> None:
-        """See `Placed.check_place`."""
+    async def check_not_removed(self) -> None:
+        """See `DetectsRemoval.check_not_removed`."""
         await trio.to_thread.run_sync(self._check_place, limiter=self._place_limiter)
 
     def close(self) -> None:
         """Closes every connection."""
         self._connections.close()
-        if self._writer is not None and not self._place.is_kept:
+        if self._writer is not None and not self._place.is_in_place:
             self._log.remove()
 
     def _check_place(self) -> None:
         """SQLite goes on writing to a file that was removed. Cheap: two calls of the system."""
-        self._place.check()
+        self._place.check_unchanged()
         if self._writer is not None:
-            self._log.check_place()
+            self._log.check_not_removed()
 
     async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
         def run() -> _T:
@@ -214,7 +222,7 @@ class SqliteStorage:
             self._take(changes)
         return changes
 
-    async def _drop(self, cut: Cut, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    async def _drop(self, cut: TrimLimits, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """Trims step by step; gives the new earliest sequences of those that lost records."""
         self._require_writer()
         await trio.lowlevel.checkpoint()
@@ -225,24 +233,24 @@ class SqliteStorage:
         while remaining:
             async with self._turn:
                 rows = ((partition, known[partition]) for partition in remaining)
-                changes, finished = await self._in_writer(partial(trim_some, cut, rows), relaxed=True)
+                changes, finished = await self._in_writer(partial(trim_step, cut, rows), without_sync=True)
                 self._take(changes)
             moved.update((partition, held.info.earliest_sequence) for partition, held in changes.items())
             for _ in range(finished):
                 remaining.popleft()
             steps += 1
-            if steps % COPY_BACK_STEPS == 0 or not remaining:
-                await trio.to_thread.run_sync(self._log.copy_back, limiter=self._help_limiter)
+            if steps % CHECKPOINT_STEPS == 0 or not remaining:
+                await trio.to_thread.run_sync(self._log.checkpoint, limiter=self._help_limiter)
         return moved
 
-    async def _in_writer(self, change: Callable[[sqlite3.Connection], _T], *, relaxed: bool = False) -> _T:
+    async def _in_writer(self, change: Callable[[sqlite3.Connection], _T], *, without_sync: bool = False) -> _T:
         """One transaction; the turn is the caller's."""
         writer = self._require_writer()
 
         def run() -> _T:
             self._check_place()
             with storage_errors(self._path):
-                with self._log.relaxed() if relaxed else nullcontext(), transaction(writer):
+                with self._log.without_sync() if without_sync else nullcontext(), transaction(writer):
                     result = change(writer)
                 self._check_place()
                 self._log.bound()
@@ -275,7 +283,7 @@ class SqliteStorage:
         """Changes nothing while there are records to be trimmed first."""
         held = self._held.get(partition)
         if held is None:
-            return {partition: begin_partition(writer, partition, next_sequence)}
+            return {partition: insert_partition(writer, partition, next_sequence)}
         if next_sequence < held.info.end_sequence:
             raise StorageSequenceError(f"{partition}: it has come to {held.info.end_sequence}, beyond {next_sequence}")
         if held.info.count:
@@ -300,3 +308,35 @@ def _file_bytes(path: str) -> int:
         with suppress(FileNotFoundError):
             size += Path(file).stat().st_size
     return size
+
+
+SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL", "OFF")
+
+
+@asynccontextmanager
+async def open_sqlite(place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
+    """Opens `sqlite:PATH?synchronous=FULL`; see `open_storage`. Makes the file where there is none."""
+    path, options = parse_location("sqlite", place, {"synchronous": one_of(*SYNCHRONOUS)})
+    if not path or "\0" in path:
+        raise StorageError("storage 'sqlite:': expected a path, as in sqlite:dafka.db")
+    await trio.to_thread.run_sync(reject_other_files, path)
+    synchronous = None if read_only else options.get("synchronous", "FULL")
+    with nullcontext() if read_only else writer_lock(path):
+        storage = await trio.to_thread.run_sync(_open, path, synchronous)
+        try:
+            yield storage
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(storage.close)
+
+
+def _open(path: str, synchronous: str | None) -> SqliteStorage:
+    version = prepare_database(path, read_only=synchronous is None)
+    storage = SqliteStorage(path, version, synchronous)
+    with storage_errors(path):
+        try:
+            storage.load()
+        except BaseException:
+            storage.close()
+            raise
+    return storage

@@ -1,7 +1,7 @@
 """A storage plugin as somebody else would write it: a folder of pickles, one a partition, replaced by each change.
 
-It knows of dafka what docs/how-to/embed.md names: the protocol `Storage` and the types in it, and
-`dafka.storage.support`.
+It uses only what docs/how-to/embed.md documents: the protocol `Storage` with its types, and
+`dafka.storage.plugin_helpers`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import trio
 
 from dafka.errors import StorageError, StorageFormatError, StorageSequenceError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import READ_BYTES, Damage, PartitionInfo, Retention, StorageStatistics
-from dafka.storage.support import now_ms, stamp, writer_lock
+from dafka.storage import READ_BYTES, Damage, PartitionInfo, RetentionPolicy, StorageStatistics
+from dafka.storage.plugin_helpers import now_ms, split_by_time, writer_lock
 
 
 class Log:
@@ -41,7 +41,7 @@ class Log:
         return PartitionInfo(self.earliest, self.end, sum(map(len, self.contents)), *times)
 
     def append(self, batch: RecordBatch, time_ms: int) -> None:
-        for run in stamp(batch, time_ms, self.latest):
+        for run in split_by_time(batch, time_ms, self.latest):
             assert run.stored_at is not None
             self.contents += run.contents
             self.times += run.stored_at
@@ -53,7 +53,7 @@ class Log:
         self.earliest += count
         return count > 0
 
-    def kept_from(self, retention: Retention, time_ms: int) -> int:
+    def kept_from(self, retention: RetentionPolicy, time_ms: int) -> int:
         first = self.earliest
         if retention.records_max is not None:
             first = max(first, self.end - retention.records_max)
@@ -123,7 +123,7 @@ class PickleStorage:
         times = log.times[start:stop] if with_times else None
         return RecordBatch(partition, first_sequence, log.contents[start:stop], times)
 
-    async def find_time(self, partition: Partition, stored_at: int) -> int:
+    async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
         await trio.lowlevel.checkpoint()
         log = self._logs.get(partition)
         return 0 if log is None else log.earliest + bisect_left(log.times, stored_at)
@@ -142,7 +142,7 @@ class PickleStorage:
         known = [partition] if partition in self._logs else []
         await self._change(lambda: [self._logs[each].trim(earliest_sequence) for each in known], known)
 
-    async def skip(self, partition: Partition, next_sequence: int) -> None:
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         def change() -> None:
             log = self._logs.get(partition, Log(0))
             if next_sequence < log.end:
@@ -152,7 +152,7 @@ class PickleStorage:
 
         await self._change(change, [partition])
 
-    async def retain(self, retention: Retention, topic: str | None = None) -> dict[Partition, int]:
+    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         moved: dict[Partition, int] = {}
 
         def change() -> None:
@@ -166,7 +166,7 @@ class PickleStorage:
     async def flush(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def check(self) -> list[Damage]:
+    async def find_damage(self) -> list[Damage]:
         await trio.lowlevel.checkpoint()
         return []
 

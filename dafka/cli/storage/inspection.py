@@ -1,0 +1,198 @@
+"""`dafka storage info`: what a storage holds."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import attrs
+import click
+from rich.filesize import decimal
+
+from dafka.cli.runner import run
+from dafka.cli.storage.common import (
+    Meter,
+    counted,
+    json_option,
+    print_table,
+    printable,
+    run_metered,
+    topics_option,
+    url_argument,
+)
+from dafka.records import Partition
+from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage
+from dafka.storage.tools.partitions import select_partitions
+from dafka.storage.tools.verify import Verification
+from dafka.storage.tools.verify import verify as verify_storage
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@attrs.frozen
+class _Contents:
+    identity: str
+    statistics: StorageStatistics
+    partitions: dict[Partition, PartitionInfo]
+    positions: list[tuple[str, Partition, int]]
+
+    def lag(self, partition: Partition, position: int) -> int | None:
+        """How many records held are still to be read; None where nothing is known of the partition."""
+        info = self.partitions.get(partition)
+        return None if info is None else max(info.end_sequence - max(position, info.earliest_sequence), 0)
+
+
+@click.command()
+@url_argument
+@topics_option
+@json_option
+def info(url: str, topics: tuple[str, ...], as_json: bool) -> None:
+    """List partitions, their sizes and times, and consumers' positions.
+
+    The store may be in use. Lag counts the records that a consumer has still to read.
+    """
+
+    async def program() -> int:
+        async with open_storage(url, read_only=True) as opened:
+            contents = await _read_contents(opened, topics)
+        if as_json:
+            click.echo(json.dumps(_info_values(contents)))
+        else:
+            _print_info(contents)
+        return 0
+
+    run(program)
+
+
+async def _read_contents(storage: Storage, topics: tuple[str, ...]) -> _Contents:
+    partitions = await select_partitions(storage, topics)
+    positions = [
+        (name, partition, position)
+        for name in await storage.position_names()
+        for partition, position in sorted((await storage.load_positions(name)).items())
+        if not topics or partition.topic in topics
+    ]
+    return _Contents(storage.identity, await storage.statistics(), partitions, positions)
+
+
+def _info_values(contents: _Contents) -> dict[str, Any]:
+    return {
+        "identity": contents.identity,
+        "totals": attrs.asdict(contents.statistics),
+        "partitions": [
+            {
+                "topic": partition.topic,
+                "partition": partition.address,
+                "earliest": info.earliest_sequence,
+                "head": info.end_sequence - 1,
+                "records": info.count,
+                "bytes": info.content_bytes,
+                "first_stored_at": info.earliest_stored_at,
+                "last_stored_at": info.latest_stored_at,
+            }
+            for partition, info in contents.partitions.items()
+        ],
+        "positions": [
+            {
+                "name": name,
+                "topic": partition.topic,
+                "partition": partition.address,
+                "next": position,
+                "lag": contents.lag(partition, position),
+            }
+            for name, partition, position in contents.positions
+        ],
+    }
+
+
+def _print_info(contents: _Contents) -> None:
+    print_table(
+        ("topic", "partition"),
+        ("earliest", "head", "records", "size", "first stored", "last stored"),
+        [
+            (
+                partition.topic,
+                partition.address,
+                str(info.earliest_sequence),
+                str(info.end_sequence - 1),
+                str(info.count),
+                decimal(info.content_bytes),
+                _format_time(info.earliest_stored_at),
+                _format_time(info.latest_stored_at),
+            )
+            for partition, info in contents.partitions.items()
+        ],
+    )
+    if contents.positions:
+        rows = []
+        for name, partition, position in contents.positions:
+            lag = contents.lag(partition, position)
+            rows.append((name, partition.topic, partition.address, str(position), "-" if lag is None else str(lag)))
+        click.echo()
+        print_table(("consumer", "topic", "partition"), ("next", "lag"), rows)
+    totals = contents.statistics
+    click.echo(
+        f"\nstorage {contents.identity}: {counted(totals.partitions, 'partition')}, "
+        f"{counted(totals.records, 'record')} of {decimal(totals.content_bytes)}, {decimal(totals.stored_bytes)} stored"
+    )
+
+
+def _format_time(time_ms: int | None) -> str:
+    """In ISO 8601, UTC; as it is where no calendar reaches."""
+    if time_ms is None:
+        return "-"
+    try:
+        time = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return str(time_ms)
+    return time.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+@click.command()
+@url_argument
+@json_option
+def verify(url: str, as_json: bool) -> None:
+    """Read every record, and see that none is missing or damaged.
+
+    The store may be in use. Prints each damage and where it stands, and exits with 1 where there is any; damage that
+    runs over many records is one line.
+    """
+
+    async def program(meter: Meter) -> int:
+        async with open_storage(url, read_only=True) as opened:
+            with meter:
+                found = await verify_storage(opened, progress=meter)
+        # Whatever opening for reading found has not been mended.
+        damages = [*found.damages, *found.repairs]
+        if as_json:
+            click.echo(json.dumps(_verification_values(found, damages)))
+        else:
+            for damage in damages:
+                click.echo(printable(str(damage)))
+            click.echo(
+                f"{counted(found.records, 'record')} in {counted(found.partitions, 'partition')}: "
+                + (counted(len(damages), "damage") if damages else "all there, and as written")
+            )
+        return 1 if damages else 0
+
+    run_metered(program, "verified")
+
+
+def _verification_values(found: Verification, damages: list[Damage]) -> dict[str, Any]:
+    return {
+        "partitions": found.partitions,
+        "records": found.records,
+        "bytes": found.content_bytes,
+        "damages": [
+            {
+                "topic": None if damage.partition is None else damage.partition.topic,
+                "partition": None if damage.partition is None else damage.partition.address,
+                "first": damage.first_sequence,
+                "end": damage.end_sequence,
+                "location": damage.location,
+                "reason": damage.reason,
+            }
+            for damage in damages
+        ],
+    }

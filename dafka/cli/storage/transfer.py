@@ -1,0 +1,169 @@
+"""`dafka storage copy`: one storage into another."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager, nullcontext
+
+import click
+from rich.filesize import decimal
+
+from dafka.cli.lines import StreamError, read_lines, write_bytes
+from dafka.cli.storage.common import (
+    Meter,
+    counted,
+    json_option,
+    print_summary,
+    printable,
+    run_metered,
+    topics_option,
+    url_argument,
+)
+from dafka.cli.terminal import UsageMistake
+from dafka.storage import open_storage
+from dafka.storage.tools.copy import CopySummary, copy_storage
+from dafka.storage.tools.json_lines import export_lines, import_lines
+from dafka.storage.tools.partitions import select_partitions
+
+
+@click.command()
+@click.argument("source")
+@click.argument("target")
+@topics_option
+@json_option
+def copy(source: str, target: str, topics: tuple[str, ...], as_json: bool) -> None:
+    """Copy the storage SOURCE into the storage TARGET.
+
+    Records keep the times at which they were stored, and consumers their positions. The copy has an address of its
+    own, for it is another store. SOURCE may be in use, and TARGET may hold a first part already: a copy that was
+    interrupted goes on where it ended. Partitions of which TARGET holds more than SOURCE are left as they are.
+    """
+
+    async def program(meter: Meter) -> int:
+        async with open_storage(source, read_only=True) as opened, open_storage(target) as copied:
+            with meter:
+                summary = await copy_storage(opened, copied, topics=topics, progress=meter)
+        _print_copied(summary, as_json)
+        return 0
+
+    run_metered(program, "copied; run it again to go on")
+
+
+def _print_copied(summary: CopySummary, as_json: bool) -> None:
+    sentence = (
+        f"{counted(summary.records, 'record')} of {decimal(summary.content_bytes)} copied "
+        f"into {counted(summary.partitions, 'partition')}, {summary.present:,} were there already"
+    )
+    values = {
+        "partitions": summary.partitions,
+        "records": summary.records,
+        "bytes": summary.content_bytes,
+        "present": summary.present,
+        "position_names": summary.position_names,
+        "ahead": [{"topic": partition.topic, "partition": partition.address} for partition in summary.ahead],
+    }
+    if not as_json:
+        for partition in summary.ahead:
+            click.echo(f"{printable(str(partition))}: the target holds more than the source, and was left as it is")
+    print_summary(sentence, values, as_json)
+
+
+@click.command()
+@url_argument
+@topics_option
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="Write to this file.  [default: standard output]",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="A summary as one JSON object, on standard error where lines are not."
+)
+def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool) -> None:
+    """Write records as JSON Lines.
+
+    Each line is an object with topic, partition, sequence, stored_at (milliseconds since 1970, UTC), and content, or
+    content_base64 where the content is not UTF-8; in the order of topic, partition and sequence. The store may be in
+    use.
+    """
+
+    async def program(meter: Meter) -> int:
+        size = 0
+        async with open_storage(url, read_only=True) as opened:
+            await select_partitions(opened, topics)  # raises before a file is made anew
+            # A bar would be written into the lines.
+            with _open_output(output) as fd, nullcontext() if os.isatty(fd) else meter:
+                async with aclosing(export_lines(opened, topics, progress=meter)) as chunks:
+                    async for chunk in chunks:
+                        await write_bytes(fd, chunk)
+                        size += len(chunk)
+        if output is not None or as_json:
+            sentence = f"{counted(meter.done, 'record')} written as {decimal(size)}"
+            print_summary(sentence, {"records": meter.done, "bytes": size}, as_json, err=output is None)
+        return 0
+
+    run_metered(program, "written")
+
+
+@click.command("import")
+@url_argument
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
+@json_option
+def import_(url: str, file: str | None, as_json: bool) -> None:
+    """Read records from JSON Lines, as export writes them.
+
+    They come from FILE, or from standard input. Lines without stored_at are stored as of now. Records that the
+    storage holds already are skipped; a line that is wrong, or would leave a gap, ends it with status 2, and what
+    comes before is kept.
+    """
+
+    async def program(meter: Meter) -> int:
+        with _open_input(file) as fd, meter:
+            async with open_storage(url) as opened, aclosing(read_lines(fd)) as lines:
+                summary = await import_lines(opened, lines, progress=meter)
+        sentence = (
+            f"{counted(summary.records, 'record')} of {decimal(summary.content_bytes)} imported, "
+            f"{summary.skipped:,} were there already"
+        )
+        values = {"records": summary.records, "bytes": summary.content_bytes, "skipped": summary.skipped}
+        print_summary(sentence, values, as_json)
+        return 0
+
+    run_metered(program, "done; run it again to go on")
+
+
+@contextmanager
+def _open_output(path: str | None) -> Iterator[int]:
+    if path is None:
+        if sys.stdout is None:
+            raise StreamError("cannot write the output: standard output is closed")
+        yield sys.stdout.fileno()
+        return
+    with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write") as fd:
+        yield fd
+
+
+@contextmanager
+def _open_input(path: str | None) -> Iterator[int]:
+    if path is None:
+        if sys.stdin is None:
+            raise StreamError("cannot read the input: standard input is closed")
+        yield sys.stdin.fileno()
+        return
+    with _opened(path, os.O_RDONLY, "read") as fd:
+        yield fd
+
+
+@contextmanager
+def _opened(path: str, flags: int, verb: str) -> Iterator[int]:
+    try:
+        fd = os.open(path, flags, 0o666)
+    except OSError as error:
+        raise UsageMistake(f"cannot {verb} {path}: {error.strerror}") from None
+    try:
+        yield fd
+    finally:
+        os.close(fd)

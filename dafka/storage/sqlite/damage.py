@@ -1,0 +1,112 @@
+"""Finding out what is wrong with a store's file: SQLite's own check, and each partition's row against its records."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+from dafka.records import Partition
+from dafka.storage.base import Damage, PartitionInfo
+from dafka.storage.sqlite.connection import snapshot
+from dafka.storage.sqlite.schema import Held, PartitionRows
+
+DAMAGES_MAX = 100
+"""Of one kind: a thousand more say no more."""
+
+_MEASURE = """
+    SELECT count(*), ifnull(sum(length(content)), 0), ifnull(min(sequence), ?2), ifnull(max(sequence) + 1, ?2),
+           ifnull(sum(typeof(content) != 'blob' OR typeof(stored_at) != 'integer' OR stored_at < before), 0)
+    FROM (
+        SELECT sequence, content, stored_at, lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
+        FROM records WHERE partition_id = ?1
+    )
+"""
+
+_GAPS = f"""
+    SELECT before + 1, sequence
+    FROM (
+        SELECT sequence, lag(sequence, 1, ?2 - 1) OVER (ORDER BY sequence) AS before
+        FROM (
+            SELECT sequence FROM records WHERE partition_id = ?1 AND sequence >= ?2 AND sequence < ?3
+            UNION ALL SELECT ?3
+        )
+    )
+    WHERE sequence > before + 1 ORDER BY sequence LIMIT {DAMAGES_MAX}
+"""
+
+_UNSOUND = f"""
+    SELECT sequence, sequence + 1
+    FROM (
+        SELECT sequence, content, stored_at, lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
+        FROM records WHERE partition_id = ?1
+    )
+    WHERE typeof(content) != 'blob' OR typeof(stored_at) != 'integer' OR stored_at < before
+    ORDER BY sequence LIMIT {DAMAGES_MAX}
+"""
+
+
+def find_damage(connection: sqlite3.Connection, rows: PartitionRows, path: str) -> Iterator[Damage]:
+    """Everything found; each partition is looked at as it stands at one moment."""
+    try:
+        for (text,) in connection.execute(f"PRAGMA integrity_check({DAMAGES_MAX})"):
+            yield from (Damage(path, line) for line in str(text).splitlines() if line not in ("ok", ""))
+        partitions = list(rows.select_infos(connection))
+        (strays,) = connection.execute(
+            "SELECT count(DISTINCT partition_id) FROM records WHERE partition_id NOT IN (SELECT id FROM partitions)"
+        ).fetchone()
+        if strays:
+            yield Damage(path, f"records of {strays} partitions that have no row")
+    except sqlite3.DatabaseError as error:
+        yield _unreadable(path, error)
+        return
+    for partition in partitions:
+        try:
+            with snapshot(connection):
+                damages = list(_check_partition(connection, rows, path, partition))
+        except sqlite3.DatabaseError as error:
+            damages = [_unreadable(path, error, partition)]
+        yield from damages
+
+
+def _check_partition(
+    connection: sqlite3.Connection, rows: PartitionRows, path: str, partition: Partition
+) -> Iterator[Damage]:
+    held = rows.select_one(connection, partition)
+    if held is None:
+        return
+    info = held.info
+    key = (held.row_id, info.earliest_sequence, info.end_sequence)
+    count, content_bytes, first, end, unsound = connection.execute(_MEASURE, key[:2]).fetchone()
+    if count == info.count:
+        if content_bytes != info.content_bytes:
+            yield _contradiction(path, partition, info, f"{content_bytes} octets, not {info.content_bytes}")
+        if not unsound and _times(connection, held) != (info.earliest_stored_at, info.latest_stored_at):
+            yield _contradiction(path, partition, info, "other times than its row says")
+    else:
+        for missing, found in connection.execute(_GAPS, key):
+            yield Damage(path, "missing", partition, missing, found)
+    if first < info.earliest_sequence:
+        yield Damage(path, "held, but before the earliest", partition, first, info.earliest_sequence)
+    if end > info.end_sequence:
+        yield Damage(path, "held, but beyond the end", partition, info.end_sequence, end)
+    if unsound:
+        for sequence, after in connection.execute(_UNSOUND, key[:1]):
+            yield Damage(path, "content or time damaged, or a time that goes back", partition, sequence, after)
+
+
+def _times(connection: sqlite3.Connection, held: Held) -> tuple[int | None, int | None]:
+    statement = "SELECT stored_at FROM records WHERE partition_id = ? AND sequence = ?"
+    first, last = (
+        connection.execute(statement, (held.row_id, sequence)).fetchone() or (None,)
+        for sequence in (held.info.earliest_sequence, held.info.end_sequence - 1)
+    )
+    return first[0], last[0]
+
+
+def _contradiction(path: str, partition: Partition, info: PartitionInfo, what: str) -> Damage:
+    return Damage(path, f"the records have {what}", partition, info.earliest_sequence, info.end_sequence)
+
+
+def _unreadable(path: str, error: sqlite3.Error, partition: Partition | None = None) -> Damage:
+    reason = " ".join(str(error).split())
+    return Damage(path, reason if partition is None else f"{reason}, at {partition}")

@@ -1,0 +1,171 @@
+"""The judge of a storage plugin: every promise of `dafka.storage.Storage`, one small check each, without pytest.
+
+Every check makes its own topics, so that all of them may share one storage, also one that holds other records. One of
+them drops every record of the storage by retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeAlias
+
+from trio.testing import assert_checkpoints
+
+from dafka.records import Partition, RecordBatch, encode_text, new_address
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage
+from dafka.testing.storage.expectations import (
+    expect_contents,
+    expect_refused,
+    list_partitions,
+    make_batch,
+    make_contents,
+    new_partition,
+    read_times,
+)
+from dafka.testing.storage.records import RECORD_CHECKS
+from dafka.testing.storage.times import TIME_CHECKS
+from dafka.testing.storage.trims import TRIM_CHECKS
+
+OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
+
+
+async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
+    """Opens the storage a few dozen times and checks what it promises. Takes seconds.
+
+    Args:
+        open_storage_fn: opens the storage for the length of a block.
+        reopens: true where every block opens the same storage again, false where each opens a fresh one.
+
+    Raises `AssertionError`, with the promise that is not kept.
+    """
+    for check in _CHECKS:
+        async with open_storage_fn() as storage:
+            await check(storage)
+    if reopens:
+        await _check_everything_outlives_the_block(open_storage_fn)
+        await _check_identity_outlives_the_block(open_storage_fn)
+
+
+async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
+    partition = new_partition()
+    calls: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: storage.append([make_batch(partition, 0, 2)]),
+        lambda: storage.append([]),
+        lambda: storage.read(partition, 0, 2),
+        lambda: storage.find_sequence_by_time(partition, 0),
+        storage.partitions,
+        storage.statistics,
+        lambda: storage.trim(partition, 1),
+        lambda: storage.reset_to(partition, 5),
+        lambda: storage.apply_retention(RetentionPolicy(records_max=10**9), partition.topic),
+        storage.flush,
+        storage.find_damage,
+        lambda: storage.save_positions(new_address(), {partition: 1}),
+        lambda: storage.load_positions(new_address()),
+        storage.position_names,
+    )
+    for call in calls:
+        with assert_checkpoints():
+            await call()
+
+
+async def _check_statistics(storage: Storage) -> None:
+    before = await storage.statistics()
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 100, size=50), make_batch(new_partition(), 3, 10)])
+    await storage.trim(partition, 60)
+    after = await storage.statistics()
+    added = (
+        after.partitions - before.partitions,
+        after.records - before.records,
+        after.content_bytes - before.content_bytes,
+    )
+    assert added == (2, 50, 40 * 50 + 13), f"50 records in 2 partitions are counted as {added!r}"
+    assert after.stored_bytes > 0, "a storage that holds records takes no room"
+
+
+async def _check_nothing_is_damaged(storage: Storage) -> None:
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 100)])
+    await storage.trim(partition, 30)
+    await storage.flush()
+    assert list(storage.repairs) == [], f"a sound storage was repaired: {storage.repairs!r}"
+    damages = await storage.find_damage()
+    assert damages == [], f"a sound storage is damaged: {damages!r}"
+
+
+async def _check_positions(storage: Storage) -> None:
+    first, second, third = (new_partition() for _ in range(3))
+    alice, bob = f"alice {new_address()}", f"bób {new_address()}"
+    assert await storage.load_positions(alice) == {}, "a name never used has positions"
+    await storage.save_positions(alice, {first: 5, second: 0})
+    await storage.save_positions(bob, {first: 7})
+    await storage.save_positions(alice, {second: 2**40, third: 1})
+    await storage.save_positions(alice, {})
+    await storage.save_positions(bob, {first: 6})
+    for name, expected in ((alice, {first: 5, second: 2**40, third: 1}), (bob, {first: 6})):
+        positions = await storage.load_positions(name)
+        assert positions == expected, f"positions of {name!r}: expected {expected!r}, loaded {positions!r}"
+    assert await list_partitions(storage, first.topic) == {}, "saving a position made a partition"
+    names = await storage.position_names()
+    assert names == sorted(names), f"names of positions are not in order: {names!r}"
+    assert {alice, bob} <= set(names), f"names of positions lack {alice!r} or {bob!r}: {names!r}"
+
+
+async def _check_identity(storage: Storage) -> None:
+    assert encode_text(storage.identity), "the identity is no node address: it is empty"
+    assert storage.identity == storage.identity, "the identity changes"
+
+
+_CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
+    _check_every_call_is_a_checkpoint,
+    *RECORD_CHECKS,
+    *TRIM_CHECKS,
+    *TIME_CHECKS,
+    _check_statistics,
+    _check_nothing_is_damaged,
+    _check_positions,
+    _check_identity,
+)
+
+
+async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> None:
+    partition, trimmed, skipped, timed = (new_partition() for _ in range(4))
+    name = new_address()
+    async with open_storage_fn() as storage:
+        await storage.append([make_batch(partition, 0, 10), make_batch(trimmed, 0, 10)])
+        await storage.trim(partition, 4)
+        await storage.trim(trimmed, 10)
+        await storage.reset_to(skipped, 30)
+        await storage.append([RecordBatch(timed, 0, make_contents(0, 3), [1_000, 1_000, 2_000])])
+        await storage.save_positions(name, {partition: 6})
+    async with open_storage_fn() as storage:
+        infos: dict[Partition, PartitionInfo] = {}
+        for each in (partition, trimmed, skipped):
+            infos.update(await list_partitions(storage, each.topic))
+        expected = {
+            partition: PartitionInfo(4, 10, 6),
+            trimmed: PartitionInfo(10, 10, 0),
+            skipped: PartitionInfo(30, 30, 0),
+        }
+        assert infos == expected, f"opened again, expected {expected!r}, found {infos!r}"
+        await expect_contents(storage, partition, make_contents(4, 6), 4)
+        times = await read_times(storage, timed, 0)
+        assert times == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have times {times!r}"
+        assert await storage.load_positions(name) == {partition: 6}, "positions are lost when it is opened again"
+        for known in (partition, trimmed):
+            await expect_refused(storage, [make_batch(known, 11, 1)], "a gap to what an earlier block appended")
+            await expect_refused(storage, [make_batch(known, 0, 1)], "an overlap with what an earlier block appended")
+            await storage.append([make_batch(known, 10, 2)])
+    async with open_storage_fn() as storage:
+        await expect_contents(storage, partition, make_contents(4, 8), 4)
+        await expect_contents(storage, trimmed, make_contents(10, 2), 10)
+
+
+async def _check_identity_outlives_the_block(open_storage_fn: OpenStorage) -> None:
+    identities = set()
+    for _ in range(3):
+        async with open_storage_fn() as storage:
+            identities.add(storage.identity)
+    assert len(identities) == 1, f"opened three times, the storage had the identities {sorted(identities)}"

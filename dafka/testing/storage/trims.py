@@ -1,0 +1,170 @@
+"""What a storage promises about dropping records: trimming, skipping and retention."""
+
+from __future__ import annotations
+
+from dafka.errors import StorageSequenceError
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.storage import PartitionInfo, RetentionPolicy, Storage
+from dafka.storage.plugin_helpers import now_ms
+from dafka.testing.storage.expectations import (
+    SEQUENCE_BEYOND,
+    expect_absent,
+    expect_contents,
+    expect_refused,
+    list_partitions,
+    make_batch,
+    make_contents,
+    new_partition,
+    read_info,
+)
+
+
+async def _check_trim(storage: Storage) -> None:
+    partition, neighbour = new_partition(), new_partition()
+    await storage.append(
+        [make_batch(partition, 0, 10, size=3), make_batch(partition, 10, 10, size=3), make_batch(neighbour, 0, 5)]
+    )
+    for earliest, held_from in ((5, 5), (2, 5), (0, 5), (13, 13)):
+        await storage.trim(partition, earliest)
+        info = await read_info(storage, partition)
+        expected = PartitionInfo(held_from, 20, 3 * (20 - held_from))
+        assert info == expected, f"after trim({earliest}) expected {expected!r}, found {info!r}"
+    await expect_absent(storage, partition, [0, 4, 12, 20])
+    await expect_contents(storage, partition, make_contents(13, 7, size=3), 13)
+    await expect_contents(storage, neighbour, make_contents(0, 5))
+    await expect_refused(storage, [make_batch(partition, 0, 1)], "records that were trimmed")
+    await storage.append([make_batch(partition, 20, 2, size=3)])
+    await expect_contents(storage, partition, make_contents(13, 9, size=3), 13)
+
+
+async def _check_trim_of_everything(storage: Storage) -> None:
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 10)])
+    for earliest in (10, 1000, SEQUENCE_BEYOND):
+        await storage.trim(partition, earliest)
+        info = await read_info(storage, partition)
+        assert info == PartitionInfo(10, 10, 0), f"a partition of which all was trimmed is listed as {info!r}"
+    await expect_absent(storage, partition, [0, 9, 10])
+    await expect_refused(storage, [make_batch(partition, 0, 1)], "a trimmed partition begun anew")
+    await expect_refused(storage, [make_batch(partition, 11, 1)], "a gap after trimming")
+    await storage.append([make_batch(partition, 10, 3)])
+    await expect_contents(storage, partition, make_contents(10, 3), 10)
+
+
+async def _check_trim_of_nothing(storage: Storage) -> None:
+    partition = new_partition()
+    await storage.trim(partition, 5)
+    assert await list_partitions(storage, partition.topic) == {}, "trimming an unknown partition made it"
+    await storage.append([make_batch(partition, 0, 1)])
+
+
+async def _check_skip(storage: Storage) -> None:
+    """A partition goes on at a later sequence, without what it held."""
+    partition, neighbour = new_partition(), new_partition()
+    await storage.append([make_batch(partition, 0, 10), make_batch(neighbour, 0, 5)])
+    await storage.reset_to(partition, 50)
+    info = await read_info(storage, partition)
+    assert info == PartitionInfo(50, 50, 0), f"after skip(50) it is listed as {info!r}"
+    await expect_absent(storage, partition, [0, 9, 10, 49, 50])
+    await expect_refused(storage, [make_batch(partition, 10, 1)], "records that were skipped")
+    await expect_refused(storage, [make_batch(partition, 51, 1)], "a gap after skipping")
+    await storage.append([make_batch(partition, 50, 3)])
+    await expect_contents(storage, partition, make_contents(50, 3), 50)
+    await storage.reset_to(partition, 53)
+    info = await read_info(storage, partition)
+    assert info == PartitionInfo(53, 53, 0), f"after a skip to its own end it is listed as {info!r}"
+    await expect_contents(storage, neighbour, make_contents(0, 5))
+
+
+async def _check_skip_goes_forward(storage: Storage) -> None:
+    """What is held from a sequence on cannot be skipped."""
+    partition = new_partition()
+    await storage.append([make_batch(partition, 0, 10)])
+    for sequence in (0, 5, 9):
+        try:
+            await storage.reset_to(partition, sequence)
+        except StorageSequenceError:
+            continue
+        raise AssertionError(f"skip({sequence}) of a partition that ends at 10 did not raise StorageSequenceError")
+    await expect_contents(storage, partition, make_contents(0, 10))
+
+
+async def _check_skip_begins_a_partition(storage: Storage) -> None:
+    """An unknown partition is begun, without records."""
+    partition = new_partition()
+    await storage.reset_to(partition, 7)
+    info = await read_info(storage, partition)
+    assert info == PartitionInfo(7, 7, 0), f"an unknown partition after skip(7) is listed as {info!r}"
+    await expect_refused(storage, [make_batch(partition, 8, 1)], "a gap after a partition was begun by skipping")
+    await storage.append([make_batch(partition, 7, 2)])
+    await expect_contents(storage, partition, make_contents(7, 2), 7)
+
+
+async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
+    """No record within the limits goes, and what is said to be gone is."""
+    time_ms = now_ms()
+    limits = (
+        (RetentionPolicy(records_max=30), 30),
+        (RetentionPolicy(bytes_max=2_000), 20),
+        (RetentionPolicy(age_ms=10 * 3_600_000 + 1_800_000), 10),
+        (RetentionPolicy(age_ms=10**12, bytes_max=10**9, records_max=10**9), 40),
+        (RetentionPolicy(records_max=25, bytes_max=3_000), 25),
+    )
+    for retention, kept in limits:
+        partition, neighbour = new_partition(), new_partition()
+        for first_sequence in range(0, 40, 4):
+            times = [time_ms - (40 - sequence) * 3_600_000 for sequence in range(first_sequence, first_sequence + 4)]
+            contents = make_contents(first_sequence, 4, size=100)
+            await storage.append([RecordBatch(partition, first_sequence, contents, times)])
+        await storage.append([make_batch(neighbour, 0, 40)])
+        moved = await storage.apply_retention(retention, partition.topic)
+        info = await read_info(storage, partition)
+        assert info.end_sequence == 40, f"{retention!r} moved the end to {info.end_sequence}"
+        assert info.count >= kept, f"{retention!r} left {info.count} of 40 records, {kept} are within the limits"
+        assert info.content_bytes == 100 * info.count, f"{retention!r} left {info!r}"
+        earliest = info.earliest_sequence
+        expected = {partition: earliest} if earliest else {}
+        assert moved == expected, f"{retention!r} left {info!r}, and gave {moved!r}"
+        await expect_absent(storage, partition, range(earliest))
+        await expect_contents(storage, partition, make_contents(earliest, 40 - earliest, size=100), earliest)
+        await expect_contents(storage, neighbour, make_contents(0, 40))
+        await storage.append([make_batch(partition, 40, 1)])
+
+
+async def _check_retention_of_nothing(storage: Storage) -> None:
+    """Where the limits keep nothing, nothing stays, and partitions go on where they stand."""
+    for retention in (RetentionPolicy(records_max=0), RetentionPolicy(bytes_max=0), RetentionPolicy(age_ms=1_000)):
+        topic = f"check-{new_address()}"
+        partitions = [Partition(topic, new_address()) for _ in range(3)]
+        old = [now_ms() - 60_000] * 20
+        await storage.append([RecordBatch(each, 5, make_contents(5, 20), old) for each in partitions])
+        moved = await storage.apply_retention(retention, topic)
+        assert moved == dict.fromkeys(partitions, 25), f"{retention!r} gave {moved!r}, expected 25 for each of three"
+        found = await list_partitions(storage, topic)
+        assert set(found.values()) == {PartitionInfo(25, 25, 0)}, f"{retention!r} left {found!r}"
+        assert await storage.apply_retention(retention, topic) == {}, "retention that drops nothing names partitions"
+        await storage.append([make_batch(each, 25, 1) for each in partitions])
+        await expect_contents(storage, partitions[1], make_contents(25, 1), 25)
+
+
+async def _check_retention_is_of_every_topic(storage: Storage) -> None:
+    """Without a topic, all are meant."""
+    partitions = [new_partition(), new_partition()]
+    await storage.append([make_batch(each, 0, 10) for each in partitions])
+    moved = await storage.apply_retention(RetentionPolicy(records_max=0))
+    assert {each: moved.get(each) for each in partitions} == dict.fromkeys(partitions, 10), f"retain gave {moved!r}"
+    held = {each: info for each, info in (await list_partitions(storage)).items() if info.count}
+    assert not held, f"retention of nothing left {held!r}"
+
+
+TRIM_CHECKS = (
+    _check_trim,
+    _check_trim_of_everything,
+    _check_trim_of_nothing,
+    _check_skip,
+    _check_skip_goes_forward,
+    _check_skip_begins_a_partition,
+    _check_retention_keeps_what_it_must,
+    _check_retention_of_nothing,
+    _check_retention_is_of_every_topic,
+)
