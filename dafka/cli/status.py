@@ -9,7 +9,7 @@ from typing import Any
 import click
 import trio
 
-from dafka.cli.options import node_options, seconds, usage_mistakes
+from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import run, tower_required
 from dafka.cli.storage.common import counted, print_table, printable
 from dafka.config import Config
@@ -29,13 +29,13 @@ NONE = "-"
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, in a line.")
 @click.option(
-    "--watch", type=seconds, metavar="SECONDS", help="Look again each time after this long, until interrupted."
+    "--watch", type=DURATION, metavar="DURATION", help="Look again each time after this long, until interrupted."
 )
 @click.option(
     "--timeout",
-    type=seconds,
-    metavar="SECONDS",
-    help="How long to look for a tower, and then wait for answers.  [default: 10]",
+    type=DURATION,
+    metavar="DURATION",
+    help="How long to look for a tower, and then wait for answers.  [default: 10s]",
 )
 @click.option(
     "--max-lag",
@@ -48,8 +48,8 @@ def status(
     config: Config,
     topics: tuple[str, ...],
     as_json: bool,
-    watch: float | None,
-    timeout: float | None,
+    watch: int | None,
+    timeout: int | None,
     max_lag: int | None,
 ) -> None:
     """Show a running cluster: nodes, topics, each store's lag.
@@ -57,8 +57,8 @@ def status(
     Topics that only stores know of have to be named: nobody can be asked for a list. Where TOPICs are named, these
     alone are shown.
     """
-    with usage_mistakes():
-        config = config.override("node", tower_timeout_ms=None if timeout is None else max(round(timeout * 1000), 1))
+    if timeout is not None:
+        config = config.with_node(tower_timeout_ms=timeout)
     last_status = 0
 
     async def program() -> int:
@@ -75,7 +75,7 @@ def status(
                     _print(survey, faults)
                 if watch is None:
                     return last_status
-                await trio.sleep(watch)
+                await trio.sleep(watch / 1000)
                 if not as_json:
                     click.echo()
                     click.clear()

@@ -6,12 +6,11 @@ from dafka.protocol.actions import (
     Deliver,
     Notify,
     Publish,
-    Skip,
+    ResetPosition,
     Subscribe,
     Unsubscribe,
 )
-from dafka.protocol.answering.answers import Answers, Chunk
-from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder, ReadRequest
 from dafka.protocol.events import (
     Event,
     FetchUnanswered,
@@ -32,34 +31,13 @@ from dafka.protocol.events import (
     TowersHeard,
     TowersSilent,
 )
-from dafka.protocol.machines.commits import Commits, Work
+from dafka.protocol.machines.commits import CommitQueue, StorageWork
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.delivery import Delivery
-from dafka.protocol.machines.driver import Driver, Surroundings
-from dafka.protocol.machines.machine import Machine
+from dafka.protocol.machines.delivery import DeliveryBuffer
+from dafka.protocol.machines.node import Machine, Node, NodeCallbacks, NodeIO
 from dafka.protocol.machines.producer import ProducerMachine
 from dafka.protocol.machines.reader import ReaderMachine
-from dafka.protocol.machines.spooling import SpoolTrim
 from dafka.protocol.machines.store import StoreMachine
-from dafka.protocol.notices import (
-    ClusterFound,
-    CommitSlow,
-    Failed,
-    Field,
-    Following,
-    Interrupted,
-    MessagesDiscarded,
-    MetricsServed,
-    Notice,
-    RecordsUnwritten,
-    Started,
-    Stopped,
-    Stopping,
-    StorageOpened,
-    StorageReopening,
-    notice_fields,
-    notice_name,
-)
 from dafka.protocol.observing.cluster_survey import (
     ClusterSurvey,
     HolderView,
@@ -75,9 +53,8 @@ from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.protocol.ordering.held_end import Incomplete
 from dafka.protocol.presence.beacons import BeaconMachine, DiscoveryEvent, SendBeacon, Settled
 from dafka.protocol.presence.claims import KeyIdentity
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.protocol.presence.introductions import BeaconRegistry
-from dafka.protocol.presence.links import Links
-from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
 from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.protocol.presence.senders import SenderCheck
 from dafka.protocol.trust import (
@@ -92,44 +69,35 @@ from dafka.protocol.trust import (
 )
 
 __all__ = [
-    "HOSTILE_REASONS",
     "Action",
     "AddressConflict",
-    "Answers",
     "Append",
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
     "BeaconMachine",
     "BeaconRegistry",
-    "Chunk",
-    "ClusterFound",
     "ClusterSurvey",
-    "CommitSlow",
-    "Commits",
+    "CommitQueue",
+    "ConnectionManager",
     "ConsumerMachine",
     "Deliver",
-    "Delivery",
+    "DeliveryBuffer",
     "DiscoveryEvent",
-    "Driver",
     "EndpointsExposed",
     "Event",
-    "Failed",
+    "FetchResponder",
     "FetchUnanswered",
-    "Field",
-    "Following",
     "ForeignDialect",
     "HolderView",
     "Incomplete",
-    "Interrupted",
     "KeyIdentity",
-    "Links",
     "LoopbackOnly",
     "Machine",
-    "MessagesDiscarded",
-    "MetricsServed",
+    "Node",
+    "NodeCallbacks",
+    "NodeIO",
     "NodeState",
     "NodeView",
-    "Notice",
     "Notify",
     "PartitionHalted",
     "PartitionHeard",
@@ -143,33 +111,25 @@ __all__ = [
     "PeerTable",
     "ProducerMachine",
     "Publish",
+    "ReadRequest",
     "ReaderMachine",
     "RecordsDropped",
     "RecordsGone",
-    "RecordsUnwritten",
     "RefusedByPeer",
-    "Reply",
-    "ReplyQueue",
+    "ResetPosition",
     "SendBeacon",
     "SenderCheck",
     "Settled",
     "Sighting",
-    "Skip",
-    "SpoolTrim",
-    "Started",
-    "Stopped",
-    "Stopping",
     "StorageFailed",
     "StorageLost",
-    "StorageOpened",
     "StorageRecovered",
-    "StorageReopening",
     "StorageRepaired",
+    "StorageWork",
     "StoreMachine",
     "StoresHeard",
     "StoresSilent",
     "Subscribe",
-    "Surroundings",
     "SurveyMachine",
     "TopicView",
     "TowerView",
@@ -177,7 +137,4 @@ __all__ = [
     "TowersSilent",
     "TrustEvent",
     "Unsubscribe",
-    "Work",
-    "notice_fields",
-    "notice_name",
 ]

@@ -27,7 +27,7 @@ class PeerRefused:
         if self.key:
             return (
                 f"refused {self.host}: its public key {self.key} is not authorized here; "
-                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized {self.list}"
+                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
             )
         if self.reason == "no key":
             return "refused a connection without a key: whoever it is needs one, and [security] settings"
@@ -59,7 +59,7 @@ class RefusedByPeer:
             return f"{begin}: its key is not authorized there; on that side: dafka keys authorize '{self.own_key}'"
         if not self.own_key:
             what = "closed to nodes" if self.is_certain else "no tower or node at all, or closed to those"
-            return f"{begin}: it is {what} without a key ([security], --key and --authorized)"
+            return f"{begin}: it is {what} without a key ([security], --key-file and --authorized-keys)"
         if self.reason == "no key":
             return f"{begin}: one has a key and the other has none; see that both have [security] settings"
         return f"{begin}: the public key expected there may be another's; `dafka keys show` there tells the right one"
@@ -76,7 +76,7 @@ class PeerNotAuthorized:
     def __str__(self) -> str:
         return (
             f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here; "
-            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized {self.list}"
+            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
         )
 
 

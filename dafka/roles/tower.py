@@ -16,12 +16,12 @@ import zmq
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.groups import single_exception
-from dafka.protocol import Event, KeyIdentity, Started, Stopped
-from dafka.roles.discards import watch_discards
+from dafka.protocol import Event, KeyIdentity
+from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposed
-from dafka.roles.health import Health
-from dafka.roles.log import NodeLog
+from dafka.roles.log_events import Started, Stopped
 from dafka.roles.reception import TowerConnections
+from dafka.roles.statistics import Health
 from dafka.transport import MessageSource, PublisherSocket, Socket, open_context, open_security, open_zap_handler
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
@@ -145,8 +145,8 @@ async def serve_tower(
             if security is not None:
                 bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
                 claims = KeyIdentity(security.authorized.__contains__)
-            pub_endpoint = bind(publisher, config.tower.pub_address)
-            sub_endpoint = bind(subscriber, config.tower.sub_address)
+            pub_endpoint = bind(publisher, config.tower.pub)
+            sub_endpoint = bind(subscriber, config.tower.sub)
             reception = TowerConnections(sub_endpoint, publisher, config)
             tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
             for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
@@ -156,7 +156,7 @@ async def serve_tower(
                 nursery.start_soon(_drain_subscriptions, publisher)
                 nursery.start_soon(publisher.watch)
                 nursery.start_soon(reception.watch)
-                nursery.start_soon(watch_discards, tower.discarded, log)
+                nursery.start_soon(log_discards, tower.discarded, log)
                 log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)

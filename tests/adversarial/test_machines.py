@@ -11,11 +11,11 @@ from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
-from dafka.protocol.answering.replies import UNVERIFIED_MAX, ReplyQueue
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
 from dafka.protocol.polling import KEYS_MAX, RetrySchedule
-from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.adversarial import FAMILIES, Aim, generate
@@ -24,8 +24,8 @@ from tests.protocol.helpers import published
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
 CONFIG = (
     Config()
-    .override("node", partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
-    .override("consumer", offset_reset="earliest")
+    .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
+    .with_consumer(offset_reset="earliest")
 )
 MESSAGES = 3000
 
@@ -155,15 +155,15 @@ def test_what_says_that_heads_are_told_comes_behind_them() -> None:
 
 
 def test_fetches_of_strangers_are_few_and_give_way() -> None:
-    queue = ReplyQueue(UNVERIFIED_MAX)
+    responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
     for number in range(UNVERIFIED_MAX):
-        assert queue.offer(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_listening=False)
-    assert not queue.offer(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_listening=False)
-    assert queue.offer(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
-    reply = queue.next()
-    assert reply is not None
-    assert reply.requestor == "LISTENER"
-    assert len(queue) == UNVERIFIED_MAX
+        assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)
+    assert not responder.add_fetch(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_verified=False)
+    assert responder.add_fetch(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
+    request = responder.next_read()
+    assert request is not None
+    assert request.requestor == "LISTENER"
+    assert len(responder) == UNVERIFIED_MAX
 
 
 def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
@@ -178,20 +178,20 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     assert len(repeats.take_due(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
     a, b, c, d, e = map(PeerEndpoint, "abcde")
     for peer in (a, b, c):
-        assert links.join(peer)
-    assert links.begin(a, 0.0) == []
-    assert links.begin(b, 0.0) == []
-    assert links.begin(c, 0.5) is None
-    assert not links.leave(c)
-    links.connect([a])
-    assert links.join(d)
-    assert links.begin(d, 0.5) == []
-    assert links.join(e)
-    assert links.begin(e, 2.0) == [b]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == b
-    assert links.leave(a)
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)

@@ -15,7 +15,7 @@ from dafka.config import ProducerConfig
 from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
-from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
@@ -295,21 +295,20 @@ def no_head_of_one(self: ProducerMachine, message: wire.BatchedMessage) -> wire.
 
 def answer_last_fetch(patch: Patch) -> None:
     """A FETCH takes the place of the one that is being answered."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_alone(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
-        for ranges in self.ranges.values():
-            for reply in list(ranges):
-                self.advance(reply, None)
+    def offer_alone(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
+        while (request := self.next_read()) is not None:
+            self.complete_read(request, None)
         return offer(self, fetch, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_alone)
+    patch.setattr(FetchResponder, "add_fetch", offer_alone)
 
 
 def ignore_count(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
+        FetchResponder, "add_fetch", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from dafka import wire
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.records import Partition, RecordBatch
@@ -81,9 +81,11 @@ def swap_contents(messages: list[Any]) -> list[Any]:
 
 
 def answer_one_more(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how)
+        FetchResponder,
+        "add_fetch",
+        lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how),
     )
 
 
@@ -273,21 +275,21 @@ def tell_first_head(patch: Patch) -> None:
     tell_heads_with(lambda _, topic, __, actions: first.setdefault(topic, actions), patch)
 
 
-def offer_with(change: Callable[[ReplyQueue, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
+def offer_with(change: Callable[[FetchResponder, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
     """A FETCH that is to be answered is changed, or dropped."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_changed(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_changed(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         changed = change(self, fetch)
         return changed is None or offer(self, changed, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_changed)
+    patch.setattr(FetchResponder, "add_fetch", offer_changed)
 
 
 def answer_once(patch: Patch) -> None:
     seen: list[wire.Fetch] = []
 
-    def change(_: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+    def change(_: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
         is_known = fetch in seen
         seen.append(fetch)
         return None if is_known else fetch
@@ -295,14 +297,14 @@ def answer_once(patch: Patch) -> None:
     offer_with(change, patch)
 
 
-def _drop_while_busy(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    return None if any(found.address == fetch.partition for _, found in queue.ranges) else fetch
+def _drop_while_busy(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    return None if any(found.address == fetch.partition for _, found in queue.pending_ranges()) else fetch
 
 
-def _drop_overlap(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    ranges = queue.ranges.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
+def _drop_overlap(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    ranges = queue.pending_ranges().get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
     end = fetch.sequence + fetch.count
-    is_overlap = any(each.next_sequence < end and fetch.sequence < each.end_sequence for each in ranges)
+    is_overlap = any(each.start < end and fetch.sequence < each.stop for each in ranges)
     return None if is_overlap else fetch
 
 

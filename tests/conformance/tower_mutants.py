@@ -16,7 +16,7 @@ from dafka.protocol.presence.peers import PeerChange
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role
-from dafka.roles.node import Node
+from dafka.roles.sockets import NodeSockets
 from dafka.roles.tower import Tower
 from dafka.wire import WELCOME, TowerBeacon
 from dafka.wire import beacon as wire_beacon
@@ -163,7 +163,7 @@ def deaf_after_tower_restart(patch: Patch) -> None:
 
 
 def connect_to_nobody(patch: Patch) -> None:
-    patch.setattr(Node, "connect", lambda _, __: False)
+    patch.setattr(NodeSockets, "connect", lambda _, __: False)
 
 
 def never_connect_again(patch: Patch) -> None:
@@ -188,12 +188,12 @@ def expire_in_spite_of_beacons(patch: Patch) -> None:
 
 
 def wrong_port(patch: Patch) -> None:
-    advertisement = Node._advertisement
+    advertisement = NodeSockets._advertisement
 
-    def with_wrong_port(self: Node) -> Advertisement:
+    def with_wrong_port(self: NodeSockets) -> Advertisement:
         return attrs.evolve(advertisement(self), port=9)
 
-    patch.setattr(Node, "_advertisement", with_wrong_port)
+    patch.setattr(NodeSockets, "_advertisement", with_wrong_port)
 
 
 def three_frames(patch: Patch) -> None:

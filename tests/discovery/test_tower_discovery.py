@@ -24,8 +24,8 @@ AN_HOUR_MS = 3_600_000
 
 
 @asynccontextmanager
-async def open_tower(sub_address: str = FREE, pub_address: str = FREE) -> AsyncIterator[Tower]:
-    config = Config().override("tower", sub_address=sub_address, pub_address=pub_address)
+async def open_tower(sub: str = FREE, pub: str = FREE) -> AsyncIterator[Tower]:
+    config = Config().with_tower(sub=sub, pub=pub)
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_tower, config)
         nursery.cancel_scope.cancel()
@@ -41,10 +41,9 @@ def config_of(*towers: Tower, interval_ms: int = AN_HOUR_MS, timeout_ms: int = 4
 
 
 def config_at(endpoints: list[tuple[str, str]], interval_ms: int, timeout_ms: int) -> Config:
-    return Config().override(
-        "beacon",
-        sub_addresses=tuple(sub for sub, _ in endpoints),
-        pub_addresses=tuple(pub for _, pub in endpoints),
+    return Config().with_beacon(
+        tower_sub=tuple(sub for sub, _ in endpoints),
+        tower_pub=tuple(pub for _, pub in endpoints),
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
     )
@@ -271,7 +270,7 @@ async def test_one_of_two_towers_is_enough() -> None:
 async def test_silence_of_all_towers_is_told_and_its_end() -> None:
     node = Node(7001)
     endpoints = await free_endpoints()
-    config = config_at([endpoints], 50, 10_000).override("node", tower_timeout_ms=300)
+    config = config_at([endpoints], 50, 10_000).with_node(tower_timeout_ms=300)
 
     def kinds() -> list[type[DiscoveryEvent]]:
         return [type(report) for report in node.reports]
@@ -298,7 +297,7 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
 
 def test_tower_takes_no_argument() -> None:
     with pytest.raises(DiscoveryError, match=r"^discovery 'tower' takes no argument \('here'\)"):
-        open_discovery(Config().override("node", discovery="tower:here"))
+        open_discovery(Config().with_node(discovery="tower:here"))
 
 
 # Rubbish

@@ -41,7 +41,7 @@ def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
     """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
-    config = (config or Config()).override("consumer", **{"offset_reset": "earliest", **settings})
+    config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)
     for topic in topics or ("hello",):
@@ -216,29 +216,27 @@ def test_direct_records_nobody_asked_for_are_discarded() -> None:
 def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     assert receive(consumer, live(0, 3)) == [0, 1, 2]
-    consumer.buffered_bytes = 100
+    consumer.records_buffered(100)
     assert consumer.receive([live(3, 6), head(7)], 0.2) == []
     assert published(consumer.tick(60.0), wire.Fetch) == []
-    consumer.buffered_bytes = 99
-    assert asked(consumer.taken(60.1)) == [(3, 5)]
+    assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 199
+    consumer.records_buffered(199)
     assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(1)
     assert receive(consumer, direct(4, 10, ME)) == []
-    consumer.buffered_bytes = 0
-    assert asked(consumer.taken(0.2)) == [(4, 6)]
+    assert asked(consumer.records_taken(200, 0.2)) == [(4, 6)]
 
 
 def test_a_pause_is_no_unanswered_fetch() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(200)
     told = []
     for _ in range(10):
         told += events(consumer.tick(consumer.deadline()))
@@ -295,7 +293,7 @@ def test_unsubscribe_forgets_a_topic() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    consumer = make_consumer(config=Config().override("node", partitions_max=1))
+    consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
 

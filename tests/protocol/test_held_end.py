@@ -14,7 +14,7 @@ from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
 
 ME = "READER"
-LIBDAFKA = Config().override("node", wire="libdafka")
+LIBDAFKA = Config().with_node(wire="libdafka")
 
 
 def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, ...] = ()) -> ReaderMachine:

@@ -7,7 +7,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import ProducerConfig
-from dafka.protocol import Action, ProducerMachine, Reply, StoresHeard, StoresSilent, Subscribe
+from dafka.protocol import Action, ProducerMachine, StoresHeard, StoresSilent, Subscribe
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 
@@ -160,7 +160,7 @@ def test_what_makes_no_sense_is_discarded_and_counted(message: wire.BatchedMessa
     producer = make_producer(10)
     assert producer.receive([message], 0.1) == []
     assert producer.discarded == {reason: 1}
-    assert (producer.acknowledged_end, len(producer.replies)) == (0, 0)
+    assert (producer.acknowledged_end, len(producer.responder)) == (0, 0)
 
 
 def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
@@ -173,7 +173,7 @@ def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
 def test_a_fetch_waits_for_its_answer() -> None:
     producer = make_producer(10)
     assert producer.receive([fetch(4, 100)], 0.1) == []
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert producer.fetches_received == 1
 
 
@@ -279,7 +279,7 @@ def test_a_resumed_partition_goes_on_where_it_stands() -> None:
     assert producer.unacknowledged == 3
     assert published(producer.tick(producer.deadline()), wire.Head) == [head(9)]
     producer.receive([fetch(7, 3)], 0.1)
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 7, 10)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(7, 10)]}
     producer.settled(0.2)
     assert sent(producer.publish(contents(10, 12), 0.3)) == [10, 11]
     producer.receive([ack(11)], 0.4)
@@ -293,4 +293,4 @@ def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
     assert (len(producer.retransmit_buffer), producer.has_room()) == (0, True)
     assert published(producer.settled(0.1), wire.Head) == [head(99)]
     assert producer.receive([fetch(0, 100)], 0.2) == []
-    assert len(producer.replies) == 1
+    assert len(producer.responder) == 1

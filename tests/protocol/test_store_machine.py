@@ -4,7 +4,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol import Action, FetchUnanswered, Publish, StoreMachine, Subscribe
 from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
@@ -176,7 +176,7 @@ def test_a_store_never_answers_itself() -> None:
     ]
     assert receive(store, *own) == []
     assert store.discarded == {"own message": 4}
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_a_fetch_is_served_only_where_it_is_durable() -> None:
@@ -184,7 +184,7 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
     receive(store, live(5, 8), fetch(5, 3))
     assert store.discarded == {"beyond the head": 1}
     receive(store, fetch(4, 100))
-    assert store.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert store.durable_end(HELLO) == 5
     assert store.fetches_received == 1
 
@@ -193,36 +193,36 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
 def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> None:
     store = make_store({HELLO: 5})
     assert receive(store, fetch(0, 5, partition)) == []
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:
-    store = make_store({HELLO: 5}, Config().override("fetch", replies_max=1))
+    store = make_store({HELLO: 5}, Config().with_fetch(replies_max=1))
     receive(store, *(fetch(0, 5, requestor=name) for name in "ABC"))
     assert store.discarded == {"too many fetches": 2}
 
 
 def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
-    store.pending_bytes = 100
+    store.records_queued(100)
     assert receive(store, live(3, 6)) == []
     assert receive(store, head(7)) == []
     assert asked(store.tick(60.0)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(100)
     actions = store.committed({HELLO: 3}, 60.1)
     assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
     assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
-    store.pending_bytes = 199
+    store.records_queued(199)
     assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
-    store.pending_bytes = 200
+    store.records_queued(1)
     assert receive(store, direct(4, 10, ME)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(200)
     assert asked(store.committed({HELLO: 4}, 0.2)) == [(4, 6)]
 
 
@@ -247,7 +247,7 @@ def test_direct_messages_to_another_requestor_are_discarded() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    store = make_store({HELLO: 5}, Config().override("node", partitions_max=1))
+    store = make_store({HELLO: 5}, Config().with_node(partitions_max=1))
     assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
     assert store.discarded == {"too many partitions": 2}
 

@@ -213,7 +213,7 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
 
 
 def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
-    play = Census(Config().override("node", wire="libdafka"))
+    play = Census(Config().with_node(wire="libdafka"))
     play.join(STORE, "libdafka store")
     play.join(PRODUCER.address, "producer")
     play.hear(99)
@@ -323,7 +323,7 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
 
 
 def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
-    play = Census(Config().override("node", wire="libdafka"))
+    play = Census(Config().with_node(wire="libdafka"))
     play.join("READER", "libdafka store")
     play.join("WRITER", "store writer")
     play.join(STORE, "store")
@@ -370,7 +370,7 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
 
 
 def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_quiet() -> None:
-    play = Census(Config().override("beacon", interval_ms=700))
+    play = Census(Config().with_beacon(interval_ms=700))
     play.join("NODE", "consumer")
     play.begin()
     for seconds in (0.7, rounds.QUIET_S):
@@ -398,7 +398,7 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
 
 
 def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None:
-    play = Census(Config().override("node", wire="libdafka"), ["named"])
+    play = Census(Config().with_node(wire="libdafka"), ["named"])
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
     play.hear(9)
@@ -450,7 +450,7 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
 
 def test_each_towers_word_is_kept() -> None:
     far = "tcp://10.9.9.9:5557"
-    play = Census(Config().override("beacon", pub_addresses=(TOWER, far)))
+    play = Census(Config().with_beacon(tower_pub=(TOWER, far)))
     play.machine.node_table.tower_heard(TOWER, play.now)
     play.join(STORE, "store", "tcp://10.0.0.1:7000")
     play.see(STORE)
@@ -505,7 +505,7 @@ def test_what_is_not_well_is_said() -> None:
 def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
         monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
-    play = Census(Config().override("node", peers_max=5))
+    play = Census(Config().with_node(peers_max=5))
     play.begin()
     for number in range(10):
         for command in COMMANDS["store"]:
@@ -530,7 +530,7 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
-    play = Census(Config().override("node", peers_max=3))
+    play = Census(Config().with_node(peers_max=3))
     for number in range(4):
         for command in COMMANDS["store"]:
             play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
@@ -540,7 +540,7 @@ def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
 
 
 def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> None:
-    play = Census(Config().override("node", peers_max=1))
+    play = Census(Config().with_node(peers_max=1))
     for active in (True, False):
         for command in COMMANDS["store"]:
             play.machine.subscribed(subscription(command, "EARLY", active=active), play.now)

@@ -16,7 +16,7 @@ from dafka.protocol import (
     PartitionHalted,
     ProducerMachine,
     RecordsGone,
-    Skip,
+    ResetPosition,
     StoreMachine,
 )
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
@@ -51,7 +51,7 @@ def fetch(sequence: int, count: int = 10, partition: Partition = HELLO) -> wire.
 
 def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
     """Settled, following one partition whose records from 0 to 199 it lacks; these stores are connected."""
-    config = Config().override("consumer", **{"offset_reset": "earliest", **settings})
+    config = Config().with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config)
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
@@ -174,7 +174,7 @@ def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection
 
 
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
-    consumer = ConsumerMachine(ME, Config().override("consumer", offset_reset="earliest"))
+    consumer = ConsumerMachine(ME, Config().with_consumer(offset_reset="earliest"))
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
     consumer.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
@@ -246,7 +246,7 @@ def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26()
     answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
     assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
     assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
-    assert len(store.replies) == 1
+    assert len(store.responder) == 1
 
 
 def test_a_store_that_trims_tells_so() -> None:
@@ -294,7 +294,7 @@ def test_a_producer_tells_what_is_with_stores_but_does_not_call_it_gone() -> Non
 
 
 def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
-    config = Config().override("producer", min_stores=0, unacknowledged_records_max=50).producer
+    config = Config().with_producer(min_stores=0, unacknowledged_records_max=50).producer
     producer = ProducerMachine(HELLO, config, 10)
     producer.start(0.0)
     producer.settled(0.0)
@@ -318,9 +318,9 @@ def test_a_new_store_begins_where_the_others_do() -> None:
     store.receive([live(150, 160)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
-    assert [action for action in actions if isinstance(action, Skip)] == [Skip(HELLO, 100)]
+    assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
     assert asked(actions) == [(100, 50)]
-    assert published(store.skipped(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
+    assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
     store.subscribed(subscription(EARLIEST, "ASKER"), 0.3)
     (answer,) = published(store.receive([fetch(0)], 0.3), wire.DirectEarliest)
     assert answer.sequence == 100
@@ -330,17 +330,17 @@ def test_skipping_comes_before_the_records_that_follow() -> None:
     store = make_store()
     store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(100, 110)], 0.1)
-    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (Skip, Append))]
-    assert actions == [Skip(HELLO, 100), Append(run(100, 110))]
+    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (ResetPosition, Append))]
+    assert actions == [ResetPosition(HELLO, 100), Append(run(100, 110))]
 
 
 def test_a_store_with_retention_gives_up_the_older_records() -> None:
-    store = make_store({HELLO: 50}, Config().override("store", retention_records=1000))
+    store = make_store({HELLO: 50}, Config().with_store(retention_records=1000))
     store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 50, 100)]
-    assert Skip(HELLO, 100) in actions
+    assert ResetPosition(HELLO, 100) in actions
 
 
 def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
@@ -349,7 +349,7 @@ def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert events(actions) == [PartitionHalted(HELLO, 50, 100)]
-    assert not any(isinstance(action, Skip) for action in actions)
+    assert not any(isinstance(action, ResetPosition) for action in actions)
     assert events(store.receive([earliest(100)], 0.3)) == []
     assert store.durable_end(HELLO) == 50
 

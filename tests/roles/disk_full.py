@@ -39,7 +39,7 @@ async def main(url: str, folder: Path) -> None:
     await trio.run_process(["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "none", str(folder)])
     filler = folder / "filler"
     filler.write_bytes(b"." * (SIZE_BYTES // 2))
-    config = Config().override("store", retry_ms=20)
+    config = Config().with_store(retry_ms=20)
     async with open_cluster(config, storage=None) as cluster, cluster.producer("hello") as producer:
         async with open_store(cluster.config, url) as store:
             async with trio.open_nursery() as nursery:

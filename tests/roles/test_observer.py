@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from dafka import Config, Partition, serve_tower, wire
+from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
 from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
@@ -23,7 +24,7 @@ from dafka.wire import codec
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
 
-FAST = Config().override("beacon", interval_ms=200)
+FAST = Config().with_beacon(interval_ms=200)
 
 
 @attrs.define
@@ -114,9 +115,9 @@ def lags(found: ClusterSurvey, wanted: Partition) -> dict[str, int | None]:
 
 
 @pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
-async def test_it_sees_nodes_topics_and_heads(dialect: str) -> None:
+async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
     async with (
-        open_cluster(FAST.override("node", wire=dialect)) as cluster,
+        open_cluster(FAST.with_node(wire=dialect)) as cluster,
         open_store(cluster.config) as second,
         cluster.consumer(["orders", "wanted"]) as consumer,
         cluster.producer("orders") as producer,
@@ -177,7 +178,7 @@ async def test_the_lag_of_each_store_is_its_own() -> None:
 
 
 async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
-    config = FAST.override("node", wire="libdafka").override("producer", min_stores=0)
+    config = FAST.with_node(wire="libdafka").with_producer(min_stores=0)
     forgotten, other = Partition("forgotten", "GONE"), Partition("forgotten2", "GONE")
     async with open_cluster(config, storage=None) as cluster, cluster.producer("live") as producer:
         await producer.send(b"0")
@@ -228,7 +229,7 @@ async def test_nobody_is_disturbed() -> None:
 
 
 async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None:
-    config = FAST.override("beacon", timeout_ms=800)
+    config = FAST.with_beacon(timeout_ms=800)
     async with open_cluster(config) as cluster, open_observer(cluster.config) as observer:
         assert cluster.store is not None
         async with trio.open_nursery() as nursery:
@@ -265,23 +266,22 @@ async def test_each_tower_is_heard_by_itself() -> None:
         second = await nursery.start(serve_tower, cluster.config)
         beacon = cluster.config.beacon
         nowhere = "tcp://127.0.0.1:9"
-        both = cluster.config.override(
-            "beacon",
-            sub_addresses=(*beacon.sub_addresses, second.sub_endpoint),
-            pub_addresses=(*beacon.pub_addresses, second.pub_endpoint, nowhere),
+        both = cluster.config.with_beacon(
+            tower_sub=(*beacon.tower_sub, second.sub_endpoint),
+            tower_pub=(*beacon.tower_pub, second.pub_endpoint, nowhere),
         )
         async with open_store(both) as store, open_observer(both) as observer:
             found = await survey(observer)
             assert [(tower.endpoint, tower.is_heard, tower.nodes) for tower in found.towers] == [
-                (beacon.pub_addresses[0], True, 2),
+                (beacon.tower_pub[0], True, 2),
                 (second.pub_endpoint, True, 1),
                 (nowhere, False, 0),
             ]
             assert [each.tower for each in node(found, store.address).sightings] == [
-                beacon.pub_addresses[0],
+                beacon.tower_pub[0],
                 second.pub_endpoint,
             ]
-            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.pub_addresses[0]]
+            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.tower_pub[0]]
             assert list(found.faults(0)) == [f"no word from the tower at {nowhere}"]
         nursery.cancel_scope.cancel()
 
@@ -334,7 +334,7 @@ async def test_it_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("config", "topics", "expected"),
     [
-        (Config().override("node", discovery="static:tcp://127.0.0.1:1"), [], "expected 'tower'"),
+        (Config().with_node(discovery="static:tcp://127.0.0.1:1"), [], "expected 'tower'"),
         (Config(), [""], "topic: expected at least one character"),
     ],
 )

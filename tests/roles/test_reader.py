@@ -46,7 +46,7 @@ async def test_what_no_store_has_is_not_there() -> None:
     async with open_cluster(storage=None) as cluster, cluster.producer("orders") as producer:
         await producer.send_many(contents(0, 10))
         async with open_reader(cluster.config, ["orders"]) as reader:
-            impatient = cluster.config.override("node", tower_timeout_ms=300)
+            impatient = cluster.config.with_node(tower_timeout_ms=300)
             async with open_reader(impatient, ["orders"]) as other:
                 with pytest.raises(DiscoveryError, match=r"no store was found within 0\.3 s through the tower at"):
                     await other.wait_ready()
@@ -83,7 +83,7 @@ async def test_a_slow_program_gets_everything() -> None:
     async with open_cluster() as cluster:
         async with cluster.producer("orders") as producer:
             await producer.send_many([b"%010d" % sequence * 100 for sequence in range(20_000)])
-        tight = cluster.config.override("consumer", buffer_bytes_max=1_000_000)
+        tight = cluster.config.with_consumer(buffer_bytes_max=1_000_000)
         async with open_reader(tight) as reader:
             records = reader.read(producer.partition, 0, 20_000)
             expected = 0
@@ -97,7 +97,7 @@ async def test_a_slow_program_gets_everything() -> None:
 
 
 async def test_records_that_retention_has_dropped_are_left_out() -> None:
-    config = Config().override("store", retention_records=100, retention_interval_ms=20)
+    config = Config().with_store(retention_records=100, retention_interval_ms=20)
     async with open_cluster(config) as cluster:
         assert cluster.store is not None
         store = cluster.store
@@ -188,8 +188,8 @@ async def test_one_question_about_a_partition_at_a_time() -> None:
 
 
 async def test_without_a_tower() -> None:
-    config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:2",), pub_addresses=("tcp://127.0.0.1:1",))
-    async with open_reader(config.override("node", tower_timeout_ms=100), ["orders"]) as reader:
+    config = Config().with_beacon(tower_sub=("tcp://127.0.0.1:2",), tower_pub=("tcp://127.0.0.1:1",))
+    async with open_reader(config.with_node(tower_timeout_ms=100), ["orders"]) as reader:
         with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127\.0\.0\.1:1 within 0\.1 s"):
             await reader.wait_ready()
         with pytest.raises(DiscoveryError, match=r"start one with `dafka up`, or name another$"):
@@ -198,8 +198,8 @@ async def test_without_a_tower() -> None:
 
 async def test_a_tower_that_does_not_hear() -> None:
     async with open_cluster() as cluster:
-        deaf = cluster.config.override("beacon", sub_addresses=("tcp://127.0.0.1:2",))
-        async with open_reader(deaf.override("node", tower_timeout_ms=300), ["orders"]) as reader:
+        deaf = cluster.config.with_beacon(tower_sub=("tcp://127.0.0.1:2",))
+        async with open_reader(deaf.with_node(tower_timeout_ms=300), ["orders"]) as reader:
             with pytest.raises(DiscoveryError, match=r"is heard, but what is sent to tcp://127\.0\.0\.1:2 did"):
                 await reader.wait_ready()
 

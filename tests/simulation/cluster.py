@@ -173,7 +173,7 @@ class Cluster:
             ends = self.checks.published_ends
             ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
             return producer
-        settings = config.override("consumer", offset_reset="earliest" if member.earliest else "latest")
+        settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
         self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
         consumer.taking_s = member.pace
         return consumer
@@ -236,7 +236,7 @@ class Cluster:
     def _step_publish(self, step: Step) -> None:
         for name in step.who:
             if name in self.producers:
-                self.producers[name].publish(int(step.amount))
+                self.producers[name].publish_records(int(step.amount))
 
     def _step_save_positions(self, step: Step) -> None:
         for name in step.who:

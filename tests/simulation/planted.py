@@ -15,17 +15,15 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import (
-    Answers,
     BeaconMachine,
-    Commits,
+    CommitQueue,
+    ConnectionManager,
     ConsumerMachine,
-    Delivery,
-    Links,
+    DeliveryBuffer,
+    FetchResponder,
     PeerTable,
     ProducerMachine,
     Publish,
-    ReplyQueue,
-    SpoolTrim,
     StoreMachine,
 )
 from dafka.protocol.ordering.buffers import RetransmitBuffer
@@ -100,23 +98,23 @@ def restart_forgets_what_is_stored(patch: Patch) -> None:
 
 
 def failed_write_is_forgotten(patch: Patch) -> None:
-    def forget(given: Any, commits: Commits, *_: Any) -> Any:
+    def forget(given: Any, commits: CommitQueue, *_: Any) -> Any:
         commits._work = None
         return given
 
-    _after(patch, Commits, "failed", forget)
+    _after(patch, CommitQueue, "work_failed", forget)
 
 
 def written_octets_stay_counted(patch: Patch) -> None:
-    done = Commits.done
+    done = CommitQueue.work_done
 
-    def keep(self: Commits, now: float) -> Any:
+    def keep(self: CommitQueue, now: float) -> Any:
         pending_bytes = self._machine.pending_bytes
         actions = done(self, now)
         self._machine.pending_bytes = pending_bytes
         return actions
 
-    patch.setattr(Commits, "done", keep)
+    patch.setattr(CommitQueue, "work_done", keep)
 
 
 def trimmed_records_are_not_noted(patch: Patch) -> None:
@@ -223,7 +221,7 @@ def resumes_at_what_was_acknowledged(patch: Patch) -> None:
 
 def spool_is_trimmed_before_ack(patch: Patch) -> None:
     patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
-    _after(patch, SpoolTrim, "due", lambda earliest, _: earliest)
+    _after(patch, ProducerMachine, "begin_spool_trim", lambda earliest, _: earliest)
 
 
 # Consumers, and what they share with stores
@@ -297,23 +295,23 @@ def records_ahead_are_kept_without_limit(patch: Patch) -> None:
 
 def room_is_not_used_again(patch: Patch) -> None:
     _after(patch, FetchPlanner, "plan_fetch", lambda planned, *_: planned)
-    take = Delivery.take
+    take = DeliveryBuffer.take_run
 
-    def take_silently(self: Delivery, now: float) -> Any:
+    def take_silently(self: DeliveryBuffer, now: float) -> Any:
         buffered_bytes = self._machine.buffered_bytes
         taken = take(self, now)
         self._machine.buffered_bytes = buffered_bytes
         return taken
 
-    patch.setattr(Delivery, "take", take_silently)
+    patch.setattr(DeliveryBuffer, "take_run", take_silently)
 
 
 def position_is_one_too_far(patch: Patch) -> None:
-    def further(batch: Any, delivery: Delivery, *_: Any) -> Any:
+    def further(batch: Any, delivery: DeliveryBuffer, *_: Any) -> Any:
         delivery.positions[batch.partition] += 1
         return batch
 
-    _after(patch, Delivery, "give", further)
+    _after(patch, DeliveryBuffer, "hand_over", further)
 
 
 def topic_given_up_is_remembered(patch: Patch) -> None:
@@ -333,27 +331,27 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
 
 def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoreMachine, "readable", lambda held, *_: held[:-1])
+    _after(patch, StoreMachine, "readable_range", lambda held, *_: held[:-1])
 
 
 def answer_begins_one_too_far(patch: Patch) -> None:
-    def further(chunk: Any, _: Answers) -> Any:
-        return chunk and attrs.evolve(chunk, first_sequence=chunk.first_sequence + 1)
+    def further(request: Any, *_: Any) -> Any:
+        return request and attrs.evolve(request, first_sequence=request.first_sequence + 1)
 
-    _after(patch, Answers, "next", further)
+    _after(patch, FetchResponder, "next_read", further)
 
 
 def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_once(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_once(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         seen = self.__dict__.setdefault("seen", set())
         key = fetch.address, fetch.partition, fetch.sequence
         is_new = key not in seen
         seen.add(key)
         return offer(self, fetch, **how) if is_new else True
 
-    patch.setattr(ReplyQueue, "offer", offer_once)
+    patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
 # Who is there
@@ -369,10 +367,10 @@ def moved_node_is_not_followed(patch: Patch) -> None:
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
-    def always(_: bool, links: Links, endpoint: str) -> bool:
+    def always(_: bool, links: ConnectionManager, endpoint: str) -> bool:
         return bool(endpoint)
 
-    _after(patch, Links, "join", always)
+    _after(patch, ConnectionManager, "join", always)
 
 
 def never_beacons_again(patch: Patch) -> None:
@@ -384,7 +382,7 @@ def never_beacons_again(patch: Patch) -> None:
 
 
 def never_settles(patch: Patch) -> None:
-    patch.setattr(Links, "settle", lambda *_: False)
+    patch.setattr(ConnectionManager, "settle", lambda *_: False)
 
 
 def repeats_what_a_tower_says(patch: Patch) -> None:

@@ -169,9 +169,15 @@ class ConsumerMachine:
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
         return actions + self._due_get_heads(now) + self._fetches(now)
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._config.consumer.buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._fetches(now) if was_full else []
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""

@@ -43,7 +43,7 @@ class ReaderMachine:
 
     Attributes:
         ends: of the surveyed topics' partitions, the sequence after the last record that a store has made durable.
-        buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
+        buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
         discarded: messages thrown away, by reason.
     """
 
@@ -173,9 +173,15 @@ class ReaderMachine:
         self._look(now)
         return self._inquiry.settled(now) + self._give_up()
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._fetches(now) if was_full else []
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered, greetings and questions."""

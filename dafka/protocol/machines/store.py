@@ -17,15 +17,13 @@ from itertools import islice
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.protocol.events import PartitionHalted, RecordsGone
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
@@ -34,6 +32,7 @@ from dafka.protocol.presence.peer_limits import (
     TOO_OFTEN,
     PeerLimits,
 )
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -56,8 +55,8 @@ class StoreMachine:
         reassembler: where each partition stands, counting what is on its way to the storage.
         durable: by topic, the sequence after the last durable record of each partition, by address.
         earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
-        pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
-        replies: the FETCHes to answer from the storage.
+        pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
+        responder: Answers FETCHes from the storage.
         discarded: messages thrown away, by reason.
     """
 
@@ -73,18 +72,20 @@ class StoreMachine:
         self.durable: dict[str, dict[str, int]] = {}
         self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
-        self.replies = ReplyQueue(config.fetch.replies_max, config.fetch.reply_records_max)
+        self.responder = FetchResponder(
+            self.readable_range, config.fetch.replies_max, fetch_records_max=config.fetch.reply_records_max
+        )
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
-        self._askers = Askers(config.node.peers_max)
+        self._earliest_responder = EarliestResponder(config.node.peers_max)
         self._halted: set[Partition] = set()
         self._asked_again = RetrySchedule[str]()
         self._told_again = RetrySchedule[str]()
         self._producers: set[str] = set()
-        self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
-        self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
+        self._head_listeners = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
+        self._record_listeners = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_due = float("inf")
@@ -133,7 +134,7 @@ class StoreMachine:
         actions: list[Action] = []
         for subscription in subscriptions:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
-            self._askers.subscribed(subscription)
+            self._earliest_responder.subscribed(subscription)
             self._note_peer(subscription)
             if not subscription.active:
                 continue
@@ -173,6 +174,14 @@ class StoreMachine:
                 ]
         return actions + self._fetches(now)
 
+    def records_queued(self, memory_bytes: int) -> None:
+        """Note that records wait to be written."""
+        self.pending_bytes += memory_bytes
+
+    def records_unqueued(self, memory_bytes: int) -> None:
+        """Note that records wait no longer: they are durable, or were dropped."""
+        self.pending_bytes -= memory_bytes
+
     def trimmed(self, earliest: Mapping[Partition, int]) -> int:
         """Records before these sequences have been dropped from the storage; gives their number."""
         count = 0
@@ -181,8 +190,8 @@ class StoreMachine:
             self.earliest[partition] = sequence
         return count
 
-    def skipped(self, partition: Partition, next_sequence: int) -> list[Action]:
-        """The storage has done as `Skip` asked it to: the partition goes on from there."""
+    def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
+        """Note that the storage has carried out `ResetPosition`, and acknowledge what it now counts as durable."""
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
         return self._ack(partition)
@@ -229,10 +238,9 @@ class StoreMachine:
         """The sequence after the partition's last durable record; 0 where there is none."""
         return self.durable.get(partition.topic, {}).get(partition.address, 0)
 
-    def readable(self, reply: Reply) -> range:
-        """The sequences of this answer that are durable."""
-        end = min(reply.end_sequence, self.durable_end(reply.partition))
-        return range(reply.next_sequence, max(end, reply.next_sequence))
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences of a partition that are durable, and so may be sent."""
+        return range(self.durable_end(partition))
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
@@ -290,7 +298,7 @@ class StoreMachine:
             return self._tell_earliest(fetch, HOLDS_NOTHING, 0)
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._record_listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
@@ -298,7 +306,7 @@ class StoreMachine:
 
     def _tell_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
         """Behind the heads that whoever fetched has asked for before: it takes this as a sign that they are told."""
-        answer = self._askers.answer(fetch, self.address, sequence, gone)
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
         return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
 
     def _give_up(self, *, only_news: bool = False) -> list[Action]:
@@ -307,7 +315,7 @@ class StoreMachine:
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
-                actions += [gone, Skip(partition, end_sequence)]
+                actions += [gone, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)

@@ -86,7 +86,7 @@ class SurveyMachine:
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
         self.address = address
         self.node_table = NodeTable(
-            address, config.beacon.pub_addresses, config.beacon.timeout_ms / 1000, config.node.peers_max
+            address, config.beacon.tower_pub, config.beacon.timeout_ms / 1000, config.node.peers_max
         )
         self.stores: dict[str, PeerEndpoint] = {}
         self.discarded: Counter[str] = Counter()
