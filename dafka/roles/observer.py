@@ -128,7 +128,7 @@ class Observer(NodeRole):
 
 
 @asynccontextmanager
-async def open_observer(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Observer]:
+async def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Observer]:
     """An observer, for the length of a block. Where `topics` are named, it looks at these alone.
 
     Raises `ConfigError` for topics that cannot be, keys that are not what they should be, and a discovery without

@@ -17,12 +17,19 @@ from dafka.config import Config
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import TransportError
-from dafka.protocol import ForeignDialect, Node
+from dafka.protocol import (
+    EndpointIdentity,
+    ForeignDialect,
+    KeyIdentity,
+    Node,
+    PeerIdentity,
+    PeerJoined,
+    PeerLeft,
+)
 from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.log_events import Started, Stopped
-from dafka.roles.membership import Membership
-from dafka.transport import Mesh, open_mesh, open_security
+from dafka.transport import Mesh, Security, open_mesh, open_security
 
 
 class NodeSockets:
@@ -34,13 +41,13 @@ class NodeSockets:
         events: The node's events.
     """
 
-    def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, membership: Membership) -> None:
+    def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity) -> None:
         self.address = address
         self.endpoint = mesh.endpoint
         self.events = events
         self._mesh = mesh
         self._config = config
-        self._membership = membership
+        self._identity = identity
         self._dialect = wire.Dialect(config.node.wire)
         self._decoder = wire.BatchDecoder()
         self._encoder = wire.BatchEncoder(self._dialect)
@@ -51,7 +58,7 @@ class NodeSockets:
     def discarded(self) -> Counter[str]:
         """Return the messages discarded so far, by reason."""
         found: Counter[str] = Counter()
-        for each in (self._decoder, self._encoder, self._membership, self._mesh.publisher, self._mesh.subscriber):
+        for each in (self._decoder, self._encoder, self._identity, self._mesh.publisher, self._mesh.subscriber):
             found.update(each.discarded)
         found.update(getattr(self._discovery, "discarded", ()))  # a plugin need not count
         return found
@@ -96,7 +103,7 @@ class NodeSockets:
         node.start(trio.current_time())
 
         def discovered(report: DiscoveryEvent) -> None:
-            if self._membership.admit(report):
+            if not isinstance(report, (PeerJoined, PeerLeft)) or self._identity.accept_change(report):
                 node.discovered(report, trio.current_time())
 
         async with trio.open_nursery() as nursery:
@@ -121,12 +128,10 @@ class NodeSockets:
         subscriber, hostile = self._mesh.subscriber, 0
         while True:
             items, source = await subscriber.receive()
-            messages = self._membership.check(
-                self._decoder.decode(items), source, subscriber.endpoint_of(source) if source else ""
-            )
+            messages = self._identity.verify_messages(self._decoder.decode(items), source)
             node.receive(messages, trio.current_time())
             hostile, before = self._hostile_count(node), hostile
-            subscriber.judge(source, hostile - before)
+            subscriber.report_discards(source, hostile - before)
             if self._decoder.heard - {self._dialect} and not self._is_dialect_reported:
                 self._is_dialect_reported = True
                 (other,) = self._decoder.heard - {self._dialect}
@@ -134,7 +139,7 @@ class NodeSockets:
 
     def _hostile_count(self, node: Node) -> int:
         """Return how many messages have come so far that no correct node sends."""
-        return self._decoder.discarded.total() + self._membership.discarded.total() + node.hostile_count()
+        return self._decoder.discarded.total() + self._identity.discarded.total() + node.hostile_count()
 
     async def _receive_subscriptions(self, node: Node) -> None:
         while True:
@@ -175,4 +180,12 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
-            yield NodeSockets(address, mesh, config, events, Membership(address, security, events.put))
+            yield NodeSockets(address, mesh, config, events, _identity(address, security, events))
+
+
+def _identity(own_address: str, security: Security | None, events: EventFeed) -> PeerIdentity:
+    if security is None:
+        return EndpointIdentity()
+    identity = KeyIdentity(security.authorized.__contains__, events.put)
+    identity.add_node(own_address, security.pair.public)
+    return identity

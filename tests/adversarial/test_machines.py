@@ -10,7 +10,13 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
 from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
@@ -170,7 +176,7 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     holders = GapResolver()
     for number in range(ANSWERS_MAX + 100):
         holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
-    holders.is_settled = True
+    holders.node_settled()
     assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
     repeats = RetrySchedule[str]()
     for number in range(KEYS_MAX + 100):

@@ -99,7 +99,7 @@ class Cluster:
         return [self.tower, *stores, *producers, *(consumer.node for consumer in self.consumers)]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """ConnectionManager and processes, until cancelled."""
+        """Links and processes, until cancelled."""
         async with trio.open_nursery() as nursery:
             for links in self.links.values():
                 for link in links:

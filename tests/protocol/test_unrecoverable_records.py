@@ -9,16 +9,14 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
-    Append,
     ConsumerMachine,
-    Notify,
     PartitionHalted,
     ProducerMachine,
     RecordsGone,
     ResetPosition,
     StoreMachine,
 )
+from dafka.protocol.actions import Action, Append, Notify
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command

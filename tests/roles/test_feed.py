@@ -8,7 +8,14 @@ import trio.testing
 
 from dafka import EventFeed
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
+from dafka.protocol import (
+    Event,
+    ForeignDialect,
+    PeerJoined,
+    StorageFailed,
+    TowersHeard,
+)
+from dafka.protocol.events import StoresHeard
 from dafka.roles.events import EVENTS_MAX, LINES_BURST
 
 LOGGER = logging.getLogger("dafka.test")

@@ -19,7 +19,8 @@ from dafka.errors import (
     StorageSequenceError,
     UnacknowledgedError,
 )
-from dafka.protocol import StorageFailed, StoresHeard, StoresSilent
+from dafka.protocol import StorageFailed, StoresSilent
+from dafka.protocol.events import StoresHeard
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster

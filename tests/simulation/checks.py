@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dafka import wire
-from dafka.protocol import Event, PartitionHalted, RecordsGone, ResetPosition, StorageWork
+from dafka.protocol import (
+    Event,
+    PartitionHalted,
+    RecordsGone,
+    ResetPosition,
+)
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from dafka.protocol import ResetPosition, StorageWork
+from dafka.protocol import ResetPosition
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
 from tests.simulation.violations import Violation

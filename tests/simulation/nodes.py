@@ -12,8 +12,17 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import Action, BeaconMachine, Event, Machine, Node, NodeCallbacks, ResetPosition, SendBeacon
+from dafka.protocol import (
+    BeaconMachine,
+    Event,
+    Machine,
+    Node,
+    NodeCallbacks,
+    ResetPosition,
+    SendBeacon,
+)
 from dafka.protocol import DiscoveryEvent as BeaconReport
+from dafka.protocol.actions import Action
 from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon
 from tests.simulation.network import Link, topic_frame

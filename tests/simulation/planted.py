@@ -17,20 +17,20 @@ from dafka import wire
 from dafka.protocol import (
     BeaconMachine,
     CommitQueue,
-    ConnectionManager,
     ConsumerMachine,
     DeliveryBuffer,
     FetchResponder,
-    PeerTable,
     ProducerMachine,
-    Publish,
     StoreMachine,
 )
+from dafka.protocol.actions import Publish
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.simulation import run_seed

@@ -12,9 +12,9 @@ from dafka.protocol import (
     ProducerMachine,
     ReadRequest,
     ResetPosition,
-    StorageWork,
     StoreMachine,
 )
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from tests.simulation.disk import Disk, contents
