@@ -1,4 +1,4 @@
-"""The Python examples of the README, the tutorial and the how-to pages run as they stand, and so do its shell commands."""
+"""The programs of the README, the tutorial and the how-to pages run as they stand, and so do the shell commands."""
 
 from __future__ import annotations
 
