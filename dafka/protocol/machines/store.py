@@ -24,7 +24,7 @@ from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPositio
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import (
@@ -36,7 +36,7 @@ from dafka.protocol.presence.peer_limits import (
     PeerLimits,
 )
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 ALL_TOPICS = ""
@@ -131,7 +131,7 @@ class StoreMachine:
                 self._queue_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_news=True) + self._due_heads(now) + self._due_fetches(now)
+        return actions + self._skip_unrecoverable(only_new=True) + self._due_heads(now) + self._due_fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
@@ -218,7 +218,7 @@ class StoreMachine:
 
     def node_settled(self, now: float) -> list[Action]:
         """Note that the node is settled: records that no known node holds may be given up from now on."""
-        self.reassembler.gap_resolver.note_settled()
+        self.reassembler.gap_resolver.node_settled()
         return self._skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
@@ -313,10 +313,10 @@ class StoreMachine:
         answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
         return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
 
-    def _skip_unrecoverable(self, *, only_news: bool = False) -> list[Action]:
+    def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
                 actions += [gone, ResetPosition(partition, end_sequence)]

@@ -9,14 +9,11 @@ is given time to send the records instead.
 from __future__ import annotations
 
 from dafka import wire
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 HOLDS_NOTHING = wire.NUMBER_8_MAX
 """The `sequence` of who has never held a record of the partition."""
-
-SEQUENCE_MAX = 2**62
-"""No partition comes this far. A peer that says so would have a store go on where no storage can count."""
 
 PATIENCE_ATTEMPTS = 5
 """FETCHes in a row without an answer, after which a node that says nothing counts as one that has nothing."""
@@ -47,6 +44,10 @@ class GapResolver:
         self._answers_count = 0
         self._news: set[Partition] = set()
 
+    def node_settled(self) -> None:
+        """Allow giving records up: the nodes that were there before are connected."""
+        self.is_settled = True
+
     def add_node(self, address: str) -> None:
         """Discovery found a node: if a partition is its own, it may hold records of it."""
         if len(self._nodes) < NODES_MAX:
@@ -68,10 +69,6 @@ class GapResolver:
             elif len(self._subscribed) < STORES_MAX:
                 self._subscribed.add(subscription.topic)
                 self.stores.add(subscription.topic)
-
-    def note_settled(self) -> None:
-        """Note that the nodes that were there before have been found, so that records may be given up."""
-        self.is_settled = True
 
     def add_answer(self, message: wire.DirectEarliest, next_sequence: int) -> None:
         """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
