@@ -349,7 +349,7 @@ async def test_killed_before_the_catalog_was_told(tmp_path: Path, monkeypatch: p
     async with open_filelog(f"{folder}?segment_bytes=1") as storage:
         await storage.append([batch(0, 5)])
         with monkeypatch.context() as patch:
-            patch.setattr(LogWriter, "_publish", lambda *_: None)
+            patch.setattr(LogWriter, "_write_slot", lambda *_: None)
             await storage.append([batch(5, 5), batch(7, 3, SECOND)])
             appended = Files.keep(folder)
             await storage.trim(FIRST, 6)
