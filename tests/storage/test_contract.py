@@ -67,7 +67,7 @@ def test_url_without_a_scheme_is_refused(url: str) -> None:
 
 
 async def test_memory_takes_no_place() -> None:
-    with pytest.raises(StorageError, match="'memory:' has no place"):
+    with pytest.raises(StorageError, match="'memory:' takes no path"):
         async with open_storage("memory:here"):
             pass
 

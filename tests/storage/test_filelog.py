@@ -582,7 +582,7 @@ async def test_position_names_and_damage(folder: Path) -> None:
         await storage.save_positions("unused", {})
         assert await storage.position_names() == sorted(["b", "", "a/..", "é" * 200])
         (folder / "positions" / "b.json").write_text("[]")
-        with pytest.raises(StorageError, match=r"positions/b.json is damaged: delete it, and the consumer 'b' begins"):
+        with pytest.raises(StorageError, match=r"positions/b.json is damaged: delete it to let the consumer 'b' start"):
             await storage.load_positions("b")
         assert await storage.load_positions("") == {PARTITION: 2**70}
 

@@ -142,7 +142,8 @@ def check_run(partition: Partition, run: Run, *, is_large: bool = False) -> None
     """Raise `StorageError` if entries cannot hold these records. Sizes of contents are checked only if `is_large`."""
     if run.first_sequence < 0 or run.first_sequence + len(run.contents) > SEQUENCE_END_MAX:
         raise StorageError(
-            f"{partition}: expected a sequence from 0 to {SEQUENCE_END_MAX - 1}, not {run.first_sequence}"
+            f"{partition}: expected sequences from 0 to {SEQUENCE_END_MAX - 1}, "
+            f"not {run.first_sequence} to {run.first_sequence + len(run.contents) - 1}"
         )
     if not -(2**63) <= run.stored_at < 2**63:
         raise StorageError(
