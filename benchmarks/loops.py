@@ -18,11 +18,9 @@ import zmq
 
 from dafka.contents import pack
 from dafka.records import Partition, RecordBatch
-from dafka.transport.compiled import load_compiled
-from dafka.transport.loops import Loops
-from dafka.transport.pure import PureLoops
+from dafka.transport.loops import Loops, PureLoops, load_compiled
 from dafka.wire import BatchDecoder, BatchEncoder, Dialect, RecordRun
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 
 RUN_RECORDS = 1000
 BYTES_MAX = 1 << 40
@@ -51,7 +49,7 @@ def measure(loops: Loops, records: int, dialect: Dialect) -> tuple[float, float]
 def measure_pyzmq(records: int, dialect: Dialect) -> tuple[float, float]:
     """The same messages, made beforehand, by `send_multipart` and `recv_multipart`; nothing is decoded."""
     run = RecordRun(RecordBatch(Partition("orders", "A" * 32), 0, [b"%0100d" % number for number in range(records)]))
-    messages = [list(frames) for frames in expand(BatchEncoder(dialect).encode([run]))]
+    messages = [list(frames) for frames in iter_frames(BatchEncoder(dialect).encode([run]))]
 
     def send(near: zmq.Socket[bytes]) -> None:
         for frames in messages:

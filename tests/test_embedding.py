@@ -27,8 +27,8 @@ def test_readme_has_examples() -> None:
 @pytest.mark.parametrize("example", EMBEDDED, ids=range(len(EMBEDDED)))
 async def test_readme_example_runs(example: str, dafka_cluster: Cluster, tmp_path: Path) -> None:
     environ = {
-        "DAFKA_BEACON_SUB_ADDRESS": dafka_cluster.tower.sub_endpoint,
-        "DAFKA_BEACON_PUB_ADDRESS": dafka_cluster.tower.pub_endpoint,
+        "DAFKA_BEACON_TOWER_SUB": dafka_cluster.tower.sub_endpoint,
+        "DAFKA_BEACON_TOWER_PUB": dafka_cluster.tower.pub_endpoint,
     }
     with trio.fail_after(60):
         done = await trio.run_process(

@@ -11,7 +11,7 @@ import pytest
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"contents", "errors", "groups", "records", "config", "plugins"}
+VOCABULARY = {"contents", "endpoints", "errors", "groups", "records", "config", "plugins"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "storage": PROTOCOL,
     "discovery": PROTOCOL | {"transport"},
     "roles": PROTOCOL | PLUGINS,
-    TOP: ROLES,
+    "events": {"protocol"},
+    TOP: ROLES | {"events"},
     "operations": ROLES,
     "cli": OPERATIONS | {TOP, "bench", "spark"},
     "bench": ROLES | {TOP},
@@ -52,22 +53,21 @@ CONFORMANCE = {
     "clauses": {"model"},
     "verdicts": {"model"},
     "report": {"model"},
-    "stage": {"model", "grammar", "targets"},
-    "play": {"model", "grammar", "targets", "stage"},
-    "scenarios": {"model", "grammar", "targets", "stage", "play"},
-    "catalogue": {"model", "clauses", "grammar", "play", "scenarios"},
-    "runner": {"model", "catalogue", "play", "stage", "targets", "verdicts"},
-    "frontend": {"model", "grammar", "stage", "targets"},
-    "mistakes": set(),
-    "choices": {"model", "catalogue", "frontend", "grammar", "mistakes", "targets"},
-    "cli": {"model", "catalogue", "choices", "clauses", "frontend", "mistakes", "report", "runner"},
-    "pytest_plugin": {"model", "catalogue", "frontend", "play", "report", "runner", "targets"},
+    "testbed": {"model", "grammar", "targets"},
+    "scenario": {"model", "targets", "testbed"},
+    "interpreters": {"model", "grammar", "scenario", "targets", "testbed"},
+    "scenarios": {"model", "grammar", "interpreters", "scenario", "targets", "testbed"},
+    "catalog": {"model", "clauses", "grammar", "interpreters", "scenario", "scenarios"},
+    "runner": {"model", "catalog", "scenario", "targets", "testbed", "verdicts"},
+    "selection": {"model", "catalog", "grammar", "targets"},
+    "cli": {"model", "catalog", "clauses", "report", "runner", "selection", "testbed"},
+    "pytest_plugin": {"model", "catalog", "report", "runner", "scenario", "selection", "targets"},
     "__main__": {"cli"},
 }
 """The suite's own parts."""
 
 SUITE_MAY_IMPORT = {
-    "stage": ("dafka.transport.socket", "dafka.errors"),
+    "testbed": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
     "targets.process": ("dafka.groups",),
 }
@@ -178,7 +178,7 @@ def test_folders_of_the_protocol_import_one_way() -> None:
 
 def test_imports_of_the_conformance_suite_point_down() -> None:
     root = Path(dafka_conformance.__file__).parent
-    assert {"dafka_conformance.stage.watch", "dafka_conformance.cli"} <= set(modules_in(root))
+    assert {"dafka_conformance.testbed.message_checks", "dafka_conformance.cli"} <= set(modules_in(root))
     assert violations(root, CONFORMANCE) == []
 
 

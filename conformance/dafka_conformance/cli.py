@@ -1,7 +1,12 @@
 """The command `dafka-conformance`.
 
-Exit status: 0 where no clause that binds is violated, 1 where one is, or something could not be run, 2 where it was
-asked for wrongly, and 128 and a signal's number where that ended it. Mistakes are one sentence on standard error.
+Exit status:
+    0: no binding clause is violated.
+    1: a binding clause is violated, or a scenario could not be run.
+    2: the command line is wrong.
+    128 + N: signal N ended the run.
+
+Errors are one sentence on standard error.
 """
 
 from __future__ import annotations
@@ -11,32 +16,88 @@ import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import IO, Any
 
 import click
 from rich.console import Console
 
-from dafka_conformance.catalogue import UnknownScenarioError
-from dafka_conformance.choices import (
-    check_patterns,
-    check_selection,
-    chosen_dialects,
-    chosen_roles,
-    load,
-    no_scenario,
-    open_chosen,
-)
+from dafka_conformance.catalog import UnknownScenarioError
 from dafka_conformance.clauses import UnknownClauseError
-from dafka_conformance.frontend import EndedBySignalError, run_blocking, watched_clauses
-from dafka_conformance.mistakes import Commands, Mistake, complain
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
 from dafka_conformance.report.terminal import Progress, print_matrix
-from dafka_conformance.runner import STAGES_MAX, Watcher, run
+from dafka_conformance.runner import JOBS_MAX, EndedBySignalError, ProgressListener, run, run_blocking
+from dafka_conformance.selection import (
+    SelectionError,
+    check_patterns,
+    count_scenarios,
+    load_catalog,
+    no_scenario_message,
+    open_selected_target,
+    select_dialects,
+    select_roles,
+)
+from dafka_conformance.testbed.message_checks import universal_clauses
 
 WIDTH = 100
 SIGNAL_STATUS = 128
+
+
+class UsageError(click.UsageError):
+    """A wrong command line: one sentence on standard error, and exit status 2."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the sentence."""
+        print_error(self.message)
+
+
+class OrderedGroup(click.Group):
+    """A command group that lists its commands in the order of definition, and reports usage errors as one sentence.
+
+    Click's own help cuts a command's first sentence; this group lists it whole.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands' names in the order of definition."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with its whole first sentence."""
+        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parse the command line. Raise `UsageError` if it is wrong."""
+        with _usage_errors():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Raise `UsageError` if the command line is wrong."""
+        with _usage_errors():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
+    """Turn click's usage errors and selection errors into `UsageError`."""
+    try:
+        yield
+    except SelectionError as error:
+        raise UsageError(str(error)) from None
+    except click.UsageError as error:
+        is_help = type(error).__name__ == "NoArgsIsHelpError"  # click 8.2 raises it to print the help
+        if isinstance(error, UsageError) or is_help:
+            raise
+        raise UsageError(" ".join(error.format_message().split())) from None
+
+
+def print_error(sentence: str) -> None:
+    """Print a sentence to standard error, after the command's name."""
+    click.echo(f"dafka-conformance: {sentence}", err=True)
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
@@ -45,7 +106,7 @@ def _finite(_context: click.Context, _parameter: click.Parameter, value: float) 
     return value
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
+@click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
 @click.version_option(package_name="dafka")
 def main() -> None:
     """Hold any implementation of Dafka against the protocol (ZeroMQ RFC 46).
@@ -116,7 +177,7 @@ _grammar_option = click.option(
 @click.option(
     "--jobs",
     type=click.IntRange(1, 64),
-    default=STAGES_MAX,
+    default=JOBS_MAX,
     show_default=True,
     metavar="N",
     help="How many targets run at once.",
@@ -138,39 +199,39 @@ def run_command(
     Shipped are dafka, embedded and libdafka. Every role and dialect that the target has is tested. Progress and result
     go to standard output: the clauses by verdict, and each violation with the exchange in which it was found.
     """
-    catalogue = load(grammar_path)
-    target = open_chosen(name, settings)
-    wanted = chosen_dialects(dialects, target)
-    chosen = chosen_roles(roles)
-    total = check_selection(catalogue, target, chosen, wanted, patterns)
+    catalog = load_catalog(grammar_path)
+    target = open_selected_target(name, settings)
+    wanted = select_dialects(dialects, target)
+    chosen = select_roles(roles)
+    total = count_scenarios(catalog, target, chosen, wanted, patterns)
     try:
         for path in reports:
             check_report_path(path)
     except ReportError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     console = Console()
     logging.getLogger("dafka").addHandler(logging.NullHandler())
     with Progress(console, total) as progress:
         play = partial(
             run,
-            catalogue,
+            catalog,
             target,
             roles=chosen,
             dialects=wanted,
             patterns=patterns,
             patience=patience,
-            stages_max=jobs,
-            watcher=Watcher(progress.started, progress.finished),
+            jobs=jobs,
+            listener=ProgressListener(progress.started, progress.finished),
         )
         try:
             finished = run_blocking(play)
         except EndedBySignalError as error:
-            complain(str(error))
+            print_error(str(error))
             sys.exit(SIGNAL_STATUS + error.number)
     print_matrix(finished, console)
     is_written = _write_reports(finished, reports, console)
     if all(result.outcome is Outcome.SKIPPED for result in finished.results):
-        complain("nothing was tested: every scenario was skipped")
+        print_error("nothing was tested: every scenario was skipped")
         sys.exit(1)
     sys.exit(0 if finished.conforms and is_written else 1)
 
@@ -181,7 +242,7 @@ def _write_reports(finished: Run, paths: Sequence[Path], console: Console) -> bo
         try:
             write_report(finished, path)
         except ReportError as error:
-            complain(str(error))
+            print_error(str(error))
             is_written = False
         else:
             console.print(f"report: {path}", highlight=False, markup=False, soft_wrap=True)
@@ -202,20 +263,20 @@ def list_command(
     grammar_path: Path | None,
 ) -> None:
     """List the scenarios, each with what it shows."""
-    catalogue = load(grammar_path)
-    chosen = chosen_roles(roles)
+    catalog = load_catalog(grammar_path)
+    chosen = select_roles(roles)
     spoken = {Dialect(dialect) for dialect in dialects} or set(Dialect)
     if is_of_clauses:
         if patterns:
-            raise Mistake("--scenario chooses scenarios: expected it without --clauses")
-        for clause in catalogue.clauses:
+            raise UsageError("--scenario chooses scenarios: expected it without --clauses")
+        for clause in catalog.clauses:
             if set(clause.roles) & set(chosen) and set(clause.dialects) & spoken:
                 click.echo(f"{clause.id}  {clause.level.value}  {clause.text}")
         return
-    check_patterns(catalogue, patterns)
-    found = [each for each in catalogue.select(chosen, None, patterns) if spoken & set(each.dialects)]
+    check_patterns(catalog, patterns)
+    found = [each for each in catalog.select(chosen, None, patterns) if spoken & set(each.dialects)]
     if not found:
-        raise Mistake(no_scenario(chosen, sorted(spoken, key=list(Dialect).index), patterns))
+        raise UsageError(no_scenario_message(chosen, sorted(spoken, key=list(Dialect).index), patterns))
     for scenario in found:
         click.echo(f"{scenario.name}  {scenario.title}")
 
@@ -225,11 +286,11 @@ def list_command(
 @_grammar_option
 def show_command(name: str, grammar_path: Path | None) -> None:
     """Show how SCENARIO is played, what it needs, and the clauses that it tests."""
-    catalogue = load(grammar_path)
+    catalog = load_catalog(grammar_path)
     try:
-        scenario = catalogue.get(name)
+        scenario = catalog.get(name)
     except UnknownScenarioError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     click.echo(f"{scenario.name}\n{scenario.title}\n")
     for line in scenario.script:
         click.echo(f"    {line}".rstrip())
@@ -241,7 +302,7 @@ def show_command(name: str, grammar_path: Path | None) -> None:
         click.echo(f"\nin {' and '.join(dialect.value for dialect in scenario.dialects)} alone")
     click.echo("\ntests")
     for clause in scenario.clauses:
-        click.echo(f"    {clause}: {catalogue.clauses.get(clause).text}")
+        click.echo(f"    {clause}: {catalog.clauses.get(clause).text}")
 
 
 @main.command("explain")
@@ -249,11 +310,11 @@ def show_command(name: str, grammar_path: Path | None) -> None:
 @_grammar_option
 def explain_command(name: str, grammar_path: Path | None) -> None:
     """Explain CLAUSE: what it demands, of whom, where it is from, and which scenarios test it."""
-    catalogue = load(grammar_path)
+    catalog = load_catalog(grammar_path)
     try:
-        clause = catalogue.clauses.get(name)
+        clause = catalog.clauses.get(name)
     except UnknownClauseError as error:
-        raise Mistake(str(error)) from None
+        raise UsageError(str(error)) from None
     roles = ", ".join(role.title for role in clause.roles)
     click.echo(f"{clause.id} ({clause.level.value}; RFC 46, {clause.section}; {roles})\n")
     click.echo(textwrap.fill(clause.text, WIDTH))
@@ -261,8 +322,8 @@ def explain_command(name: str, grammar_path: Path | None) -> None:
         click.echo(textwrap.fill(line, WIDTH, subsequent_indent="    "))
     if clause.untestable:
         return
-    scenarios = catalogue.testing(clause)
-    is_watched = clause.id in watched_clauses(catalogue.grammar)
+    scenarios = catalog.scenarios_testing(clause)
+    is_watched = clause.id in universal_clauses(catalog.grammar)
     if is_watched:
         click.echo("\nevery message that it concerns is held against it, in any scenario")
     if scenarios or not is_watched:

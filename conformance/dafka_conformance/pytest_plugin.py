@@ -1,11 +1,14 @@
-"""A pytest plugin: the suite's scenarios as tests, beside a project's own.
+"""A pytest plugin that runs the suite's scenarios as tests, beside a project's own tests.
 
-It does nothing until it is told of a target, by `--dafka-target` or by `dafka_target` in the configuration file (which
-counts only where pytest was not told which tests to run). Then there is a test for each scenario and dialect,
-`dafka-conformance::store.acknowledges[rfc46]`, marked `dafka_conformance`. Each is played by itself, with a target of
-its own. What the target cannot do is skipped; a mistake in an option or in the target's description is a usage error.
+Load it with `pytest -p dafka_conformance.pytest_plugin`, or with
+`pytest_plugins = ["dafka_conformance.pytest_plugin"]` in the project's top-level `conftest.py`.
 
-Loading it imports nothing but pytest; the suite itself is imported when there is a target.
+The plugin does nothing until it has a target, from the option `--dafka-target` or from the ini value `dafka_target`.
+(Pytest ignores the ini value if the command line names tests.) Then each scenario is one test in each dialect, such as
+`dafka-conformance::store.acknowledges[rfc46]`, with the marker `dafka_conformance`. Each test starts its own target.
+A scenario that the target cannot run is skipped. A mistake in an option or in the target file is a usage error.
+
+Importing this module imports pytest only. The suite is imported once there is a target.
 """
 
 from __future__ import annotations
@@ -19,143 +22,152 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from dafka_conformance.catalogue import Catalogue
+    from dafka_conformance.catalog import Catalog
     from dafka_conformance.model import Dialect, Role, ScenarioResult
-    from dafka_conformance.play.scenario import Scenario
+    from dafka_conformance.scenario import Scenario
     from dafka_conformance.targets import Target
 
 NAME = "dafka-conformance"
+"""The name of the tests' collector in node ids."""
+
 MARKER = "dafka_conformance"
-_WIDTH = 110
+"""The marker of every test that the plugin adds."""
+
+_CHART_WIDTH = 110
 _EVENTS_MAX = 40
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the options."""
+    """Add the plugin's options and its ini value."""
     group = parser.getgroup(NAME, "conformance to Dafka (ZeroMQ RFC 46)")
     group.addoption(
         "--dafka-target",
         metavar="TARGET",
-        help="test this: a shipped target's name, a target file, or package.module:factory",
+        help="the implementation to test: a shipped target's name, a target file, or package.module:factory",
     )
     group.addoption(
         "--dafka-role",
         action="append",
         default=[],
         metavar="ROLE",
-        help="this role only (tower, store, ...); repeatable",
+        help="test this role only (tower, store, producer or consumer); repeatable",
     )
     group.addoption(
-        "--dafka-dialect", action="append", default=[], metavar="DIALECT", help="rfc46 or libdafka only; repeatable"
+        "--dafka-dialect",
+        action="append",
+        default=[],
+        metavar="DIALECT",
+        help="test this dialect only (rfc46 or libdafka); repeatable",
     )
     group.addoption(
         "--dafka-scenario",
         action="append",
         default=[],
         metavar="GLOB",
-        help="scenarios whose names match, as in 'store.*'; repeatable",
+        help="run only scenarios whose names match, for example 'store.*'; repeatable",
     )
     group.addoption(
         "--dafka-set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a variable of the target file, or an argument of the factory; repeatable",
+        help="set a variable of the target file, or an argument of the factory; repeatable",
     )
     group.addoption(
         "--dafka-patience",
         type=float,
         default=1.0,
         metavar="FACTOR",
-        help="multiplies every time that the target is given (default: 1)",
+        help="multiply every time limit of the target by this factor (default: 1)",
     )
-    parser.addini("dafka_target", "what --dafka-target is where it is not given, and no tests are named")
+    parser.addini("dafka_target", "the default of --dafka-target; ignored if the command line names tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Makes the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", f"{MARKER}: a scenario of the Dafka conformance suite")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Opens the target. Raises `UsageError` where an option or the target is not as it should be."""
+    """Open the target, if there is one.
+
+    Raises:
+        pytest.UsageError: An option or the target's description is wrong.
+    """
     target = _target_name(session.config)
     if target:
         session.config.pluginmanager.register(_Suite(session.config, target), f"{NAME}-suite")
 
 
 def _target_name(config: pytest.Config) -> str:
-    named: str | None = config.getoption("dafka_target")
-    if named is not None:
-        return named
+    """Return the target's name, or an empty string if there is no target."""
+    option: str | None = config.getoption("dafka_target")
+    if option is not None:
+        return option
     has_arguments = config.args_source is pytest.Config.ArgsSource.ARGS
     return "" if has_arguments else str(config.getini("dafka_target"))
 
 
 class _Suite:
-    """The scenarios to be played, and with what; the part of the plugin that is there only with a target."""
+    """The part of the plugin that is registered once there is a target: the target and the selected scenarios."""
 
     def __init__(self, config: pytest.Config, name: str) -> None:
-        from dafka_conformance.catalogue import Catalogue  # noqa: PLC0415 (see the module)
-        from dafka_conformance.frontend import parse_settings  # noqa: PLC0415
-        from dafka_conformance.model import Dialect, Role  # noqa: PLC0415
-        from dafka_conformance.targets import TargetError, open_target  # noqa: PLC0415
+        from dafka_conformance.model import Dialect, Role  # noqa: PLC0415 (see the module)
+        from dafka_conformance.selection import (  # noqa: PLC0415
+            SelectionError,
+            check_patterns,
+            load_catalog,
+            open_selected_target,
+            select_dialects,
+            select_roles,
+        )
 
         self.patience: float = config.getoption("dafka_patience")
         if not 0.1 <= self.patience <= 100:
-            raise pytest.UsageError(f"--dafka-patience takes a factor from 0.1 to 100, not {self.patience:g}")
-        try:
-            self.target: Target = open_target(name, parse_settings(config.getoption("dafka_set"), "--dafka-set"))
-        except TargetError as error:
-            raise pytest.UsageError(str(error)) from None
-        self.catalogue: Catalogue = Catalogue.load()
-        titles = _chosen(config, "role", [role.title for role in Role])
-        self._roles: list[Role] = [role for role in Role if not titles or role.title in titles]
-        names = _chosen(config, "dialect", [dialect.value for dialect in Dialect])
-        self._dialects: list[Dialect] = [Dialect(name) for name in names] or list(self.target.dialects)
-        for dialect in self._dialects:
-            if dialect not in self.target.dialects:
-                can = " and ".join(each.value for each in self.target.dialects)
-                raise pytest.UsageError(f"{self.target.name} cannot be told to send {dialect.value}, only {can}")
+            raise pytest.UsageError(f"--dafka-patience: expected a factor from 0.1 to 100, not {self.patience:g}")
         self._patterns: list[str] = config.getoption("dafka_scenario")
-        for pattern in self._patterns:
-            if not self.catalogue.select(patterns=[pattern]):
-                raise pytest.UsageError(
-                    f"--dafka-scenario: none matches {pattern!r}; dafka-conformance list shows them all"
-                )
+        try:
+            self.target: Target = open_selected_target(name, config.getoption("dafka_set"), "--dafka-set")
+            self.catalog: Catalog = load_catalog(None)
+            self._roles: list[Role] = select_roles(_option_values(config, "role", [role.title for role in Role]))
+            dialects = _option_values(config, "dialect", [dialect.value for dialect in Dialect])
+            self._dialects: list[Dialect] = select_dialects(dialects, self.target)
+            check_patterns(self.catalog, self._patterns)
+        except SelectionError as error:
+            raise pytest.UsageError(str(error)) from None
 
-    @pytest.hookimpl(tryfirst=True)  # so that -k and -m choose among the scenarios too
+    @pytest.hookimpl(tryfirst=True)  # so that -k and -m apply to the scenarios too
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Adds the scenarios to the project's own tests."""
+        """Add the scenarios to the project's own tests."""
         collector = ScenarioCollector.from_parent(session, name=NAME, nodeid=NAME, suite=self)
         items.extend(session.genitems(collector))
 
-    def selected(self) -> Iterator[tuple[Scenario, Dialect]]:
-        """What is to be played."""
+    def selected_scenarios(self) -> Iterator[tuple[Scenario, Dialect]]:
+        """Yield each selected scenario in each selected dialect."""
         for dialect in self._dialects:
-            for scenario in self.catalogue.select(self._roles, dialect, self._patterns):
+            for scenario in self.catalog.select(self._roles, dialect, self._patterns):
                 yield scenario, dialect
 
 
-def _chosen(config: pytest.Config, what: str, known: list[str]) -> list[str]:
-    """The values of an option, each once. Raises `UsageError` for one that is not known."""
-    values: list[str] = config.getoption(f"dafka_{what}")
+def _option_values(config: pytest.Config, option: str, known: list[str]) -> list[str]:
+    """Return the values of a repeatable option without duplicates. Raise `UsageError` for an unknown value."""
+    values: list[str] = config.getoption(f"dafka_{option}")
     for value in values:
         if value not in known:
-            raise pytest.UsageError(f"--dafka-{what}: there is no {what} {value!r}: expected {', '.join(known)}")
+            raise pytest.UsageError(f"--dafka-{option}: expected {' or '.join(known)}, not {value!r}")
     return list(dict.fromkeys(values))
 
 
 class ScenarioCollector(pytest.Collector):
-    """Where the scenarios hang in pytest's tree."""
+    """The parent of all scenario tests in pytest's collection tree."""
 
     def __init__(self, *, suite: _Suite, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._suite = suite
 
     def collect(self) -> Iterator[ScenarioItem]:
-        """A test for each scenario and dialect."""
-        for scenario, dialect in self._suite.selected():
+        """Yield one test for each scenario in each dialect."""
+        for scenario, dialect in self._suite.selected_scenarios():
             yield ScenarioItem.from_parent(
                 self,
                 name=f"{scenario.name}[{dialect.value}]",
@@ -166,9 +178,9 @@ class ScenarioCollector(pytest.Collector):
 
 
 class ScenarioItem(pytest.Item):
-    """A scenario in a dialect."""
+    """A test: one scenario in one dialect."""
 
-    obj: object = None  # other plugins (pytest-trio is one) expect a test to have a function
+    obj: object = None  # some plugins, such as pytest-trio, read the function of every test
 
     def __init__(self, *, suite: _Suite, scenario: Scenario, dialect: Dialect, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -178,29 +190,32 @@ class ScenarioItem(pytest.Item):
         self.add_marker(MARKER)
 
     def runtest(self) -> None:
-        """Plays it. Raises `ScenarioFailed` with what was found."""
+        """Run the scenario.
+
+        Raises:
+            ScenarioFailed: The target violates a clause, or could not be run.
+        """
         from dafka_conformance.model import Outcome  # noqa: PLC0415 (see the module)
-        from dafka_conformance.report.findings import went_wrong  # noqa: PLC0415
+        from dafka_conformance.report.findings import is_failure  # noqa: PLC0415
 
         suite, scenario = self._suite, self._scenario
         if scenario.role not in suite.target.abilities:
             pytest.skip(f"{suite.target.name} has no {scenario.role.title}")
-        result = self._play()
+        result = self._run_scenario()
         if result.outcome is Outcome.SKIPPED:
             pytest.skip(result.reason)
-        if went_wrong(result, {clause.id: clause for clause in suite.catalogue.clauses}):
+        if is_failure(result, {clause.id: clause for clause in suite.catalog.clauses}):
             raise ScenarioFailed(result)
 
-    def _play(self) -> ScenarioResult:
+    def _run_scenario(self) -> ScenarioResult:
         import signal  # noqa: PLC0415 (see the module)
 
-        from dafka_conformance.frontend import EndedBySignalError, run_blocking  # noqa: PLC0415
-        from dafka_conformance.runner import run  # noqa: PLC0415
+        from dafka_conformance.runner import EndedBySignalError, run, run_blocking  # noqa: PLC0415
 
         suite, scenario = self._suite, self._scenario
-        play = partial(
+        start_run = partial(
             run,
-            suite.catalogue,
+            suite.catalog,
             suite.target,
             roles=[scenario.role],
             dialects=[self._dialect],
@@ -208,30 +223,30 @@ class ScenarioItem(pytest.Item):
             patience=suite.patience,
         )
         try:
-            finished = run_blocking(play)
+            finished = run_blocking(start_run)
         except EndedBySignalError as error:
             if error.number is signal.SIGINT:
                 raise KeyboardInterrupt from None
-            os.kill(os.getpid(), error.number)  # which now does what it would have done before
+            os.kill(os.getpid(), error.number)  # the run's handler is gone: the signal now has its usual effect
             raise KeyboardInterrupt from None
         return finished.results[0]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What was found, and the exchange; the traceback would be the suite's own."""
+        """Return the findings and the exchange. The traceback would show the suite's code only."""
         if isinstance(excinfo.value, ScenarioFailed):
-            return "\n".join(_report(excinfo.value.result, self._suite.catalogue))
+            return "\n".join(_format_failure(excinfo.value.result, self._suite.catalog))
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[str, None, str]:
-        """What the failure's heading says."""
+        """Return the heading of a failure report."""
         return NAME, None, f"{self._scenario.name} in {self._dialect.value}"
 
 
 class ScenarioFailed(Exception):  # noqa: N818 (a result)
-    """A scenario failed, or could not be played.
+    """A scenario failed, or could not be run.
 
     Attributes:
-        result: what came of it.
+        result: The scenario's result.
     """
 
     def __init__(self, result: ScenarioResult) -> None:
@@ -240,18 +255,18 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
         super().__init__("; ".join(dict.fromkeys(found)) or result.reason or "the scenario failed")
 
 
-def _report(result: ScenarioResult, catalogue: Catalogue) -> Iterator[str]:
-    from dafka_conformance.report.chart import chart  # noqa: PLC0415 (see the module)
+def _format_failure(result: ScenarioResult, catalog: Catalog) -> Iterator[str]:
     from dafka_conformance.report.findings import faults, printable  # noqa: PLC0415
+    from dafka_conformance.report.text_chart import text_chart  # noqa: PLC0415 (see the module)
 
     yield result.title
     if result.reason:
-        yield f"the scenario could not be played: {printable(result.reason)}"
+        yield f"the scenario could not be run: {printable(result.reason)}"
     for check in result.checks:
         if not check.holds:
-            clause = catalogue.clauses.get(check.clause)
+            clause = catalog.clauses.get(check.clause)
             yield f"{clause.id} ({clause.level.value}, {clause.section}): {clause.text}"
             yield f"    {printable(check.message)}"
     if result.trace:
         yield ""
-        yield from chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)
+        yield from text_chart(result.trace, faults(result), width=_CHART_WIDTH, events_max=_EVENTS_MAX)

@@ -22,7 +22,7 @@ from dafka_conformance.model import (
 )
 
 
-def judge(
+def judge_clauses(
     clauses: Iterable[Clause],
     results: Sequence[ScenarioResult],
     dialects: Sequence[Dialect],

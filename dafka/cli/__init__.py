@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from dafka import __version__
@@ -20,17 +22,44 @@ from dafka.cli.topics import topics
 from dafka.errors import ConfigError
 from dafka.transport import choose_loops
 
+FORMER_OPTIONS = {
+    "--authorized": "--authorized-keys",
+    "--grace": "--grace-ms",
+    "--key": "--key-file",
+    "--metrics": "--metrics-listen",
+    "--retain-age": "--retention-ms",
+    "--retain-bytes": "--retention-bytes",
+    "--retain-records": "--retention-records",
+    "--timeout": "--close-timeout-ms",
+    "--tower-key": "--tower-keys",
+}
+"""Options from before version 0.2, and what they are called today."""
+
 
 class _Group(click.Group):
-    """Lists the commands in the order in which one needs them, each with its whole first sentence."""
+    """A group that lists its commands in the order of their use, each with its whole first sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Name today's option where a former one was used."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            new = FORMER_OPTIONS.get(error.option_name)
+            if new is None or error.ctx is None or not _has_option(error.ctx.command, new):
+                raise
+            raise UsageMistake(f"the option {error.option_name} has a new name: use {new}") from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, command.get_short_help_str(limit=1000)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def _has_option(command: click.Command, flag: str) -> bool:
+    return any(flag in parameter.opts for parameter in command.params)
 
 
 def _show_version(context: click.Context) -> None:

@@ -10,13 +10,13 @@ import click
 import trio
 
 from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_bytes
-from dafka.cli.options import node_options, seconds, usage_mistakes
+from dafka.cli.options import DURATION, node_options, setting_option
 from dafka.cli.runner import run, tower_required
 from dafka.cli.supervision import Supervision
 from dafka.config import Config
-from dafka.protocol import Following
 from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
+from dafka.roles.log_events import Following
 
 SAVE_S = 1.0
 """How often a consumer with a name saves its positions; killed, it prints what came since once more."""
@@ -24,9 +24,10 @@ SAVE_S = 1.0
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@click.option("--from-beginning", is_flag=True, help="Begin with the earliest record, not the next one.")
+@click.option("--from-beginning", is_flag=True, help="The same as --offset-reset earliest.")
+@setting_option("consumer", "offset_reset", "", "Where to begin: at the next record, or at the earliest.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Stop after this many records.")
-@click.option("--idle-exit", type=seconds, metavar="SECONDS", help="Stop when none came for this long.")
+@click.option("--idle-exit", type=DURATION, metavar="DURATION", help="Stop when no record came for this long: 5s.")
 @click.option(
     "--output",
     type=click.Choice(["content", "full", "json"]),
@@ -40,15 +41,16 @@ def consume(
     topics: tuple[str, ...],
     from_beginning: bool,
     count: int | None,
-    idle_exit: float | None,
+    idle_exit: int | None,
     output: str,
 ) -> None:
     """Print the records of TOPICs, one a line.
 
     Each partition's records come in order, none twice and none left out.
     """
-    with usage_mistakes():
-        config = config.override("consumer", offset_reset="earliest" if from_beginning else None)
+    if from_beginning:
+        config = config.with_consumer(offset_reset="earliest")
+    idle_exit_s = math.inf if idle_exit is None else idle_exit / 1000
     supervision = Supervision(config, "consumer")
 
     async def program() -> int:
@@ -67,7 +69,7 @@ def consume(
                     await supervision.unless_stopping(consumer.wait_settled)
                     consumer.events.log.write(Following(topics))
                     printing = _Printing(consumer, fd, output, is_saving=bool(config.consumer.name))
-                    await printing.run(supervision, math.inf if count is None else count, idle_exit)
+                    await printing.run(supervision, math.inf if count is None else count, idle_exit_s)
             nursery.cancel_scope.cancel()
         return 0
 
@@ -84,10 +86,10 @@ class _Printing:
         self._is_saving = is_saving
         self._save_due = trio.current_time() + SAVE_S
 
-    async def run(self, supervision: Supervision, count: float, idle_exit: float | None) -> None:
+    async def run(self, supervision: Supervision, count: float, idle_exit_s: float) -> None:
         """Until there have been so many records, or none for long, or the command is told to end."""
         while count > 0:
-            batch = await supervision.unless_stopping(partial(self._next, count, idle_exit))
+            batch = await supervision.unless_stopping(partial(self._next, count, idle_exit_s))
             if batch is None:
                 break
             await write_bytes(self._fd, format_batch(batch, self._output))
@@ -97,8 +99,8 @@ class _Printing:
         if self._is_saving:
             await self._save()
 
-    async def _next(self, count: float, idle_exit: float | None) -> RecordBatch | None:
-        with trio.move_on_after(math.inf if idle_exit is None else idle_exit):
+    async def _next(self, count: float, idle_exit_s: float) -> RecordBatch | None:
+        with trio.move_on_after(idle_exit_s):
             return await self._consumer.next_batch(None if count == math.inf else int(count))
         return None
 

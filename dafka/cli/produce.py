@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import stat
 import sys
@@ -16,14 +15,14 @@ import trio
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dafka.cli.lines import read_lines
-from dafka.cli.options import node_options, seconds, usage_mistakes
+from dafka.cli.options import node_options, setting_option
 from dafka.cli.runner import run, tower_required
 from dafka.cli.supervision import Supervision
 from dafka.cli.terminal import UsageMistake, console, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
-from dafka.protocol import Interrupted
 from dafka.roles import Producer, open_producer
+from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
@@ -33,22 +32,15 @@ class InputLeftError(LocalError):
 @click.command()
 @click.argument("topic")
 @click.option("--file", "path", metavar="PATH", help="Read lines from here.  [default: standard input]")
-@click.option(
-    "--min-stores", type=click.IntRange(min=0), metavar="N", help="Stores that must ACK each record.  [default: 1]"
-)
-@click.option(
-    "--timeout", type=seconds, metavar="SECONDS", help="Give up when no ACK has come for this long.  [default: 30]"
-)
+@setting_option("producer", "min_stores", "N", "How many stores must acknowledge each record.")
+@setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
 @node_options
-def produce(config: Config, topic: str, path: str | None, min_stores: int | None, timeout: float | None) -> None:
+def produce(config: Config, topic: str, path: str | None) -> None:
     """Publish each line as a record of TOPIC.
 
     Exits with 0 once every record is acknowledged by the stores asked for; otherwise says how many are not, and
     exits with 1.
     """
-    with usage_mistakes():
-        timeout_ms = None if timeout is None else math.ceil(timeout * 1000)
-        config = config.override("producer", min_stores=min_stores, close_timeout_ms=timeout_ms)
     fd = _open_input(path)
     opened: list[Producer] = []
     supervision = Supervision(config, "producer")
@@ -98,7 +90,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervision: Sup
                 while lines := await supervision.unless_stopping(partial(anext, batches, None)):
                     await _send(producer, lines, config)
             is_all_sent, is_read = True, not supervision.is_stopping
-            await producer.finish()
+            await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
             raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None

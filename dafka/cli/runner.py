@@ -21,8 +21,9 @@ from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import HandshakeRefused, Stopping, TowersHeard, TowersSilent
+from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
+from dafka.roles.log_events import Stopping
 from dafka.transport import raise_descriptors_max
 
 IMPATIENCE_S = 1.0
@@ -159,8 +160,8 @@ async def tower_required(
             await settling.wait_settled()
         if scope.cancelled_caught:
             raise DiscoveryError(
-                f"the tower at {', '.join(config.beacon.pub_addresses)} is heard, but what is sent to "
-                f"{', '.join(config.beacon.sub_addresses)} does not come back from it; "
+                f"the tower at {', '.join(config.beacon.tower_pub)} is heard, but what is sent to "
+                f"{', '.join(config.beacon.tower_sub)} does not come back from it; "
                 "see that --tower-sub and --tower-pub name the same tower"
             )
 
@@ -173,18 +174,18 @@ async def tower_required(
 
 async def _wait_heard(events: EventFeed, config: Config) -> None:
     """Returns when a tower is heard. Raises `DiscoveryError` where none is, or where they refuse this node's key."""
-    towers = (*config.beacon.sub_addresses, *config.beacon.pub_addresses)
+    towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
     hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
 
     with trio.CancelScope() as patience:
         async for event in events:
             if isinstance(event, TowersHeard):
                 return
-            if isinstance(event, HandshakeRefused) and event.endpoint in towers:
+            if isinstance(event, RefusedByPeer) and event.endpoint in towers:
                 hint = str(event)
                 if event.is_certain:
                     patience.deadline = min(patience.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
-                where = ", ".join(config.beacon.pub_addresses)
+                where = ", ".join(config.beacon.tower_pub)
                 raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {hint}")
     raise DiscoveryError(f"no tower lets this node in: {hint}")

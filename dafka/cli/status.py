@@ -9,11 +9,11 @@ from typing import Any
 import click
 import trio
 
-from dafka.cli.options import node_options, seconds, usage_mistakes
+from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import run, tower_required
 from dafka.cli.storage.common import counted, print_table, printable
 from dafka.config import Config
-from dafka.protocol import NodeView, PartitionView, Survey
+from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
 
 UNKNOWN = "?"
@@ -29,13 +29,13 @@ NONE = "-"
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a look, in a line.")
 @click.option(
-    "--watch", type=seconds, metavar="SECONDS", help="Look again each time after this long, until interrupted."
+    "--watch", type=DURATION, metavar="DURATION", help="Look again each time after this long, until interrupted."
 )
 @click.option(
     "--timeout",
-    type=seconds,
-    metavar="SECONDS",
-    help="How long to look for a tower, and then wait for answers.  [default: 10]",
+    type=DURATION,
+    metavar="DURATION",
+    help="How long to look for a tower, and then wait for answers.  [default: 10s]",
 )
 @click.option(
     "--max-lag",
@@ -48,8 +48,8 @@ def status(
     config: Config,
     topics: tuple[str, ...],
     as_json: bool,
-    watch: float | None,
-    timeout: float | None,
+    watch: int | None,
+    timeout: int | None,
     max_lag: int | None,
 ) -> None:
     """Show a running cluster: nodes, topics, each store's lag.
@@ -57,13 +57,13 @@ def status(
     Topics that only stores know of have to be named: nobody can be asked for a list. Where TOPICs are named, these
     alone are shown.
     """
-    with usage_mistakes():
-        config = config.override("node", tower_timeout_ms=None if timeout is None else max(round(timeout * 1000), 1))
+    if timeout is not None:
+        config = config.with_node(tower_timeout_ms=timeout)
     last_status = 0
 
     async def program() -> int:
         nonlocal last_status
-        async with open_observer(config, topics) as observer, tower_required(observer.events, config, observer):
+        async with open_observer(topics, config) as observer, tower_required(observer.events, config, observer):
             await observer.wait_settled()
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)
@@ -75,7 +75,7 @@ def status(
                     _print(survey, faults)
                 if watch is None:
                     return last_status
-                await trio.sleep(watch)
+                await trio.sleep(watch / 1000)
                 if not as_json:
                     click.echo()
                     click.clear()
@@ -83,7 +83,7 @@ def status(
     run(program, interrupted=lambda: last_status)
 
 
-def _to_json(survey: Survey, faults: list[str] | None) -> dict[str, Any]:
+def _to_json(survey: ClusterSurvey, faults: list[str] | None) -> dict[str, Any]:
     return {
         "time": _milliseconds(survey.time),
         "towers": [
@@ -139,7 +139,7 @@ def _node_to_json(node: NodeView) -> dict[str, Any]:
     }
 
 
-def _print(survey: Survey, faults: list[str] | None) -> None:
+def _print(survey: ClusterSurvey, faults: list[str] | None) -> None:
     heard = {True: "heard", False: "not heard"}
     print_table(("tower", "state"), ("nodes",), [(t.endpoint, heard[t.is_heard], str(t.nodes)) for t in survey.towers])
     if survey.nodes:
@@ -193,7 +193,7 @@ def _partition_rows(partition: PartitionView) -> list[tuple[str, ...]]:
     return rows or [(*names, NONE, head, NONE, UNKNOWN)]
 
 
-def _summary(survey: Survey) -> str:
+def _summary(survey: ClusterSurvey) -> str:
     lags = [partition.lag for partition in survey.partitions if partition.lag is not None]
     counts = (
         counted(len(survey.nodes), "node"),

@@ -15,7 +15,7 @@ import trio
 from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.plugins import load_plugin
-from dafka.protocol import Report
+from dafka.protocol import DiscoveryEvent
 
 
 @attrs.frozen
@@ -33,7 +33,7 @@ class Discovery(Protocol):
     async def run(
         self,
         advertisement: Advertisement,
-        report: Callable[[Report], None],
+        report: Callable[[DiscoveryEvent], None],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

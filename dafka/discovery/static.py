@@ -12,31 +12,31 @@ import trio
 
 from dafka.config import Config
 from dafka.discovery.base import Advertisement, Discovery
+from dafka.endpoints import PeerEndpoint, is_key
 from dafka.errors import DiscoveryError, WireError
-from dafka.protocol import PeerJoined, Report, Settled
-from dafka.transport import is_key, split_place
+from dafka.protocol import DiscoveryEvent, PeerJoined, Settled
 from dafka.wire import check_endpoint
 
 
 class StaticDiscovery:
     """Reports every endpoint once, as a peer whose address is not known."""
 
-    def __init__(self, endpoints: tuple[str, ...], settle_s: float) -> None:
-        self._endpoints = endpoints
+    def __init__(self, peers: tuple[PeerEndpoint, ...], settle_s: float) -> None:
+        self._peers = peers
         self._settle_s = settle_s
 
     async def run(
         self,
         advertisement: Advertisement,
-        report: Callable[[Report], None],
+        report: Callable[[DiscoveryEvent], None],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """See `Discovery.run`. The own endpoint may stand on the list; it is passed over."""
         own = f"tcp://{advertisement.host}:{advertisement.port}"
-        for place in self._endpoints:
-            if split_place(place)[0] != own:
-                report(PeerJoined("", place))
+        for peer in self._peers:
+            if peer.endpoint != own:
+                report(PeerJoined("", peer))
         task_status.started()
         await trio.sleep(self._settle_s)
         report(Settled())
@@ -49,25 +49,29 @@ def open_static_discovery(argument: str, config: Config) -> Discovery:
     Raises `DiscoveryError` where an endpoint is not `tcp://HOST:PORT` or there is none, or where a key is missing or
     is not to be there.
     """
-    places = tuple(dict.fromkeys(" ".join(part.split()) for part in argument.split(",") if part.strip()))
-    for place in places:
-        _check_place(place, bool(config.security.key_file))
-    if not places:
+    peers = tuple(dict.fromkeys(PeerEndpoint.parse(part) for part in argument.split(",") if part.strip()))
+    for peer in peers:
+        _check_peer(peer, bool(config.security.key_file))
+    if not peers:
         raise DiscoveryError(
             "static discovery: expected endpoints, as in static:tcp://10.0.0.1:7001,tcp://10.0.0.2:7001"
         )
-    return StaticDiscovery(places, config.beacon.settle_ms / 1000)
+    return StaticDiscovery(peers, config.beacon.settle_ms / 1000)
 
 
-def _check_place(place: str, has_key: bool) -> None:
-    endpoint, key = split_place(place)
-    if is_key(key) and not has_key:
-        raise DiscoveryError(f"static discovery: {endpoint} has a key behind it, but [security] has no key_file")
-    if not has_key:
-        endpoint = place
+def _check_peer(peer: PeerEndpoint, has_keys: bool) -> None:
+    if is_key(peer.key) and not has_keys:
+        raise DiscoveryError(
+            f"static discovery: a key follows {peer.endpoint}, but this node has none: "
+            "set [security] key_file and authorized_keys, or remove the key"
+        )
+    endpoint = peer.endpoint if has_keys else str(peer)
     try:
         check_endpoint(endpoint.encode("utf-8"))
     except WireError:
         raise DiscoveryError(f"static discovery: expected tcp://HOST:PORT, not {endpoint!r}") from None
-    if has_key and not is_key(key):
-        raise DiscoveryError(f"static discovery: expected a space and the node's public key behind {endpoint}")
+    if has_keys and not is_key(peer.key):
+        raise DiscoveryError(
+            f"static discovery: expected a space and the node's public key after {endpoint}, "
+            "because the cluster is closed ([security] key_file); `dafka keys show` on that node prints it"
+        )

@@ -1,6 +1,6 @@
 """Discovery through towers: beacons out, beacons in (RFC 46, "Node Discovery and Presence").
 
-When to send them and what they mean is the business of `dafka.protocol.Beacons`; here are its sockets.
+When to send them and what they mean is the business of `dafka.protocol.BeaconMachine`; here are its sockets.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import zmq
 from dafka.config import Config
 from dafka.discovery.base import Advertisement, Discovery
 from dafka.errors import DiscoveryError
-from dafka.protocol import Beacons, Report, SendBeacon
-from dafka.transport import Caller, Socket, open_context, open_security
+from dafka.protocol import BeaconMachine, DiscoveryEvent, SendBeacon
+from dafka.transport import Connector, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
@@ -30,9 +30,9 @@ class TowerDiscovery:
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
-        self._sub_keys = self._tower_keys(beacon.sub_addresses)
+        self._sub_keys = self._tower_keys(beacon.tower_sub)
         self._client: _BeaconClient | None = None
-        self._pub_keys = self._tower_keys(beacon.pub_addresses)
+        self._pub_keys = self._tower_keys(beacon.tower_pub)
 
     @property
     def discarded(self) -> Counter[str]:
@@ -48,7 +48,7 @@ class TowerDiscovery:
     async def run(
         self,
         advertisement: Advertisement,
-        report: Callable[[Report], None],
+        report: Callable[[DiscoveryEvent], None],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -57,19 +57,21 @@ class TowerDiscovery:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
             subscriber.set_options(maxmsgsize=TOWER_BYTES_MAX)
-            callers = [Caller(socket, self._security, lambda _: None, report) for socket in (publisher, subscriber)]
+            connectors = [
+                Connector(socket, self._security, lambda _: None, report) for socket in (publisher, subscriber)
+            ]
             try:
                 for endpoint, key in self._sub_keys.items():
-                    callers[0].connect(endpoint, key)
+                    connectors[0].connect(endpoint, key)
                 subscriber.subscribe(WELCOME)
                 subscriber.subscribe(BEACON)
                 for endpoint, key in self._pub_keys.items():
-                    callers[1].connect(endpoint, key)
+                    connectors[1].connect(endpoint, key)
                 client = self._client = _BeaconClient(advertisement, self._config, publisher, report)
                 client.start()
                 async with trio.open_nursery() as nursery:
-                    for caller in callers:
-                        nursery.start_soon(caller.watch)
+                    for connector in connectors:
+                        nursery.start_soon(connector.watch)
                     nursery.start_soon(client.beacon_on_connection)
                     nursery.start_soon(client.keep_time)
                     nursery.start_soon(client.listen, subscriber)
@@ -77,16 +79,16 @@ class TowerDiscovery:
             finally:
                 publisher.close(0)
                 subscriber.close(0)
-                for caller in callers:
-                    caller.close()
+                for connector in connectors:
+                    connector.close()
 
 
 class _BeaconClient:
     def __init__(
-        self, advertisement: Advertisement, config: Config, publisher: Socket, report: Callable[[Report], None]
+        self, advertisement: Advertisement, config: Config, publisher: Socket, report: Callable[[DiscoveryEvent], None]
     ) -> None:
         self._frames = NodeBeacon(advertisement.address, advertisement.host, advertisement.port).encode()
-        self._beacons = Beacons(advertisement.address, config)
+        self._beacons = BeaconMachine(advertisement.address, config)
         self.discarded = self._beacons.discarded
         self._publisher = publisher
         self._report = report
@@ -111,7 +113,7 @@ class _BeaconClient:
         while True:
             self._act(self._beacons.heard(await subscriber.receive_many(), trio.current_time()))
 
-    def _act(self, actions: Iterable[Report | SendBeacon]) -> None:
+    def _act(self, actions: Iterable[DiscoveryEvent | SendBeacon]) -> None:
         for action in actions:
             if isinstance(action, SendBeacon):
                 self._publisher.send_many([self._frames])

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.trust import TrustEvent
 from dafka.records import Partition
 
@@ -15,10 +16,10 @@ class PeerJoined:
     """A node was discovered, and its publisher is being connected to."""
 
     address: str
-    endpoint: str
+    endpoint: PeerEndpoint
 
     def __str__(self) -> str:
-        return f"found node {self.address or 'of unknown address'} at {self.endpoint}"
+        return f"found node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
 
 
 @attrs.frozen
@@ -26,10 +27,10 @@ class PeerLeft:
     """A node fell silent and was disconnected."""
 
     address: str
-    endpoint: str
+    endpoint: PeerEndpoint
 
     def __str__(self) -> str:
-        return f"lost node {self.address or 'of unknown address'} at {self.endpoint}"
+        return f"lost node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
 
 
 @attrs.frozen

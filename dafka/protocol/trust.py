@@ -8,13 +8,13 @@ import attrs
 
 
 @attrs.frozen
-class StrangerRefused:
+class PeerRefused:
     """Somebody tried to connect to this node or tower, and was let have nothing.
 
     Attributes:
         host: the IP address that it came from; empty where it did not get as far as showing a key.
         key: the public key that it showed; may be empty.
-        reason: `key not authorised`, `no key`, or `another key expected`.
+        reason: `key not authorized`, `no key`, or `another key expected`.
         list: the file or folder of those who are let in.
     """
 
@@ -26,8 +26,8 @@ class StrangerRefused:
     def __str__(self) -> str:
         if self.key:
             return (
-                f"refused {self.host}: its public key {self.key} is not authorised here; "
-                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized {self.list}"
+                f"refused {self.host}: its public key {self.key} is not authorized here; "
+                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
             )
         if self.reason == "no key":
             return "refused a connection without a key: whoever it is needs one, and [security] settings"
@@ -35,13 +35,13 @@ class StrangerRefused:
 
 
 @attrs.frozen
-class HandshakeRefused:
+class RefusedByPeer:
     """This node does not get into somebody else's: a tower or a node, at `endpoint`. It is tried again.
 
     Attributes:
         endpoint: where it was to connect to.
         own_key: this node's public key; empty in a plain cluster.
-        reason: `key not authorised`, `no key`, `another key expected`, or `unknown`.
+        reason: `key not authorized`, `no key`, `another key expected`, or `unknown`.
     """
 
     endpoint: str
@@ -55,19 +55,19 @@ class HandshakeRefused:
 
     def __str__(self) -> str:
         begin = f"{self.endpoint} does not take this node's connection"
-        if self.reason == "key not authorised":
-            return f"{begin}: its key is not authorised there; on that side: dafka keys authorize '{self.own_key}'"
+        if self.reason == "key not authorized":
+            return f"{begin}: its key is not authorized there; on that side: dafka keys authorize '{self.own_key}'"
         if not self.own_key:
             what = "closed to nodes" if self.is_certain else "no tower or node at all, or closed to those"
-            return f"{begin}: it is {what} without a key ([security], --key and --authorized)"
+            return f"{begin}: it is {what} without a key ([security], --key-file and --authorized-keys)"
         if self.reason == "no key":
             return f"{begin}: one has a key and the other has none; see that both have [security] settings"
         return f"{begin}: the public key expected there may be another's; `dafka keys show` there tells the right one"
 
 
 @attrs.frozen
-class NodeBarred:
-    """A node was discovered whose key is not authorised here: it is not connected to until it is."""
+class PeerNotAuthorized:
+    """A node was discovered whose key is not authorized here: it is not connected to until it is."""
 
     endpoint: str
     key: str
@@ -75,13 +75,13 @@ class NodeBarred:
 
     def __str__(self) -> str:
         return (
-            f"not connecting to {self.endpoint}: its public key {self.key} is not authorised here; "
-            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized {self.list}"
+            f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here; "
+            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
         )
 
 
 @attrs.frozen
-class ClaimRefused:
+class AddressConflict:
     """A node uses the address of another one, which has shown itself with another key: it is ignored."""
 
     address: str
@@ -92,17 +92,17 @@ class ClaimRefused:
 
 
 @attrs.frozen
-class AuthorisedKept:
-    """The authorised keys changed and cannot be read; those read before stay in force."""
+class AuthorizedKeysUnreadable:
+    """The authorized keys changed and cannot be read; those read before stay in force."""
 
     reason: str
 
     def __str__(self) -> str:
-        return f"the authorised keys are left as they were: {self.reason}"
+        return f"the authorized keys are left as they were: {self.reason}"
 
 
 @attrs.frozen
-class Exposed:
+class EndpointsExposed:
     """Sockets are open to whoever reaches this machine: there are no keys."""
 
     endpoints: tuple[str, ...]
@@ -116,7 +116,7 @@ class Exposed:
 
 
 @attrs.frozen
-class Unreachable:
+class LoopbackOnly:
     """The node listens where only this machine reaches it, and its tower is on another one."""
 
     endpoint: str
@@ -130,5 +130,11 @@ class Unreachable:
 
 
 TrustEvent: TypeAlias = (
-    StrangerRefused | HandshakeRefused | NodeBarred | ClaimRefused | AuthorisedKept | Exposed | Unreachable
+    PeerRefused
+    | RefusedByPeer
+    | PeerNotAuthorized
+    | AddressConflict
+    | AuthorizedKeysUnreadable
+    | EndpointsExposed
+    | LoopbackOnly
 )

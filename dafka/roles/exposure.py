@@ -6,23 +6,23 @@ import ipaddress
 from collections.abc import Iterable
 
 from dafka.config import Config
-from dafka.protocol import Exposed, Unreachable
+from dafka.protocol import EndpointsExposed, LoopbackOnly
 
 
-def node_warnings(config: Config, endpoint: str) -> list[Exposed | Unreachable]:
+def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | LoopbackOnly]:
     """For a node that listens at this endpoint."""
     if not is_local(endpoint):
         return exposed(config, [endpoint])
-    far = [tower for tower in config.beacon.sub_addresses if not is_local(tower)]
+    far = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
     if config.node.discovery == "tower" and endpoint.startswith("tcp://") and far:
-        return [Unreachable(endpoint, far[0])]
+        return [LoopbackOnly(endpoint, far[0])]
     return []
 
 
-def exposed(config: Config, endpoints: Iterable[str]) -> list[Exposed | Unreachable]:
+def exposed(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
     """One warning where there are no keys and any of these endpoints can be reached from other machines."""
     open_ones = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
-    return [Exposed(open_ones)] if open_ones and not config.security.key_file else []
+    return [EndpointsExposed(open_ones)] if open_ones and not config.security.key_file else []
 
 
 def is_local(endpoint: str) -> bool:

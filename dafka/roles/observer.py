@@ -12,18 +12,18 @@ import zmq
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import Report
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import CensusMachine, HandshakeRefused, PeerJoined, PeerLeft, Survey
+from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
-from dafka.roles.feed import EventFeed
-from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node
-from dafka.transport import listen, open_context, open_security, split_place
+from dafka.roles.arguments import check_topics
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.transport import listen, open_context, open_security
 
 
-class Observer:
+class Observer(NodeRole):
     """Made by `open_observer`.
 
     Attributes:
@@ -32,34 +32,22 @@ class Observer:
 
     def __init__(
         self,
-        node: Node,
-        machine: CensusMachine,
+        machine: SurveyMachine,
+        sockets: NodeSockets,
         config: Config,
         context: zmq.Context[zmq.Socket[bytes]],
         nursery: trio.Nursery,
     ) -> None:
-        self.address = node.address
-        self._node = node
+        super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
         self._context = context
         self._nursery = nursery
         self._security = open_security(config)
-        self._listening: dict[str, tuple[str, trio.CancelScope]] = {}
+        self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
         self._changed = trio.lowlevel.ParkingLot()
-        node.on_report(self._discovered)
-        node.on_change(self._look)
 
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
-
-    async def wait_settled(self) -> None:
-        """Waits until the nodes of a running cluster have been found, and are connected to."""
-        await self._node.settled.wait()
-
-    async def survey(self, seconds: float) -> Survey:
+    async def survey(self, seconds: float) -> ClusterSurvey:
         """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
 
         The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
@@ -75,14 +63,14 @@ class Observer:
 
     def listen_to_towers(self) -> None:
         """Begins to hear each tower by itself: discovery does not tell which of them it has a beacon from."""
-        endpoints = self._config.beacon.pub_addresses
+        endpoints = self._config.beacon.tower_pub
         for index, endpoint in enumerate(endpoints):
             key = "" if self._security is None else self._security.tower_key(index, len(endpoints))
             self._nursery.start_soon(
                 listen,
                 self._context,
                 self._security,
-                f"{endpoint} {key}".strip(),
+                PeerEndpoint(endpoint, key),
                 (wire.WELCOME, wire.BEACON),
                 partial(self._hear_tower, endpoint),
                 lambda _: None,
@@ -90,25 +78,27 @@ class Observer:
             )
 
     def _hear_tower(self, endpoint: str, messages: list[list[bytes]]) -> None:
-        roster = self._machine.roster
-        roster.tower_heard(endpoint, trio.current_time())
+        nodes = self._machine.node_table
+        nodes.tower_heard(endpoint, trio.current_time())
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
-                roster.seen(endpoint, beacon, trio.current_time())
+                nodes.seen(endpoint, beacon, trio.current_time())
 
-    def _note_refusal(self, endpoint: str, event: HandshakeRefused) -> None:
-        self._machine.roster.tower_refused(endpoint, str(event))
+    def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
+        self._machine.node_table.tower_refused(endpoint, str(event))
 
-    def _discovered(self, report: Report) -> None:
-        if isinstance(report, (PeerJoined, PeerLeft)):
-            self._machine.found(report, trio.current_time())
+    def _on_event(self, event: Event) -> None:
+        super()._on_event(event)
+        if isinstance(event, (PeerJoined, PeerLeft)):
+            self._machine.found(event, trio.current_time())
+            self._node.act(())
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         """After everything that happened: listens to the stores that are there, and to no others."""
         stores = self._machine.stores
-        for address, (place, scope) in list(self._listening.items()):
-            if stores.get(address) != place:
+        for address, (peer, scope) in list(self._listening.items()):
+            if stores.get(address) != peer:
                 scope.cancel()
                 del self._listening[address]
         for address in stores.keys() - self._listening.keys():
@@ -116,8 +106,8 @@ class Observer:
             self._nursery.start_soon(self._listen_to_store, address, *self._listening[address])
         self._changed.unpark_all()
 
-    async def _listen_to_store(self, address: str, place: str, scope: trio.CancelScope) -> None:
-        if self._security is not None and split_place(place)[1] not in self._security.authorised:
+    async def _listen_to_store(self, address: str, peer: PeerEndpoint, scope: trio.CancelScope) -> None:
+        if self._security is not None and peer.key not in self._security.authorized:
             return
         decoder = wire.BatchDecoder()
 
@@ -129,16 +119,16 @@ class Observer:
             self._machine.connected(trio.current_time())
             self._node.act(())
 
-        def refused(_: HandshakeRefused) -> None:
+        def refused(_: RefusedByPeer) -> None:
             pass  # the node itself tells of it
 
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, place, prefixes, take, made, refused)
+            await listen(self._context, self._security, peer, prefixes, take, made, refused)
 
 
 @asynccontextmanager
-async def open_observer(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Observer]:
+async def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Observer]:
     """An observer, for the length of a block. Where `topics` are named, it looks at these alone.
 
     Raises `ConfigError` for topics that cannot be, keys that are not what they should be, and a discovery without
@@ -149,16 +139,16 @@ async def open_observer(config: Config | None = None, topics: Iterable[str] = ()
         raise ConfigError(
             f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
         )
-    machine = CensusMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    machine = SurveyMachine(new_address(), config, check_topics(topics, config))
     with single_exception():
         async with (
-            open_node(machine.address, machine, config, "observer", config.consumer.high_watermark) as node,
+            open_sockets(machine.address, config, "observer", config.consumer.high_watermark) as sockets,
             open_context(0) as context,
             trio.open_nursery() as nursery,
         ):
-            observer = Observer(node, machine, config, context, nursery)
+            observer = Observer(machine, sockets, config, context, nursery)
             observer.listen_to_towers()
-            await nursery.start(node.run)
+            await nursery.start(observer._run_node)
             try:
                 yield observer
             finally:

@@ -24,7 +24,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Range, open_reader
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -278,12 +278,10 @@ class BlockingReader:
     """A reader (see `dafka.roles.Reader`) in a thread that `close` ends. Every method may raise `DafkaError`."""
 
     def __init__(self, config: Config, topics: Iterable[str] = ()) -> None:
-        self._config = config.override(
-            "consumer", buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX)
-        )
+        self._config = config.with_consumer(buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX))
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("trio", name="dafka"))
-            opening = open_reader(self._config, topics)
+            opening = open_reader(topics, self._config)
             self._reader = stack.enter_context(self._portal.wrap_async_context_manager(opening))
             self._stack = stack.pop_all()
 

@@ -20,6 +20,7 @@ from dafka.errors import ConfigError, DiscoveryError
 from dafka.spark.offsets import EARLIEST, LATEST, PartitionName
 
 _Value = TypeVar("_Value")
+_Word = TypeVar("_Word", bound=str)
 
 SPARK_OPTIONS = {"checkpointlocation", "queryname", "outputmode"}
 """Options that Spark takes for itself, and hands on all the same."""
@@ -78,7 +79,7 @@ class Options:
         words = ("false", "true")
         return self.get_parsed(name, lambda text: bool(words.index(text.strip().lower())), "true or false", default)
 
-    def get_choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+    def get_choice(self, name: str, choices: tuple[_Word, ...], default: _Word) -> _Word:
         """One of these words."""
 
         return self.get_parsed(name, lambda text: choices[choices.index(text)], " or ".join(choices), default)
@@ -93,11 +94,11 @@ def cluster_config(options: Options) -> Config:
     if "towers" in options:
         expected = "HOST or HOST:SUB_PORT:PUB_PORT, with commas between several"
         subs, pubs = options.get_parsed("towers", _parse_towers, expected, _NO_TOWERS)
-        config = config.override("beacon", sub_addresses=subs, pub_addresses=pubs)
+        config = config.with_beacon(tower_sub=subs, tower_pub=pubs)
     if "wire" in options:
-        config = config.override("node", wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
+        config = config.with_node(wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
     timeout = options.get_int("discoveryTimeout")
-    return config if timeout is None else config.override("node", tower_timeout_ms=timeout)
+    return config if timeout is None else config.with_node(tower_timeout_ms=timeout)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from dafka.errors import UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.deduplication import Deduplicator, held_end, read_held, unacknowledged
 from dafka.spark.options import mention_towers_option
 from dafka.spark.schema import RecordColumns
@@ -69,7 +69,7 @@ async def publish(
                 first = await anext(receive, None)
                 if first is None:
                     return PublishResult()
-                async with open_reader(config) as reader, _open_task(reader, config, identity) as task:
+                async with open_reader(config=config) as reader, _open_task(reader, config, identity) as task:
                     await task.publish(rows.split_by_topic(first))
                     async for batch in receive:
                         await task.publish(rows.split_by_topic(batch))
@@ -142,7 +142,7 @@ class _TaskPublisher:
         check_topic(topic, config)
         if self._lanes:
             bytes_max = min(config.producer.unacknowledged_bytes_max, FURTHER_BYTES_MAX)
-            config = config.override("producer", unacknowledged_bytes_max=bytes_max)
+            config = config.with_producer(unacknowledged_bytes_max=bytes_max)
         return _TopicPublisher(Partition(topic, derive_address(*self._identity, topic)), config)
 
     async def _open_lane(self, lane: _TopicPublisher) -> None:

@@ -13,7 +13,7 @@ from dafka.config import Config
 from dafka.contents import PackedContents
 from dafka.errors import ConfigError
 from dafka.records import RecordBatch
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.errors import RowError
 
 COLUMNS = StructType(

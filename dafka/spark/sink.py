@@ -91,12 +91,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _prepare(options: Options, schema: StructType) -> tuple[Config, RecordColumns]:
-    config = cluster_config(options).override(
-        "producer",
-        min_stores=options.get_int("minStores", 1),
-        close_timeout_ms=options.get_int("ackTimeout"),
-        spool="",
-    )
+    config = cluster_config(options).with_producer(min_stores=options.get_int("minStores", 1) or 1, spool="")
+    timeout = options.get_int("ackTimeout")
+    if timeout is not None:
+        config = config.with_producer(close_timeout_ms=timeout)
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
         raise ConfigError("option minStores: above 1 it needs wire rfc46, for a libdafka ACK does not name its store")
     return config, find_record_columns(schema, options.get_text("topic"), config)

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from dafka.discovery import Advertisement, Discovery, Report, Settled
+from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import WireError
 from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
@@ -25,7 +26,7 @@ async def check_discovery(
     make: Callable[[], Discovery],
     advertisement: Advertisement,
     *,
-    peers: Collection[str] = (),
+    peers: Collection[PeerEndpoint] = (),
     stop_peers: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = 10.0,
 ) -> None:
@@ -44,7 +45,9 @@ async def check_discovery(
     await _check_cancelled_once_started(make, advertisement, timeout_s)
     async with _run(make, advertisement, timeout_s) as reports:
         await reports.wait(lambda: reports.is_settled, timeout_s, "Settled never came")
-        await reports.wait(lambda: reports.joined >= set(peers), timeout_s, f"not all of {sorted(peers)} were found")
+        await reports.wait(
+            lambda: reports.joined >= set(peers), timeout_s, f"not all of {sorted(map(str, peers))} were found"
+        )
         await trio.sleep(WATCH_S)
         if stop_peers is not None:
             await stop_peers()
@@ -61,14 +64,14 @@ class _Reports:
     """
 
     def __init__(self, advertisement: Advertisement) -> None:
-        self.joined: set[str] = set()
+        self.joined: set[PeerEndpoint] = set()
         self.is_settled = False
         self.problem = ""
         self.is_over = False
         self._advertisement = advertisement
         self._changed = trio.Event()
 
-    def take(self, report: Report) -> None:
+    def take(self, report: DiscoveryEvent) -> None:
         """What the discovery is given as `report`."""
         self.problem = self.problem or self._judge(report)
         if isinstance(report, PeerJoined):
@@ -86,9 +89,9 @@ class _Reports:
             while not is_reached() and not self.problem:
                 await self._changed.wait()
         assert not self.problem, self.problem
-        assert not scope.cancelled_caught, f"after {timeout_s} s: {problem}; joined are {sorted(self.joined)}"
+        assert not scope.cancelled_caught, f"after {timeout_s} s: {problem}; joined are {sorted(map(str, self.joined))}"
 
-    def _judge(self, report: Report) -> str:
+    def _judge(self, report: DiscoveryEvent) -> str:
         if self.is_over:
             return f"after it ended it reported {report!r}"
         if isinstance(report, PeerJoined):
@@ -101,12 +104,12 @@ class _Reports:
 
     def _judge_joined(self, report: PeerJoined) -> str:
         own = self._advertisement
-        if report.address == own.address or report.endpoint == f"tcp://{own.host}:{own.port}":
+        if report.address == own.address or report.endpoint.endpoint == f"tcp://{own.host}:{own.port}":
             return f"the own node was reported: {report!r}"
         if report.endpoint in self.joined:
             return f"{report!r} came twice without a PeerLeft between"
         try:
-            check_endpoint(report.endpoint.encode("utf-8", "surrogateescape"))
+            check_endpoint(report.endpoint.endpoint.encode("utf-8", "surrogateescape"))
         except WireError:
             return f"{report!r} has no endpoint to connect to"
         return ""

@@ -43,7 +43,7 @@ class Cluster:
         self, topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
     ) -> AbstractAsyncContextManager[Consumer]:
         """`open_consumer`, in this cluster, from the earliest record on unless `config` says otherwise."""
-        earliest = self.config.override("consumer", offset_reset="earliest")
+        earliest = self.config.with_consumer(offset_reset="earliest")
         return open_consumer(topics, config or earliest, positions=positions)
 
 
@@ -53,16 +53,16 @@ async def open_cluster(config: Config | None = None, *, storage: str | None = "m
 
     What `config` says of endpoints and of the store's storage is replaced.
     """
-    config = (config or Config()).override("tower", sub_address="tcp://127.0.0.1:*", pub_address="tcp://127.0.0.1:*")
+    config = (config or Config()).with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
     with single_exception():
         async with trio.open_nursery() as nursery:
             tower: Tower = await nursery.start(serve_tower, config)
-            config = config.override(
-                "beacon", sub_addresses=(tower.sub_endpoint,), pub_addresses=(tower.pub_endpoint,)
-            ).override("node", bind="tcp://127.0.0.1:*")
+            config = config.with_beacon(tower_sub=(tower.sub_endpoint,), tower_pub=(tower.pub_endpoint,)).with_node(
+                bind="tcp://127.0.0.1:*"
+            )
             store: Store | None = None
             if storage is not None:
-                config = config.override("store", storage=storage)
+                config = config.with_store(storage=storage)
                 store = await nursery.start(serve_store, config)
             yield Cluster(config, tower, store)
             nursery.cancel_scope.cancel()

@@ -1,38 +1,33 @@
 """ZeroMQ under trio: sockets that receive and send by the batch, and the keys of closed clusters."""
 
-from dafka.transport.caller import Caller
-from dafka.transport.closed import split_place
-from dafka.transport.crowd import Crowd
-from dafka.transport.descriptors import Connection, connection_of, raise_descriptors_max
-from dafka.transport.guard import Guard, open_guard
-from dafka.transport.keys import KeyPair, is_key
-from dafka.transport.listening import listen
+from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
+from dafka.transport.connector import Connector, listen
+from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security, open_security
-from dafka.transport.socket import Origin, RunSocket, Socket
+from dafka.transport.socket import RunSocket, Socket
+from dafka.transport.zap import ZapHandler, open_zap_handler
 
 __all__ = [
-    "Caller",
     "Connection",
-    "Crowd",
-    "Guard",
+    "ConnectionLimiter",
+    "Connector",
     "KeyPair",
     "Mesh",
-    "Origin",
     "PublisherSocket",
     "RunSocket",
     "Security",
     "Socket",
+    "ZapHandler",
     "choose_loops",
-    "connection_of",
-    "is_key",
+    "find_connection",
+    "is_open",
     "listen",
     "open_context",
-    "open_guard",
     "open_mesh",
     "open_security",
+    "open_zap_handler",
     "raise_descriptors_max",
-    "split_place",
 ]

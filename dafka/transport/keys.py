@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import re
 import stat
-import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 import zmq
-from zmq.utils import z85
 
+from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 
 KEY_FILE_BYTES_MAX = 2**20
 """Nobody's list of keys is larger: what is, is another kind of file, and is not read."""
 
-_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
 _HEADING = (
     "# A secret key: whoever has it is this node. `dafka keys show` tells its public key, which others may know.\n"
@@ -51,16 +51,6 @@ class KeyPair:
                 return cls(public.decode("ascii"), secret.decode("ascii"), name)
 
 
-def is_key(text: str) -> bool:
-    """Is this a key in Z85?"""
-    if not _Z85.fullmatch(text):
-        return False
-    try:
-        return len(z85.decode(text.encode("ascii"))) == 32
-    except (ValueError, struct.error):  # five characters can say more than four octets hold
-        return False
-
-
 def write_key_file(path: Path, pair: KeyPair) -> None:
     """Makes the file, with mode 0600. Raises `ConfigError` where something is there already, or it cannot be made."""
     text = f'{_HEADING}metadata\n    name = "{pair.name}"\n'
@@ -82,7 +72,7 @@ def read_key_file(path: Path) -> KeyPair:
 
     Raises `ConfigError` where the file cannot be read, can be read by others, or holds no pair of keys.
     """
-    text, mode = _read(path, "key file")
+    text, mode = _read_text(path, "key file")
     if mode & 0o077:
         raise ConfigError(f"key file {path} is open to others (mode {mode:04o}): chmod 600 {path}")
     entries = _entries(text)
@@ -100,7 +90,7 @@ def read_public_keys(path: Path) -> dict[str, str]:
 
     Raises `ConfigError` where it cannot be read, or a line is neither a key nor empty nor a comment (`# ...`).
     """
-    text, _ = _read(path, "file of public keys")
+    text, _ = _read_text(path, "file of public keys")
     entries = _entries(text)
     if "public-key" in entries:
         if not is_key(entries["public-key"]):
@@ -133,7 +123,7 @@ def _entries(text: str) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match is not None}
 
 
-def _read(path: Path, what: str) -> tuple[str, int]:
+def _read_text(path: Path, what: str) -> tuple[str, int]:
     """The file's text and its permissions, both of the same file."""
     try:
         with path.open("rb") as file:
@@ -146,3 +136,88 @@ def _read(path: Path, what: str) -> tuple[str, int]:
         raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{what} {path} is not text") from None
+
+
+_State: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""By which a change is noticed: the files, and of each its number, its size and when it was written."""
+
+
+class AuthorizedKeys:
+    """The public keys that are let in.
+
+    What cannot be read when it changes leaves the former keys in force: a slip in an editor locks nobody out.
+
+    Attributes:
+        path: the file or folder.
+        own: the node's own public key, which need not be listed.
+    """
+
+    def __init__(self, path: Path, own: str) -> None:
+        """Reads the keys. Raises `ConfigError` where they cannot be read."""
+        self.path = path
+        self.own = own
+        self._state = _look(path)
+        self._keys = _read_keys(path)
+
+    def __contains__(self, key: str) -> bool:
+        return key == self.own or key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def names(self) -> dict[str, str]:
+        """By public key, what the list says whose it is."""
+        return dict(self._keys)
+
+    def refresh(self) -> set[str] | None:
+        """Reads the keys again where they have changed since; gives those that are authorized no longer.
+
+        None where the keys are the same. Raises `ConfigError`, once a change, where they cannot be read; then the
+        former ones stay.
+        """
+        try:
+            state = _look(self.path)
+        except ConfigError:
+            if not self._state:
+                return None
+            self._state = ()
+            raise
+        if state == self._state:
+            return None
+        self._state = state
+        former, self._keys = self._keys, _read_keys(self.path)
+        if former.keys() == self._keys.keys():
+            return None
+        return {key for key in former if key not in self}
+
+
+def key_files(path: Path) -> Iterator[Path]:
+    """The files that `path` stands for: itself, or those in the folder that are not hidden."""
+    if path.is_dir():
+        yield from sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
+    else:
+        yield path
+
+
+def _read_keys(path: Path) -> dict[str, str]:
+    keys: dict[str, str] = {}
+    try:
+        files = list(key_files(path))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    for file in files:
+        for key, name in read_public_keys(file).items():
+            keys[key] = name or (file.stem if file != path else "")
+    return keys
+
+
+def _look(path: Path) -> _State:
+    try:
+        found = [(file, file.stat()) for file in key_files(path)]
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return tuple((str(file), status.st_ino, status.st_size, status.st_mtime_ns) for file, status in found)
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot read the authorized keys {path}: {os.strerror(error.errno or 0)}")

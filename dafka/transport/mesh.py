@@ -15,12 +15,12 @@ import trio
 import zmq
 
 from dafka.config import NodeConfig
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import Event
-from dafka.transport.closed import ClosedSubscriber, Messages
-from dafka.transport.guard import open_guard
-from dafka.transport.plain import PlainSubscriber
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security
+from dafka.transport.subscribers import ClosedSubscriber, Messages, PlainSubscriber
+from dafka.transport.zap import open_zap_handler
 
 SLACK_S = 2.0
 """Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
@@ -39,7 +39,7 @@ HANDSHAKE_MS = 10_000
 
 
 class Subscriber(Protocol):
-    """What is connected to others' publishers. In a closed cluster an endpoint is followed by a space and a key.
+    """What is connected to others' publishers.
 
     Attributes:
         discarded: connections ended, by reason.
@@ -53,26 +53,30 @@ class Subscriber(Protocol):
     def unsubscribe(self, prefix: bytes) -> None:
         """Undoes one `subscribe`."""
 
-    def connect(self, endpoint: str) -> None:
-        """Connects, in the background and again after every loss. Raises `TransportError`: that is no endpoint."""
+    def connect_peer(self, peer: PeerEndpoint) -> None:
+        """Connect in the background, and again after every loss.
 
-    def disconnect(self, endpoint: str) -> None:
-        """Undoes `connect`; nothing happens where there was none."""
+        Raises `TransportError` if the endpoint is invalid.
+        """
 
-    async def receive(self) -> tuple[Messages, str]:
-        """Waits for messages; gives them, and whose they are: a public key, the name of a connection, or empty."""
+    def disconnect_peer(self, peer: PeerEndpoint) -> None:
+        """Undo `connect_peer`. Without an earlier `connect_peer`, do nothing."""
 
-    def judge(self, source: str, discarded: int) -> None:
-        """Of what `receive` gave last, so many messages had to be thrown away."""
+    async def receive(self) -> tuple[Messages, PeerEndpoint]:
+        """Wait for messages, and return them with the peer that sent them.
 
-    def endpoint_of(self, source: str) -> str:
-        """Where the connection of this name was made to; empty where that is not known."""
+        In a closed cluster the peer's key is known, in a plain one its endpoint, and that only while `report_discards`
+        has led to a closer look. Both are empty otherwise.
+        """
+
+    def report_discards(self, source: PeerEndpoint, count: int) -> None:
+        """Report how many of the messages that `receive` returned last had to be discarded."""
 
     async def watch(self) -> None:
         """Looks after the connections until cancelled."""
 
-    async def receive_connections(self) -> list[str]:
-        """Waits until connections are made; gives the endpoints. Each comes again after a loss."""
+    async def receive_connections(self) -> list[PeerEndpoint]:
+        """Wait until connections are made, and return their peers. A peer is returned again after each loss."""
 
 
 class Mesh:
@@ -139,9 +143,9 @@ async def open_mesh(
                 with _open_plain(context, options) as plain:
                     yield Mesh(publisher, plain, publisher.bind(config.bind))
             else:
-                async with open_guard(context, security, report) as guard, trio.open_nursery() as nursery:
+                async with open_zap_handler(context, security, report) as guard, trio.open_nursery() as nursery:
                     closed = ClosedSubscriber(context, security, options, report)
-                    guard.on_change(closed.authorised_changed)
+                    guard.on_change(closed.authorized_keys_changed)
                     endpoint = guard.bind(publisher, config.bind)
                     await nursery.start(closed.run)
                     yield Mesh(publisher, closed, endpoint)

@@ -8,8 +8,7 @@ import attrs
 
 from dafka.config import Config
 from dafka.errors import ConfigError
-from dafka.transport.authorised import AuthorisedKeys
-from dafka.transport.keys import KeyPair, parse_public_key, read_key_file
+from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read_key_file
 from dafka.transport.socket import BaseSocket
 
 ZAP_DOMAIN = b"dafka"
@@ -21,16 +20,16 @@ class Security:
 
     Attributes:
         pair: its own.
-        authorised: whom it lets in, and connects to.
+        authorized: whom it lets in, and connects to.
         tower_keys: the towers' public keys: one for all, or one for each; empty where the configuration names none.
     """
 
     pair: KeyPair
-    authorised: AuthorisedKeys
+    authorized: AuthorizedKeys
     tower_keys: tuple[str, ...]
 
     def guard(self, socket: BaseSocket) -> None:
-        """Before `bind`: nobody's connection is taken but by the handler of `Guard`, which must be there."""
+        """Before `bind`: nobody's connection is taken but by the handler of `ZapHandler`, which must be there."""
         socket.set_options(
             curve_server=1,
             curve_secretkey=self.pair.secret.encode("ascii"),
@@ -80,8 +79,8 @@ def open_security(config: Config) -> Security | None:
             "which says whom to let in (`dafka keys authorize`)"
         )
     pair = read_key_file(Path(settings.key_file))
-    authorised = AuthorisedKeys(Path(settings.authorized_keys), pair.public)
+    authorized = AuthorizedKeys(Path(settings.authorized_keys), pair.public)
     try:
-        return Security(pair, authorised, tuple(map(parse_public_key, settings.tower_keys)))
+        return Security(pair, authorized, tuple(map(parse_public_key, settings.tower_keys)))
     except ConfigError as error:
         raise ConfigError(f"[security] tower_keys: {error}") from None

@@ -16,14 +16,14 @@ from contextlib import suppress
 from typing import TypeVar
 
 import anyio
-import attrs
 import trio
 import zmq
 
+from dafka.endpoints import MessageSource
 from dafka.errors import AddressInUseError, TransportError
-from dafka.transport.descriptors import source_of
+from dafka.transport.connections import source_descriptor
 from dafka.transport.loops import choose_loops
-from dafka.wire.batch import FrameRun
+from dafka.wire.batch import EncodedRun
 
 RECEIVE_BYTES_MAX = 16 * 1024 * 1024
 """Octets drained in one call, with what keeping each frame costs; the message that reaches them is the last."""
@@ -37,7 +37,7 @@ GATHER_S = 0.001
 SLICE_S = 0.002
 """So long at a time may be spent on what one call drained."""
 
-LABOUR_ITEMS = 100
+SLOW_BATCH_ITEMS = 100
 """Items of one drain that are no stream: of honest nodes' records, most come in runs."""
 
 COUNT_MIN = 20
@@ -52,24 +52,9 @@ _MONITOR_NUMBERS = itertools.count()
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
-def read_handshake(frames: Sequence[bytes]) -> str:
-    """The endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
+def connected_endpoint(frames: Sequence[bytes]) -> str:
+    """Return the endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
     return frames[-1].decode("utf-8", "replace")
-
-
-@attrs.frozen
-class Origin:
-    """Where a message came from.
-
-    Attributes:
-        peer: the IP address; empty where that is unknown.
-        key: the public key that its sender has proven to have; empty in a plain cluster.
-        source: the descriptor of the connection; -1 where there is none.
-    """
-
-    peer: str
-    key: str
-    source: int
 
 
 class BaseSocket:
@@ -79,6 +64,7 @@ class BaseSocket:
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.endpoint = ""
         self._loops = choose_loops()
         self._socket = socket
         self._fd = self._socket.FD
@@ -93,7 +79,7 @@ class BaseSocket:
             self._socket.setsockopt(getattr(zmq, name.upper()), value)
 
     def monitor_handshakes(self) -> Socket:
-        """A socket that receives a message for every connection made from now on; `read_handshake` reads it.
+        """A socket that receives a message for every connection made from now on; `connected_endpoint` reads it.
 
         It is the caller's to close, after this one.
         """
@@ -123,7 +109,8 @@ class BaseSocket:
         except zmq.ZMQError as error:
             kind = AddressInUseError if error.errno in _NOT_AVAILABLE else TransportError
             raise kind(f"cannot listen at {endpoint}: {_reason(error)}") from None
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self.endpoint
 
     def unbind(self, endpoint: str) -> None:
         """Listens there no longer; connections that were made there end. Nothing happens where it did not listen."""
@@ -169,7 +156,7 @@ class BaseSocket:
         self._socket.setsockopt(zmq.UNSUBSCRIBE, prefix)
         self._wake()
 
-    def send_many(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> int:
+    def send_many(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """Queues these messages for whoever subscribed to them; gives how many. Never waits.
 
         A message that the socket cannot take at all (it has no peer, or its queue is full) is dropped.
@@ -178,30 +165,10 @@ class BaseSocket:
         self._wake()
         return count
 
-    async def receive_with_peer(self) -> tuple[list[bytes], str]:
-        """Waits for one message, and tells the IP address that it came from (empty where that is unknown)."""
-        frames, peer, _ = await self.receive_with_key()
-        return frames, peer
-
-    async def receive_with_key(self) -> tuple[list[bytes], str, str]:
-        """The same, and the public key that its sender has proven to have; empty in a plain cluster."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            try:
-                frames = self._held.pop(0) if self._held else self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                await self._wait_events()
-                continue
-            return (
-                [frame.bytes for frame in frames],
-                _property(frames[0], "Peer-Address"),
-                _property(frames[0], "User-Id"),
-            )
-
-    async def receive_origins(self, count_max: int) -> list[tuple[list[bytes], Origin]]:
+    async def receive_with_sources(self, count_max: int) -> list[tuple[list[bytes], MessageSource]]:
         """Waits for messages, and tells of each where it came from. A checkpoint."""
         found = await self._receive(lambda: self._take_frames(count_max))
-        return [([frame.bytes for frame in frames], _origin(frames[0])) for frames in found]
+        return [([frame.bytes for frame in frames], _message_source(frames[0])) for frames in found]
 
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
@@ -272,25 +239,25 @@ class Socket(BaseSocket):
 
 
 class RunSocket(BaseSocket):
-    """A `Socket` for records: consecutive ones of a partition may be drained as one `FrameRun`.
+    """A `Socket` for records: consecutive ones of a partition may be drained as one `EncodedRun`.
 
     A run stands where the first of its messages stood.
 
     Attributes:
         count_max: how many messages are drained in one call; fewer where working on them takes long.
-        is_laboured: whether, of late, many single messages have taken long.
+        is_slow_batch: whether, of late, many single messages have taken long.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         super().__init__(socket)
         self.count_max = self._loops.receive_count_max
-        self.is_laboured = False
+        self.is_slow_batch = False
         self._is_streaming = False
         self._given_at = 0.0
         self._given_count = 0
         self._given_items = 0
 
-    async def receive_many(self) -> list[list[bytes] | FrameRun]:
+    async def receive_many(self) -> list[list[bytes] | EncodedRun]:
         """Waits for messages and drains up to `count_max` of them. A checkpoint.
 
         Where they stream in and this is the faster end, it lets some gather.
@@ -303,14 +270,14 @@ class RunSocket(BaseSocket):
         self._is_streaming = STREAM_COUNT_MIN <= self._given_count < self.count_max
         return items
 
-    def receive_nowait(self) -> list[list[bytes] | FrameRun]:
+    def receive_nowait(self) -> list[list[bytes] | EncodedRun]:
         """The messages that are here, up to `count_max` and `RECEIVE_BYTES_MAX`."""
         if self._held:
             return list(self._take_held())
         return self._loops.receive_runs(self._socket, self.count_max, RECEIVE_BYTES_MAX)
 
-    def _note_given(self, items: list[list[bytes] | FrameRun]) -> None:
-        self._given_count = sum(len(item.contents) if isinstance(item, FrameRun) else 1 for item in items)
+    def _note_given(self, items: list[list[bytes] | EncodedRun]) -> None:
+        self._given_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._given_items = len(items)
         self._given_at = time.perf_counter()
 
@@ -320,16 +287,18 @@ class RunSocket(BaseSocket):
             return
         spent = time.perf_counter() - self._given_at
         if spent > SLICE_S:
-            self.is_laboured = self._given_items > LABOUR_ITEMS
+            self.is_slow_batch = self._given_items > SLOW_BATCH_ITEMS
             self.count_max = max(int(self._given_count * SLICE_S / spent), COUNT_MIN)
         elif self._given_count >= self.count_max:
             self.count_max = min(2 * self.count_max, self._loops.receive_count_max)
         self._given_count = 0
 
 
-def _origin(frame: zmq.Frame) -> Origin:
-    source = source_of(frame)
-    return Origin(_property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source)
+def _message_source(frame: zmq.Frame) -> MessageSource:
+    source = source_descriptor(frame)
+    return MessageSource(
+        _property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source
+    )
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

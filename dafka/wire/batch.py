@@ -3,7 +3,7 @@
 Consecutive RECORDs of a partition differ in their last eight header octets alone, the sequence. The decoder knows a
 header it has read before by the rest of it, and gathers records into runs; the encoder writes a run's header once.
 Both agree with `codec`, message by message; a test compares them on random input. A transport that gathers runs by
-itself hands them over as `FrameRun`, which is also what the encoder gives.
+itself hands them over as `EncodedRun`, which is also what the encoder gives.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dafka.errors import WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
-from dafka.wire.messages import DirectRecord, Inbound, Record, RecordRun
+from dafka.wire.messages import BatchedMessage, DirectRecord, Record, RecordRun
 from dafka.wire.primitives import NUMBER_8
 
 HEADERS_MAX = 16_384
@@ -33,33 +33,33 @@ _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]
 
 
 @attrs.frozen
-class FrameRun:
+class EncodedRun:
     """A run of records as it stands on the wire, without the frames of each.
 
-    A record's frames are the topic frame (None where the header holds the topic), the header, which is the stem and
-    eight octets of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the sequence
-    after.
+    A record's frames are the topic frame (None where the header holds the topic), the header, which is the header
+    prefix and 8 bytes of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the
+    sequence after.
     """
 
     topic_frame: bytes | None
-    stem: bytes
+    header_prefix: bytes
     first_sequence: int
     contents: Sequence[bytes]
 
     def messages(self) -> Iterator[Sequence[bytes]]:
         """The frames of each record, in order."""
-        pack, stem = NUMBER_8.pack, self.stem
+        pack, header_prefix = NUMBER_8.pack, self.header_prefix
         numbered = enumerate(self.contents, self.first_sequence)
         if self.topic_frame is None:
-            return ((stem + pack(sequence), content) for sequence, content in numbered)
+            return ((header_prefix + pack(sequence), content) for sequence, content in numbered)
         topic = self.topic_frame
-        return ((topic, stem + pack(sequence), content) for sequence, content in numbered)
+        return ((topic, header_prefix + pack(sequence), content) for sequence, content in numbered)
 
 
-def expand(messages: Iterable[Sequence[bytes] | FrameRun]) -> Iterator[Sequence[bytes]]:
+def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Sequence[bytes]]:
     """The frames of every message, those of a run one by one."""
     for message in messages:
-        if isinstance(message, FrameRun):
+        if isinstance(message, EncodedRun):
             yield from message.messages()
         else:
             yield message
@@ -94,7 +94,7 @@ class _Header:
         self.runs: list[_Run] = []
         self.last: _Run | None = None
 
-    def find_run(self, sequence: int, inbound: list[Inbound | _Run]) -> _Run:
+    def find_run(self, sequence: int, inbound: list[BatchedMessage | _Run]) -> _Run:
         """The run that this record continues, which is the last one then; or the one that it begins."""
         runs = self.runs
         for run in reversed(runs):
@@ -131,12 +131,12 @@ class BatchDecoder:
         self.heard: set[Dialect] = set()
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
 
-    def decode(self, messages: Iterable[Sequence[bytes] | FrameRun]) -> list[Inbound]:
+    def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
         """Runs and other commands in the order in which they began. Malformed messages leave only a count."""
-        inbound: list[Inbound | _Run] = []
+        inbound: list[BatchedMessage | _Run] = []
         headers = self._headers
         for message in messages:
-            if isinstance(message, FrameRun):
+            if isinstance(message, EncodedRun):
                 self._decode_run(message, inbound)
                 continue
             frames = message
@@ -170,10 +170,10 @@ class BatchDecoder:
             run.next_sequence = sequence + 1
         return [_close(item) if isinstance(item, _Run) else item for item in inbound]
 
-    def _decode_run(self, run: FrameRun, inbound: list[Inbound | _Run]) -> None:
+    def _decode_run(self, run: EncodedRun, inbound: list[BatchedMessage | _Run]) -> None:
         """As its messages one by one would be. Whether a header is well-formed, its sequence does not say."""
-        topic, stem = run.topic_frame, run.stem
-        key = stem if topic is None else (topic, stem)
+        topic, header_prefix = run.topic_frame, run.header_prefix
+        key = header_prefix if topic is None else (topic, header_prefix)
         header = self._headers.get(key)
         if header is None:
             for frames in run.messages():
@@ -188,7 +188,7 @@ class BatchDecoder:
         gathered.contents = join_contents([gathered.contents, run.contents]) if gathered.contents else run.contents
         gathered.next_sequence = run.first_sequence + len(run.contents)
 
-    def _decode_other(self, frames: Sequence[bytes], inbound: list[Inbound | _Run]) -> None:
+    def _decode_other(self, frames: Sequence[bytes], inbound: list[BatchedMessage | _Run]) -> None:
         try:
             message, dialect = codec.decode(frames)
         except WireError as error:
@@ -225,9 +225,9 @@ class BatchEncoder:
         self.discarded: Counter[str] = Counter()
         self._dialect = dialect
 
-    def encode(self, messages: Iterable[Inbound]) -> list[Sequence[bytes] | FrameRun]:
-        """The frames of every message, in order; of a run, what `FrameRun` keeps of them."""
-        encoded: list[Sequence[bytes] | FrameRun] = []
+    def encode(self, messages: Iterable[BatchedMessage]) -> list[Sequence[bytes] | EncodedRun]:
+        """The frames of every message, in order; of a run, what `EncodedRun` keeps of them."""
+        encoded: list[Sequence[bytes] | EncodedRun] = []
         for message in messages:
             try:
                 if isinstance(message, RecordRun):
@@ -239,7 +239,7 @@ class BatchEncoder:
         return encoded
 
 
-def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[FrameRun]:
+def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[EncodedRun]:
     batch = run.batch
     if not batch.contents:
         return ()
@@ -252,4 +252,4 @@ def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[FrameRun]:
     else:
         first = DirectRecord(run.requestor, partition.address, partition.topic, first_sequence, batch.contents[0])
     *topic_frame, header, _ = codec.encode(first, dialect)
-    return (FrameRun(topic_frame[0] if topic_frame else None, header[:-8], first_sequence, batch.contents),)
+    return (EncodedRun(topic_frame[0] if topic_frame else None, header[:-8], first_sequence, batch.contents),)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from dafka.endpoints import PeerEndpoint, is_key
 from dafka.errors import WireError
 from dafka.records import decode_text, encode_text
 
@@ -23,7 +24,6 @@ WELCOME = b"W"
 _HOST_BYTES_MAX = 255
 _PORT = re.compile(rb"[1-9][0-9]{0,4}")
 _HOST = re.compile(rb"\[[0-9A-Fa-f:.%A-Za-z0-9]+\]|[A-Za-z0-9._-]+")
-_KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _ENDPOINT = re.compile(rb"tcp://(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>[0-9]+)")
 
 
@@ -68,9 +68,9 @@ class TowerBeacon:
     key: str = ""
 
     @property
-    def place(self) -> str:
-        """Where to connect to, and whom to expect there: the endpoint, and behind a space the key, if there is one."""
-        return f"{self.endpoint} {self.key}" if self.key else self.endpoint
+    def peer_endpoint(self) -> PeerEndpoint:
+        """The node's endpoint with the key to expect there."""
+        return PeerEndpoint(self.endpoint, self.key)
 
     def encode(self) -> list[bytes]:
         """The beacon's frames."""
@@ -103,9 +103,10 @@ def _check_frames(frames: Sequence[bytes], count: int) -> None:
 
 
 def _check_key(octets: bytes) -> str:
-    if not _KEY.fullmatch(octets):
+    key = octets.decode("ascii", "replace")
+    if not is_key(key):
         raise WireError("key", "40 characters of Z85")
-    return octets.decode("ascii")
+    return key
 
 
 def _check_uuid(octets: bytes) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 from dafka.wire.constants import SIGNATURE, VERSION, Dialect
-from dafka.wire.messages import MESSAGES, Ack, DirectRecord, Kind, Message, Record
+from dafka.wire.messages import MESSAGES, Ack, DirectRecord, FieldType, Message, Record
 from dafka.wire.primitives import (
-    Reader,
+    FrameReader,
     write_number_4,
     write_number_8,
     write_string,
@@ -74,7 +74,7 @@ def check_libdafka_topic(topic: bytes, field: str) -> None:
 
 
 def _decode_rfc46(kind: type[Message], frames: Sequence[bytes]) -> Message:
-    reader = Reader(frames[1])
+    reader = FrameReader(frames[1])
     reader.literal(SIGNATURE, "signature")
     reader.literal(kind.COMMAND.value, "command")
     return _decode_fields(kind, frames[0][1:], reader, frames, Dialect.RFC46)
@@ -84,11 +84,11 @@ def _decode_libdafka(kind: type[Message], frames: Sequence[bytes]) -> Message:
     topic, nul, _ = frames[0][1:].partition(b"\0")
     if not nul:
         raise WireError("topic frame", "a NUL octet after the topic", len(frames[0]))
-    return _decode_fields(kind, topic, Reader(frames[0], 2 + len(topic)), frames, Dialect.LIBDAFKA)
+    return _decode_fields(kind, topic, FrameReader(frames[0], 2 + len(topic)), frames, Dialect.LIBDAFKA)
 
 
 def _decode_fields(
-    kind: type[Message], topic: bytes, reader: Reader, frames: Sequence[bytes], dialect: Dialect
+    kind: type[Message], topic: bytes, reader: FrameReader, frames: Sequence[bytes], dialect: Dialect
 ) -> Message:
     reader.literal(_VERSION_OCTET, "version")
     values: dict[str, Any] = {}
@@ -96,7 +96,7 @@ def _decode_fields(
         if _is_absent(kind, name, dialect):
             values[name] = ""
         else:
-            values[name] = frames[-1] if field_kind is Kind.FRAME else _READ[field_kind](reader, name)
+            values[name] = frames[-1] if field_kind is FieldType.FRAME else _READ[field_kind](reader, name)
     reader.end()
     if len(topic) > TEXT_BYTES_MAX:
         raise WireError(kind.TOPIC, f"at most {TEXT_BYTES_MAX} octets, not {len(topic)}")
@@ -115,20 +115,20 @@ def _is_absent(kind: type[Message], name: str, dialect: Dialect) -> bool:
     return dialect is Dialect.LIBDAFKA and kind is Ack and name == "address"
 
 
-def _write_field(message: Message, name: str, kind: Kind, dialect: Dialect) -> bytes:
-    if kind is Kind.FRAME or _is_absent(type(message), name, dialect):
+def _write_field(message: Message, name: str, kind: FieldType, dialect: Dialect) -> bytes:
+    if kind is FieldType.FRAME or _is_absent(type(message), name, dialect):
         return b""
     value = getattr(message, name)
-    if kind is Kind.STRING:
+    if kind is FieldType.STRING:
         return write_string(value, name)
-    if kind is Kind.STRINGS:
+    if kind is FieldType.STRINGS:
         return write_strings(value, name)
-    return write_number_4(value) if kind is Kind.NUMBER_4 else write_number_8(value)
+    return write_number_4(value) if kind is FieldType.NUMBER_4 else write_number_8(value)
 
 
-_READ: dict[Kind, Any] = {
-    Kind.STRING: Reader.string,
-    Kind.STRINGS: Reader.strings,
-    Kind.NUMBER_4: Reader.number_4,
-    Kind.NUMBER_8: Reader.number_8,
+_READ: dict[FieldType, Any] = {
+    FieldType.STRING: FrameReader.string,
+    FieldType.STRINGS: FrameReader.strings,
+    FieldType.NUMBER_4: FrameReader.number_4,
+    FieldType.NUMBER_8: FrameReader.number_8,
 }

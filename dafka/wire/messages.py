@@ -18,7 +18,7 @@ from dafka.records import RecordBatch, encode_text
 from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, Command
 
 
-class Kind(enum.Enum):
+class FieldType(enum.Enum):
     """How a field is written (the grammar's rule names)."""
 
     STRING = "string"
@@ -60,10 +60,10 @@ _CHECK_SEQUENCE = _check_number(NUMBER_8_MAX)
 _CHECK_COUNT = _check_number(NUMBER_4_MAX)
 
 _RECORD_FIELDS = (
-    ("address", Kind.STRING),
-    ("subject", Kind.STRING),
-    ("sequence", Kind.NUMBER_8),
-    ("content", Kind.FRAME),
+    ("address", FieldType.STRING),
+    ("subject", FieldType.STRING),
+    ("sequence", FieldType.NUMBER_8),
+    ("content", FieldType.FRAME),
 )
 _HEAD_FIELDS = _RECORD_FIELDS[:3]
 
@@ -107,10 +107,10 @@ class Fetch:
     COMMAND: ClassVar = Command.FETCH
     TOPIC: ClassVar = "partition"
     FIELDS: ClassVar = (
-        ("address", Kind.STRING),
-        ("subject", Kind.STRING),
-        ("sequence", Kind.NUMBER_8),
-        ("count", Kind.NUMBER_4),
+        ("address", FieldType.STRING),
+        ("subject", FieldType.STRING),
+        ("sequence", FieldType.NUMBER_8),
+        ("count", FieldType.NUMBER_4),
     )
 
     partition: str = attrs.field(validator=_check_text)
@@ -129,7 +129,7 @@ class Ack:
 
     COMMAND: ClassVar = Command.ACK
     TOPIC: ClassVar = "partition"
-    FIELDS: ClassVar = (("address", Kind.STRING), ("subject", Kind.STRING), ("sequence", Kind.NUMBER_8))
+    FIELDS: ClassVar = (("address", FieldType.STRING), ("subject", FieldType.STRING), ("sequence", FieldType.NUMBER_8))
 
     partition: str = attrs.field(validator=_check_text)
     subject: str = attrs.field(validator=_check_text)
@@ -170,7 +170,7 @@ class GetHeads:
 
     COMMAND: ClassVar = Command.GET_HEADS
     TOPIC: ClassVar = "subject"
-    FIELDS: ClassVar = (("address", Kind.STRING),)
+    FIELDS: ClassVar = (("address", FieldType.STRING),)
 
     subject: str = attrs.field(validator=_check_text)
     address: str = attrs.field(validator=_check_text)
@@ -182,7 +182,7 @@ class ConsumerHello:
 
     COMMAND: ClassVar = Command.CONSUMER_HELLO
     TOPIC: ClassVar = "store"
-    FIELDS: ClassVar = (("address", Kind.STRING), ("subjects", Kind.STRINGS))
+    FIELDS: ClassVar = (("address", FieldType.STRING), ("subjects", FieldType.STRINGS))
 
     store: str = attrs.field(validator=_check_text)
     address: str = attrs.field(validator=_check_text)
@@ -195,7 +195,7 @@ class StoreHello:
 
     COMMAND: ClassVar = Command.STORE_HELLO
     TOPIC: ClassVar = "consumer"
-    FIELDS: ClassVar = (("address", Kind.STRING),)
+    FIELDS: ClassVar = (("address", FieldType.STRING),)
 
     consumer: str = attrs.field(validator=_check_text)
     address: str = attrs.field(validator=_check_text)
@@ -213,11 +213,11 @@ class DirectEarliest:
     COMMAND: ClassVar = Command.DIRECT_EARLIEST
     TOPIC: ClassVar = "requestor"
     FIELDS: ClassVar = (
-        ("address", Kind.STRING),
-        ("partition", Kind.STRING),
-        ("subject", Kind.STRING),
-        ("sequence", Kind.NUMBER_8),
-        ("gone", Kind.NUMBER_8),
+        ("address", FieldType.STRING),
+        ("partition", FieldType.STRING),
+        ("subject", FieldType.STRING),
+        ("sequence", FieldType.NUMBER_8),
+        ("gone", FieldType.NUMBER_8),
     )
 
     requestor: str = attrs.field(validator=_check_text)
@@ -242,7 +242,7 @@ class RecordRun:
 
 _WithoutContent: TypeAlias = Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest
 Message: TypeAlias = Record | DirectRecord | _WithoutContent
-Inbound: TypeAlias = RecordRun | _WithoutContent
+BatchedMessage: TypeAlias = RecordRun | _WithoutContent
 """What the batch decoder gives and the batch encoder takes: records come and go as runs."""
 
 MESSAGES: tuple[type[Message], ...] = (

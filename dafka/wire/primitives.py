@@ -17,7 +17,7 @@ _NUMBER_4 = struct.Struct(">I")
 NUMBER_8 = struct.Struct(">Q")
 
 
-class Reader:
+class FrameReader:
     """Reads one frame's fields from the start; every failure is a `WireError` with the field and the offset."""
 
     __slots__ = ("_data", "offset")

@@ -13,7 +13,7 @@ import attrs
 
 from dafka import wire
 from dafka.records import Partition, RecordBatch
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 
 HUGE = wire.NUMBER_8_MAX
 COUNT_HUGE = wire.NUMBER_4_MAX
@@ -236,4 +236,4 @@ def generate(family: str, aim: Aim, seed: int) -> Iterator[list[bytes]]:
 def honest_run(aim: Aim, first: int, contents: list[bytes]) -> Iterator[list[bytes]]:
     """Frames of records as the honest producer would send them; who sends them is not that producer."""
     run = wire.RecordRun(RecordBatch(Partition(aim.topic, aim.partition), first, contents))
-    yield from (list(frames) for frames in expand(wire.BatchEncoder(wire.Dialect.RFC46).encode([run])))
+    yield from (list(frames) for frames in iter_frames(wire.BatchEncoder(wire.Dialect.RFC46).encode([run])))

@@ -127,7 +127,7 @@ class Honest:
 
     async def publish(self, config: Config) -> None:
         """Publishes; the target's ACKs tell how long it takes."""
-        config = config.override("producer", close_timeout_ms=0)
+        config = config.with_producer(close_timeout_ms=0)
         async with open_producer(TOPIC, config) as producer:
             self.partition = producer.partition.address
             while True:
@@ -147,7 +147,7 @@ class Honest:
 
     async def publish_only(self, config: Config) -> None:
         """Publishes; the target takes the records."""
-        config = config.override("producer", close_timeout_ms=0, min_stores=0)
+        config = config.with_producer(close_timeout_ms=0, min_stores=0)
         async with open_producer(TOPIC, config) as producer:
             self.partition = producer.partition.address
             while True:
@@ -169,8 +169,8 @@ def attack(
         order: dict[str, Any] = {"tower": {"sub_address": free, "pub_address": free}}
         tower = stack.enter_context(start("tests.adversarial.target", "tower", order=order))
         where = tower.hear()
-        order["beacon"] = {"sub_addresses": [where["sub"]], "pub_addresses": [where["pub"]]}
-        config = Config().override("beacon", sub_addresses=(where["sub"],), pub_addresses=(where["pub"],))
+        order["beacon"] = {"tower_sub": [where["sub"]], "tower_pub": [where["pub"]]}
+        config = Config().with_beacon(tower_sub=(where["sub"],), tower_pub=(where["pub"],))
         order["store"] = {"storage": f"sqlite:{folder}/hostile.db"}
         target, said = tower, where
         if role in ("store", "producer"):

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from dafka.config import Config
+from dafka.config.settings import change_section
 from dafka.roles import open_consumer, open_producer, serve_store, serve_tower
 
 TOPIC = "orders"
@@ -80,7 +81,7 @@ async def run_producer(config: Config) -> None:
             latencies.append(time.monotonic() - began)
             await trio.sleep(INTERVAL_S)
 
-    config = config.override("producer", close_timeout_ms=0)
+    config = config.with_producer(close_timeout_ms=0)
     async with trio.open_nursery() as nursery, open_producer(TOPIC, config) as producer:
         say(address=producer.partition.address, endpoint=producer.endpoint)
         nursery.start_soon(publish)
@@ -122,7 +123,7 @@ def main() -> None:
     """Runs the role that the command line names."""
     config = Config()
     for section, values in json.loads(sys.stdin.readline()).items():
-        config = config.override(section, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        config = change_section(config, section, values)
     roles = {"store": run_store, "tower": run_tower, "producer": run_producer, "consumer": run_consumer}
     trio.run(roles[sys.argv[1]], config)
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from dafka import wire
 from dafka.errors import WireError
-from dafka.transport.compiled import load_compiled
-from dafka.transport.pure import PureLoops
-from dafka.wire.batch import expand
+from dafka.transport.loops import PureLoops, load_compiled
+from dafka.wire.batch import iter_frames
 from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
 
 MEMORY_FACTOR = 40
@@ -94,7 +93,7 @@ def test_both_loops_receive_the_same(family: str) -> None:
             for message in messages:
                 near.send_multipart(message, zmq.NOBLOCK)
             items = loops.receive_runs(far, len(messages) + 1, 2**40)
-        assert sorted(map(list, expand(items))) == sorted(messages)
+        assert sorted(map(list, iter_frames(items))) == sorted(messages)
         decoder = wire.BatchDecoder()
         found.append((decoder.decode(items), decoder.discarded))
     assert found[0] == found[1]

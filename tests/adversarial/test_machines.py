@@ -9,12 +9,19 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
-from dafka.protocol.answering.heads import QUESTIONS_MAX, SLICE, HeadAnswers
-from dafka.protocol.answering.repeats import KEYS_MAX, Repeats
-from dafka.protocol.answering.replies import STRANGERS_MAX, ReplyQueue
-from dafka.protocol.ordering.holders import ANSWERS_MAX, Holders
-from dafka.protocol.presence.links import Links
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
+from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
+from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
+from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
+from dafka.protocol.polling import KEYS_MAX, RetrySchedule
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.adversarial import FAMILIES, Aim, generate
@@ -23,8 +30,8 @@ from tests.protocol.helpers import published
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
 CONFIG = (
     Config()
-    .override("node", partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
-    .override("consumer", offset_reset="earliest")
+    .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
+    .with_consumer(offset_reset="earliest")
 )
 MESSAGES = 3000
 
@@ -66,7 +73,7 @@ def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
         said += sum(isinstance(action, Publish) for action in actions)
     assert said <= 2 * len(messages) + 100
     if isinstance(machine, (StoreMachine, ConsumerMachine)):
-        assert len(machine.assembly.cursors) <= CONFIG.node.partitions_max
+        assert len(machine.reassembler.cursors) <= CONFIG.node.partitions_max
 
 
 @pytest.mark.parametrize("role", ["store", "consumer"])
@@ -79,11 +86,11 @@ def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str
     run = wire.RecordRun(RecordBatch(Partition(TOPIC, f"{0:032X}"), 0, [b"proven"]), ME)
     machine.receive([run], 2.0)
     machine.receive([wire.DirectHead(ME, "E" * 32, TOPIC, 5)], 3.0)
-    assert Partition(TOPIC, "E" * 32) in machine.assembly.cursors
+    assert Partition(TOPIC, "E" * 32) in machine.reassembler.cursors
     machine.receive([wire.DirectHead(ME, "F" * 32, TOPIC, 5)], 60.0)
-    assert Partition(TOPIC, "F" * 32) in machine.assembly.cursors
-    assert Partition(TOPIC, f"{0:032X}") in machine.assembly.cursors
-    assert len(machine.assembly.cursors) < names
+    assert Partition(TOPIC, "F" * 32) in machine.reassembler.cursors
+    assert Partition(TOPIC, f"{0:032X}") in machine.reassembler.cursors
+    assert len(machine.reassembler.cursors) < names
 
 
 def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> None:
@@ -94,7 +101,7 @@ def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> 
     store.receive(runs, 1.0)
     assert store.discarded == {"too many partitions of one node": 40}
     store.receive([wire.RecordRun(RecordBatch(Partition("t", "HONEST"), 0, [b"x"]))], 1.0)
-    assert Partition("t", "HONEST") in store.assembly.cursors
+    assert Partition("t", "HONEST") in store.reassembler.cursors
 
 
 def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
@@ -104,7 +111,7 @@ def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
     assert store.discarded == {"too many partitions of unknown nodes": 100}
     store.peer_joined(HONEST, 2.0)
     store.receive([wire.RecordRun(RecordBatch(Partition("t", HONEST), 0, [b"x"]))], 2.0)
-    assert Partition("t", HONEST) in store.assembly.cursors
+    assert Partition("t", HONEST) in store.reassembler.cursors
 
 
 def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
@@ -136,7 +143,7 @@ def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
 
 def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
     durable = {TOPIC: {HONEST: 5}}
-    heads = HeadAnswers(durable, lambda topic, requestor, begin, count: [])
+    heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
     for number in range(QUESTIONS_MAX):
         assert heads.ask(f"{number}", [TOPIC], is_listening=False)
     assert not heads.ask("one more", [TOPIC], is_listening=False)
@@ -154,42 +161,43 @@ def test_what_says_that_heads_are_told_comes_behind_them() -> None:
 
 
 def test_fetches_of_strangers_are_few_and_give_way() -> None:
-    queue = ReplyQueue(STRANGERS_MAX)
-    for number in range(STRANGERS_MAX):
-        assert queue.offer(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_listening=False)
-    assert not queue.offer(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_listening=False)
-    assert queue.offer(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
-    reply = queue.next()
-    assert reply is not None
-    assert reply.requestor == "LISTENER"
-    assert len(queue) == STRANGERS_MAX
+    responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
+    for number in range(UNVERIFIED_MAX):
+        assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)
+    assert not responder.add_fetch(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_verified=False)
+    assert responder.add_fetch(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
+    request = responder.next_read()
+    assert request is not None
+    assert request.requestor == "LISTENER"
+    assert len(responder) == UNVERIFIED_MAX
 
 
 def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
-    holders = Holders()
+    holders = GapResolver()
     for number in range(ANSWERS_MAX + 100):
-        holders.answered(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
+        holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
     holders.is_settled = True
-    assert len(holders.in_doubt()) <= ANSWERS_MAX // 500 + 1
-    repeats = Repeats[str]()
+    assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
+    repeats = RetrySchedule[str]()
     for number in range(KEYS_MAX + 100):
-        repeats.begin(f"{number}", 0.0)
-    assert len(repeats.take(100.0)) == KEYS_MAX
+        repeats.schedule(f"{number}", 0.0)
+    assert len(repeats.take_due(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
-    for name in ("a", "b", "c"):
-        assert links.join(name)
-    assert links.begin("a", 0.0) == []
-    assert links.begin("b", 0.0) == []
-    assert links.begin("c", 0.5) is None
-    assert not links.leave("c")
-    links.connect(["a"])
-    assert links.join("d")
-    assert links.begin("d", 0.5) == []
-    assert links.join("e")
-    assert links.begin("e", 2.0) == ["b"]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == "b"
-    assert links.leave("a")
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
+    a, b, c, d, e = map(PeerEndpoint, "abcde")
+    for peer in (a, b, c):
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)

@@ -1,4 +1,4 @@
-"""Who subscribes to too much at a publisher is cut off, alone."""
+"""Who subscribes to too much at a publisher is end_connection off, alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.descriptors import connection_of, cut, open_descriptors
-from dafka.transport.subscriptions import NAMES_MAX
+from dafka.transport.connections import end_connection, find_connection, open_descriptors
+from dafka.transport.publisher import NAMES_MAX
 from tests.roles.helpers import DEADLINE_S
 
 LIMITS = NodeConfig(bind="tcp://127.0.0.1:*", subscriptions_max=500, subscription_bytes_max=20_000)
@@ -98,11 +98,11 @@ async def test_a_descriptor_that_has_become_another_connection_is_left_alone() -
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     one, other = await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port)
-    found = connection_of(other.socket.fileno())
+    found = find_connection(other.socket.fileno())
     assert found is not None
-    assert not cut(one.socket.fileno(), found)
-    assert cut(other.socket.fileno(), found)
+    assert not end_connection(one.socket.fileno(), found)
+    assert end_connection(other.socket.fileno(), found)
     assert await other.receive_some() == b""
     for each in (one, other, *listeners):
         await each.aclose()
-    assert connection_of(one.socket.fileno() if one.socket.fileno() >= 0 else 10**6) is None
+    assert find_connection(one.socket.fileno() if one.socket.fileno() >= 0 else 10**6) is None

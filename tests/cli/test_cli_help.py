@@ -6,16 +6,18 @@ from click.testing import CliRunner
 
 from dafka.cli import main
 
-COMMON = {"--metrics", "--log-level", "--log-format", "--config", "--verbose", "--help"}
-SECURITY = {"--key", "--authorized"}
-NODE = {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace", "--tower-key"} | SECURITY | COMMON
-STORE = {"--storage", "--retain-age", "--retain-bytes", "--retain-records"}
+COMMON = {"--metrics-listen", "--log-level", "--log-format", "--config", "--verbose", "--help"}
+SECURITY = {"--key-file", "--authorized-keys"}
+NODE = (
+    {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace-ms", "--tower-keys"} | SECURITY | COMMON
+)
+STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
-    "produce": {"--file", "--min-stores", "--timeout"} | NODE,
-    "consume": {"--from-beginning", "--count", "--idle-exit", "--output"} | NODE,
+    "produce": {"--file", "--min-stores", "--close-timeout-ms"} | NODE,
+    "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output"} | NODE,
     "status": {"--json", "--watch", "--timeout", "--max-lag"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},

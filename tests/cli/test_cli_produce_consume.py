@@ -107,7 +107,7 @@ def test_count_stops_in_the_middle_of_a_batch(cluster: Dafka) -> None:
 
 
 def test_idle_exit_without_a_record(cluster: Dafka) -> None:
-    consumed = cluster.node("consume", "nothing-here", "--from-beginning", "--idle-exit", "0.1")
+    consumed = cluster.node("consume", "nothing-here", "--from-beginning", "--idle-exit", "100ms")
     assert (consumed.status, consumed.output, consumed.errors) == (0, b"", "")
 
 
@@ -132,7 +132,7 @@ def test_consume_ends_when_its_reader_does_though_no_more_records_come(cluster: 
 
 
 def test_min_stores_counts_distinct_stores(cluster: Dafka) -> None:
-    short = cluster.node("produce", "twice", "--min-stores", "2", "--timeout", "0.3", stdin=b"0\n1\n")
+    short = cluster.node("produce", "twice", "--min-stores", "2", "--close-timeout-ms", "300", stdin=b"0\n1\n")
     assert short.status == 1
     assert short.error == "2 records were not acknowledged by 2 stores (from sequence 0)"
 

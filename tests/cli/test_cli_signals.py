@@ -59,7 +59,7 @@ def test_produce_that_waits_for_acks(dafka: Dafka, tower: list[str], tmp_path: P
     producer = dafka.start_node(
         "produce",
         "t",
-        "--grace",
+        "--grace-ms",
         "200ms",
         "--file",
         str(tmp_path / "input"),

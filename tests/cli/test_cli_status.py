@@ -72,7 +72,7 @@ def test_the_page_shows_what_is_shown(dafka: Dafka) -> None:
     dafka.start_consumer("orders", "refunds")
 
     def look() -> dict[str, Any] | None:
-        ended = dafka.node("status", "payments", "--json", "--max-lag", "0", "--timeout", str(DEADLINE_S))
+        ended = dafka.node("status", "payments", "--json", "--max-lag", "0", "--timeout", f"{DEADLINE_S}s")
         assert ended.errors == ""
         seen: dict[str, Any] = json.loads(ended.output)
         assert ended.status == (1 if seen["faults"] else 0)
@@ -101,8 +101,8 @@ def test_a_store_that_stops_is_a_fault_until_it_goes_on(dafka: Dafka) -> None:
     assert dafka.node("produce", "orders", stdin=b"0\n1\n").status == 0
     watch = dafka.start_node(
         "status",
-        *("orders", "--watch", "0.1", "--max-lag", "0", "--json"),
-        environment={"DAFKA_BEACON_TIMEOUT": "2000"},
+        *("orders", "--watch", "100ms", "--max-lag", "0", "--json"),
+        environment={"DAFKA_BEACON_TIMEOUT_MS": "2000"},
     )
 
     def faults() -> str:
@@ -139,7 +139,7 @@ def test_no_store_is_a_fault_where_it_is_asked_for(dafka: Dafka) -> None:
 
 def test_no_tower_is_a_sentence() -> None:
     nowhere = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
-    ended = CliRunner().invoke(main, ["status", *nowhere, "--timeout", "0.3"])
+    ended = CliRunner().invoke(main, ["status", *nowhere, "--timeout", "300ms"])
     assert (ended.exit_code, ended.stdout) == (1, "")
     sentence = r"Error: no tower answers at tcp://127\.0\.0\.1:9 \(for \d+ s\); start one with `dafka up`, or .*\n"
     assert re.fullmatch(sentence, ended.stderr)
@@ -153,13 +153,13 @@ def test_a_wrong_key_is_a_sentence_and_a_right_one_is_let_in(
         shown = CliRunner().invoke(main, ["keys", "new", f"{name}.key"])
         (tmp_path / f"{name}.pub").write_text(shown.stdout)
         if name != "stranger":
-            CliRunner().invoke(main, ["keys", "authorize", f"{name}.pub", "--authorized", "list"])
-    dafka.start_up("--key", "hub.key", "--authorized", "list", "--storage", "memory:")
-    member = ("--authorized", "list", "--tower-key", "hub.pub")
-    ended = dafka.node("status", "--key", "stranger.key", *member)
+            CliRunner().invoke(main, ["keys", "authorize", f"{name}.pub", "--authorized-keys", "list"])
+    dafka.start_up("--key-file", "hub.key", "--authorized-keys", "list", "--storage", "memory:")
+    member = ("--authorized-keys", "list", "--tower-keys", "hub.pub")
+    ended = dafka.node("status", "--key-file", "stranger.key", *member)
     assert (ended.status, ended.output) == (1, b"")
     assert ended.errors.splitlines()[-1].startswith("Error: no tower lets this node in")
-    ended = dafka.node("status", "--key", "operator.key", *member, "--json", "--max-lag", "0")
+    ended = dafka.node("status", "--key-file", "operator.key", *member, "--json", "--max-lag", "0")
     assert (ended.status, ended.errors) == (0, "")
     assert [node["roles"] for node in json.loads(ended.output)["nodes"]] == [["store"]]
 

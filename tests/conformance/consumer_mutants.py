@@ -14,13 +14,13 @@ from dafka.errors import WireError
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.machines import consumer
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.driver import Driver
-from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.machines.node import Node
 from dafka.protocol.ordering.cursor import Cursor
-from dafka.protocol.ordering.fetching import Fetching
+from dafka.protocol.ordering.fetch_planner import FetchPlanner
+from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command, batch, codec
-from dafka.wire.primitives import Reader
+from dafka.wire.primitives import FrameReader
 from tests.conformance.mutants import Mutant, accept_any, accept_trailing
 
 Apply = Callable[[pytest.MonkeyPatch], None]
@@ -41,15 +41,15 @@ def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Ap
     """Everything that the machine wants done is changed first."""
 
     def apply(monkeypatch: pytest.MonkeyPatch) -> None:
-        act = Driver.act
+        act = Node.act
 
-        def changed(self: Driver, actions: Iterable[Action]) -> None:
-            machine = self.machine
+        def changed(self: Node, actions: Iterable[Action]) -> None:
+            machine = self._machine
             if isinstance(machine, ConsumerMachine):
                 actions = [each for action in actions for each in change(machine, action)]
             act(self, actions)
 
-        monkeypatch.setattr(Driver, "act", changed)
+        monkeypatch.setattr(Node, "act", changed)
 
     return apply
 
@@ -106,17 +106,17 @@ def _skip_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
         self.next_sequence = self.known_end = max(self.next_sequence, run.end_sequence)
         return ready if is_new else []
 
-    monkeypatch.setattr(Cursor, "take", take)
+    monkeypatch.setattr(Cursor, "add_batch", take)
 
 
 def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that is not ahead of what comes next is handed on, whether it was before or not."""
-    take = Cursor.take
+    take = Cursor.add_batch
 
     def taken(self: Cursor, run: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
         return [run] if run.end_sequence <= self.next_sequence else take(self, run, ahead_bytes_left)
 
-    monkeypatch.setattr(Cursor, "take", taken)
+    monkeypatch.setattr(Cursor, "add_batch", taken)
 
 
 def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
     def follow(self: ConsumerMachine, partition: Partition, _: int, __: float, *, is_live: bool) -> bool:
         if not any(partition.topic.startswith(topic) for topic in self.topics):
             return False
-        if partition not in self.assembly.cursors:
-            self.assembly.follow(partition, 0)
+        if partition not in self.reassembler.cursors:
+            self.reassembler.follow_partition(partition, 0)
         return True
 
     monkeypatch.setattr(ConsumerMachine, "_follow", follow)
@@ -170,26 +170,26 @@ def _take_others_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _never_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A FETCH is sent once."""
-    monkeypatch.setattr(Fetching, "expire", lambda _self, _now: [])
-    monkeypatch.setattr(Fetching, "deadline", lambda _self: float("inf"))
+    monkeypatch.setattr(FetchPlanner, "expire_pages", lambda _self, _now: [])
+    monkeypatch.setattr(FetchPlanner, "deadline", lambda _self: float("inf"))
 
 
 def _stop_paging(monkeypatch: pytest.MonkeyPatch) -> None:
     """As libdafka does: it asks up to the next multiple of 100,000, and that is all."""
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
 
-    def planned(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def planned(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         asked = plan(self, partition, cursor, now)
         if asked is None or asked[0] >= 100_000:
             return None
         return asked[0], min(asked[1], 100_000 - asked[0])
 
-    monkeypatch.setattr(Fetching, "plan", planned)
+    monkeypatch.setattr(FetchPlanner, "plan_fetch", planned)
 
 
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks a hundred times a second."""
-    monkeypatch.setattr(Fetching, "_wait", lambda _self, _attempts: 0.01)
+    monkeypatch.setattr(FetchPlanner, "_wait", lambda _self, _attempts: 0.01)
 
 
 def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,9 +199,9 @@ def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing at the end of a number counts as zeros."""
-    octets = Reader.octets
+    octets = FrameReader.octets
 
-    def read(self: Reader, count: int, field: str) -> bytes:
+    def read(self: FrameReader, count: int, field: str) -> bytes:
         try:
             return octets(self, count, field)
         except WireError:
@@ -209,7 +209,7 @@ def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise
             return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
 
-    monkeypatch.setattr(Reader, "octets", read)
+    monkeypatch.setattr(FrameReader, "octets", read)
 
 
 def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = wire.BatchDecoder.decode
 
     def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[Any]:
-        return decode(self, [frames[:3] for frames in batch.expand(messages)])
+        return decode(self, [frames[:3] for frames in batch.iter_frames(messages)])
 
     monkeypatch.setattr(wire.BatchDecoder, "decode", decoded)
 
@@ -256,8 +256,8 @@ def _forget_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def forget(self: ConsumerMachine, address: str, now: float) -> Actions:
         actions = left(self, address, now)
-        for partition in [partition for partition in self.assembly.cursors if partition.address == address]:
-            self.assembly.forget(partition)
+        for partition in [partition for partition in self.reassembler.cursors if partition.address == address]:
+            self.reassembler.forget_partition(partition)
         return actions
 
     monkeypatch.setattr(ConsumerMachine, "peer_left", forget)
@@ -269,7 +269,7 @@ def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     def learn(self: Cursor, end_sequence: int) -> None:
         self.known_end = max(end_sequence, self.next_sequence)
 
-    monkeypatch.setattr(Cursor, "learn", learn)
+    monkeypatch.setattr(Cursor, "note_known_end", learn)
 
 
 def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,21 +288,21 @@ def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _one_gap_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one partition lacks records, no other one is fetched."""
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
 
-    def one(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        is_busy = any(each != partition for each in self.active())
+    def one(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+        is_busy = any(each != partition for each in self.active_partitions())
         return None if is_busy else plan(self, partition, cursor, now)
 
-    monkeypatch.setattr(Fetching, "plan", one)
+    monkeypatch.setattr(FetchPlanner, "plan_fetch", one)
 
 
 def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one partition has a gap, nothing is handed on."""
-    take = Assembly.take
+    take = Reassembler.add_batch
     held: list[RecordBatch] = []
 
-    def take_all(self: Assembly, batch: RecordBatch) -> list[RecordBatch]:
+    def take_all(self: Reassembler, batch: RecordBatch) -> list[RecordBatch]:
         held.extend(take(self, batch))
         if any(cursor.ahead_bytes for cursor in self.cursors.values()):
             return []
@@ -310,12 +310,12 @@ def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
         held.clear()
         return ready
 
-    monkeypatch.setattr(Assembly, "take", take_all)
+    monkeypatch.setattr(Reassembler, "add_batch", take_all)
 
 
 def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a gap is filled, those behind it are forgotten."""
-    take = Cursor.take
+    take = Cursor.add_batch
 
     def forget(self: Cursor, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
         ready = take(self, batch, ahead_bytes_left)
@@ -323,7 +323,7 @@ def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
             self.known_end = self.next_sequence
         return ready
 
-    monkeypatch.setattr(Cursor, "take", forget)
+    monkeypatch.setattr(Cursor, "add_batch", forget)
 
 
 def _narrow_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,26 +349,26 @@ def _narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for all at once, and cuts the count to 32 bits."""
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
 
-    def narrow(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def narrow(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         planned = plan(self, partition, cursor, now)
         return planned and (planned[0], (cursor.known_end - planned[0]) & BITS_32)
 
-    monkeypatch.setattr(Fetching, "plan", narrow)
+    monkeypatch.setattr(FetchPlanner, "plan_fetch", narrow)
 
 
 def _accept_version_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version may be the digit 1."""
-    literal = Reader.literal
+    literal = FrameReader.literal
 
-    def read(self: Reader, expected: bytes, name: str) -> None:
+    def read(self: FrameReader, expected: bytes, name: str) -> None:
         if name == "version" and self._data[self.offset : self.offset + 1] == b"1":
             self.octets(1, name)
         else:
             literal(self, expected, name)
 
-    monkeypatch.setattr(Reader, "literal", read)
+    monkeypatch.setattr(FrameReader, "literal", read)
 
 
 BITS_32 = 2**32 - 1

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from dafka.wire.primitives import Reader
+from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from dafka_conformance.targets.base import Target
 
@@ -37,17 +37,17 @@ class Mutant:
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
     """A field that has one value by the grammar is read, and not looked at."""
-    literal = Reader.literal
+    literal = FrameReader.literal
 
-    def read(self: Reader, expected: bytes, name: str) -> None:
+    def read(self: FrameReader, expected: bytes, name: str) -> None:
         if name == field:
             self.octets(len(expected), name)
         else:
             literal(self, expected, name)
 
-    patch.setattr(Reader, "literal", read)
+    patch.setattr(FrameReader, "literal", read)
 
 
 def accept_trailing(patch: pytest.MonkeyPatch) -> None:
     """What follows a message's last field is not looked at."""
-    patch.setattr(Reader, "end", lambda _self: None)
+    patch.setattr(FrameReader, "end", lambda _self: None)

@@ -15,8 +15,8 @@ from dafka.config import ProducerConfig
 from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
-from dafka.protocol.answering.replies import ReplyQueue
-from dafka.protocol.ordering.window import Window
+from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch, codec
@@ -166,7 +166,7 @@ def encode_with(change: Runs, patch: Patch) -> None:
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
-        return list(change(run, list(batch.expand(encode(run, dialect)))))
+        return list(change(run, list(batch.iter_frames(encode(run, dialect)))))
 
     patch.setattr(batch, "_encode_run", encode_changed)
 
@@ -192,7 +192,7 @@ def answer_to_partition(patch: Patch) -> None:
     def encode_to_partition(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
         if run.requestor is not None:
             run = attrs.evolve(run, requestor=run.batch.partition.address)
-        return list(batch.expand(encode(run, dialect)))
+        return list(batch.iter_frames(encode(run, dialect)))
 
     patch.setattr(batch, "_encode_run", encode_to_partition)
 
@@ -218,94 +218,97 @@ def forget_subscription(command: Command, patch: Patch) -> None:
 
 
 def keep_last_ten(patch: Patch, kept: int = KEPT) -> None:
-    push = Window.push
+    push = RetransmitBuffer.push
 
-    def push_and_release(self: Window, contents: Sequence[bytes]) -> None:
+    def push_and_release(self: RetransmitBuffer, contents: Sequence[bytes]) -> None:
         push(self, contents)
         self.release(self.end_sequence - kept)
 
-    patch.setattr(Window, "push", push_and_release)
+    patch.setattr(RetransmitBuffer, "push", push_and_release)
 
 
 def shift_contents(patch: Patch) -> None:
-    read = Window.read
+    read = RetransmitBuffer.read
 
-    def read_shifted(self: Window, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
+    def read_shifted(self: RetransmitBuffer, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
         run = read(self, first_sequence, count, bytes_max)
         if run is None or not self.first_sequence:
             return run
         return RecordBatch(run.partition, run.first_sequence, [*run.contents[1:], run.contents[0]])
 
-    patch.setattr(Window, "read", read_shifted)
+    patch.setattr(RetransmitBuffer, "read", read_shifted)
 
 
-def receive_with(change: Callable[[ProducerMachine, wire.Inbound], wire.Inbound | None], patch: Patch) -> None:
+def receive_with(
+    change: Callable[[ProducerMachine, wire.BatchedMessage], wire.BatchedMessage | None], patch: Patch
+) -> None:
     """Each message is changed before it is looked at, or left out."""
     receive = ProducerMachine.receive
 
-    def receive_changed(self: ProducerMachine, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive_changed(self: ProducerMachine, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         changed = [change(self, message) for message in messages]
         return receive(self, [message for message in changed if message is not None], now)
 
     patch.setattr(ProducerMachine, "receive", receive_changed)
 
 
-def take_every_ack(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def take_every_ack(self: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     if isinstance(message, wire.Ack):
         return attrs.evolve(message, partition=self.partition.address, subject=self.partition.topic)
     return message
 
 
-def take_acks_beyond_head(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def take_acks_beyond_head(self: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     if isinstance(message, wire.Ack):
         return attrs.evolve(message, sequence=min(message.sequence, self._published_end - 1))
     return message
 
 
-def take_every_fetch(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def take_every_fetch(self: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     if isinstance(message, wire.Fetch):
         return attrs.evolve(message, subject=self.partition.topic)
     return message
 
 
-def take_every_get_heads(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def take_every_get_heads(self: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     if isinstance(message, wire.GetHeads):
         return attrs.evolve(message, subject=self.partition.topic)
     return message
 
 
-def drop_get_heads(_: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def drop_get_heads(_: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     return None if isinstance(message, wire.GetHeads) else message
 
 
-def narrow(kind: type[wire.Fetch] | type[wire.Ack], self: ProducerMachine, message: wire.Inbound) -> wire.Inbound:
+def narrow(
+    kind: type[wire.Fetch] | type[wire.Ack], self: ProducerMachine, message: wire.BatchedMessage
+) -> wire.BatchedMessage:
     """Its sequence is a number of 32 bits."""
     if isinstance(message, (wire.Fetch, wire.Ack)) and isinstance(message, kind):
         return attrs.evolve(message, sequence=message.sequence & AHEAD_MAX)
     return message
 
 
-def no_head_of_one(self: ProducerMachine, message: wire.Inbound) -> wire.Inbound | None:
+def no_head_of_one(self: ProducerMachine, message: wire.BatchedMessage) -> wire.BatchedMessage | None:
     return None if isinstance(message, wire.GetHeads) and self.next_sequence == 1 else message
 
 
 def answer_last_fetch(patch: Patch) -> None:
     """A FETCH takes the place of the one that is being answered."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_alone(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
-        for ranges in self.ranges.values():
-            for reply in list(ranges):
-                self.advance(reply, None)
+    def offer_alone(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
+        while (request := self.next_read()) is not None:
+            self.complete_read(request, None)
         return offer(self, fetch, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_alone)
+    patch.setattr(FetchResponder, "add_fetch", offer_alone)
 
 
 def ignore_count(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
+        FetchResponder, "add_fetch", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
     )
 
 

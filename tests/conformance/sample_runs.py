@@ -16,7 +16,7 @@ from dafka_conformance.model import (
     Run,
     ScenarioResult,
 )
-from dafka_conformance.verdicts import judge
+from dafka_conformance.verdicts import judge_clauses
 
 DIALECTS = (Dialect.RFC46, Dialect.LIBDAFKA)
 
@@ -120,7 +120,7 @@ def run_of(*results: ScenarioResult, missing_roles: dict[Role, str] | None = Non
         started_at=1_790_000_000.0,
         seconds=74.2,
         results=results,
-        verdicts=judge(CLAUSES, results, DIALECTS, missing_roles),
+        verdicts=judge_clauses(CLAUSES, results, DIALECTS, missing_roles),
         missing_roles=missing_roles,
     )
 

@@ -12,14 +12,14 @@ import pytest
 from dafka import wire
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.ordering.cursor import Cursor
-from dafka.protocol.ordering.fetching import Fetching
+from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.records import Partition, RecordBatch
 from dafka.storage.sqlite import SqliteStorage
 from dafka.wire import Command, batch, codec
-from dafka.wire.messages import Kind
-from dafka.wire.primitives import Reader
+from dafka.wire.messages import FieldType
+from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from tests.conformance.mutant_process import process_target
 from tests.conformance.mutants import Mutant, accept_any
@@ -69,7 +69,7 @@ def encode_answers(change: Callable[[list[Any]], list[Any]], patch: Patch) -> No
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: Any) -> list[Any]:
-        messages = list(batch.expand(encode(run, dialect)))
+        messages = list(batch.iter_frames(encode(run, dialect)))
         return messages if run.requestor is None else change(messages)
 
     patch.setattr(batch, "_encode_run", encode_changed)
@@ -81,9 +81,11 @@ def swap_contents(messages: list[Any]) -> list[Any]:
 
 
 def answer_one_more(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how)
+        FetchResponder,
+        "add_fetch",
+        lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how),
     )
 
 
@@ -110,7 +112,7 @@ def tell_head_beyond_gap(patch: Patch) -> None:
     def direct_heads(self: StoreMachine, topic: str, requestor: str, *_: int) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, partition.address, topic, cursor.known_end - 1))
-            for partition, cursor in self.assembly.cursors.items()
+            for partition, cursor in self.reassembler.cursors.items()
             if partition.topic == topic and cursor.known_end
         ]
 
@@ -134,29 +136,29 @@ def overwrite(patch: Patch) -> None:
 
 
 def ask_once(patch: Patch) -> None:
-    patch.setattr(Fetching, "expire", lambda self, now: [])
-    patch.setattr(Fetching, "deadline", lambda self: float("inf"))
-    patch.setattr(Fetching, "renew", lambda self, partition, cursor: None)
+    patch.setattr(FetchPlanner, "expire_pages", lambda self, now: [])
+    patch.setattr(FetchPlanner, "deadline", lambda self: float("inf"))
+    patch.setattr(FetchPlanner, "allow_refetch", lambda self, partition, cursor: None)
 
 
 def stall(patch: Patch) -> None:
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
 
-    def plan_some(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def plan_some(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         planned = plan(self, partition, cursor, now)
         return None if planned is None or planned[0] >= STALLS_AT else planned
 
-    patch.setattr(Fetching, "plan", plan_some)
+    patch.setattr(FetchPlanner, "plan_fetch", plan_some)
 
 
 def ask_for_next(patch: Patch) -> None:
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
 
-    def plan_next(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def plan_next(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         planned = plan(self, partition, cursor, now)
         return planned and (planned[0] + 1, planned[1])
 
-    patch.setattr(Fetching, "plan", plan_next)
+    patch.setattr(FetchPlanner, "plan_fetch", plan_next)
 
 
 def take_others_answers(patch: Patch) -> None:
@@ -184,7 +186,7 @@ def greet_nobody(patch: Patch) -> None:
 def ignore_hellos(patch: Patch) -> None:
     receive = StoreMachine.receive
 
-    def receive_others(self: StoreMachine, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive_others(self: StoreMachine, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         return receive(self, [each for each in messages if not isinstance(each, wire.ConsumerHello)], now)
 
     patch.setattr(StoreMachine, "receive", receive_others)
@@ -201,8 +203,8 @@ def decode_with(change: Callable[[Sequence[bytes]], Sequence[bytes]], patch: Pat
     """Every message is changed before it is understood; without any frames it is dropped."""
     decode = batch.BatchDecoder.decode
 
-    def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.Inbound]:
-        return decode(self, [changed for changed in map(change, batch.expand(messages)) if changed])
+    def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.BatchedMessage]:
+        return decode(self, [changed for changed in map(change, batch.iter_frames(messages)) if changed])
 
     patch.setattr(batch.BatchDecoder, "decode", decode_changed)
 
@@ -229,7 +231,7 @@ def limit_partitions(patch: Patch) -> None:
     follow = StoreMachine._follow
 
     def follow_some(self: StoreMachine, partition: Partition, now: float, *, is_live: bool) -> bool:
-        is_room = partition in self.assembly.cursors or len(self.assembly.cursors) < 256
+        is_room = partition in self.reassembler.cursors or len(self.reassembler.cursors) < 256
         return is_room and follow(self, partition, now, is_live=is_live)
 
     patch.setattr(StoreMachine, "_follow", follow_some)
@@ -273,21 +275,21 @@ def tell_first_head(patch: Patch) -> None:
     tell_heads_with(lambda _, topic, __, actions: first.setdefault(topic, actions), patch)
 
 
-def offer_with(change: Callable[[ReplyQueue, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
+def offer_with(change: Callable[[FetchResponder, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
     """A FETCH that is to be answered is changed, or dropped."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_changed(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_changed(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         changed = change(self, fetch)
         return changed is None or offer(self, changed, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_changed)
+    patch.setattr(FetchResponder, "add_fetch", offer_changed)
 
 
 def answer_once(patch: Patch) -> None:
     seen: list[wire.Fetch] = []
 
-    def change(_: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+    def change(_: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
         is_known = fetch in seen
         seen.append(fetch)
         return None if is_known else fetch
@@ -295,26 +297,26 @@ def answer_once(patch: Patch) -> None:
     offer_with(change, patch)
 
 
-def _drop_while_busy(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    return None if any(found.address == fetch.partition for _, found in queue.ranges) else fetch
+def _drop_while_busy(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    return None if any(found.address == fetch.partition for _, found in queue.pending_ranges()) else fetch
 
 
-def _drop_overlap(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    ranges = queue.ranges.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
+def _drop_overlap(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    ranges = queue.pending_ranges().get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
     end = fetch.sequence + fetch.count
-    is_overlap = any(each.next_sequence < end and fetch.sequence < each.end_sequence for each in ranges)
+    is_overlap = any(each.start < end and fetch.sequence < each.stop for each in ranges)
     return None if is_overlap else fetch
 
 
 def ask_for_one_gap(patch: Patch) -> None:
-    plan = Fetching.plan
+    plan = FetchPlanner.plan_fetch
     asked: dict[Partition, int] = {}
 
-    def plan_first(self: Fetching, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
+    def plan_first(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
         planned = plan(self, partition, cursor, now)
         return planned if planned and asked.setdefault(partition, planned[0]) == planned[0] else None
 
-    patch.setattr(Fetching, "plan", plan_first)
+    patch.setattr(FetchPlanner, "plan_fetch", plan_first)
 
 
 def start_with(change: Callable[[dict[Partition, int]], dict[Partition, int]], patch: Patch) -> None:
@@ -333,7 +335,7 @@ def start_anew(patch: Patch) -> None:
     def begin_anew(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int], *rest: Any) -> None:
         begin(self, address, config, ends, *rest)
         for partition in ends:
-            self.assembly.follow(partition, 0)
+            self.reassembler.follow_partition(partition, 0)
 
     patch.setattr(StoreMachine, "__init__", begin_anew)
 
@@ -356,21 +358,21 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 def no_long_topics(patch: Patch) -> None:
     """A string of four octets' length is taken for one whose length has one octet, with a sign."""
-    strings = Reader.strings
+    strings = FrameReader.strings
 
-    def short_strings(self: Reader, field: str) -> tuple[str, ...]:
+    def short_strings(self: FrameReader, field: str) -> tuple[str, ...]:
         found = strings(self, field)
         return tuple(text if len(text.encode("utf-8", "surrogateescape")) <= 127 else "" for text in found)
 
-    patch.setitem(codec._READ, Kind.STRINGS, short_strings)
+    patch.setitem(codec._READ, FieldType.STRINGS, short_strings)
 
 
 def read_32_bits(patch: Patch) -> None:
-    def number_8(self: Reader, field: str) -> int:
+    def number_8(self: FrameReader, field: str) -> int:
         return int.from_bytes(self.octets(8, field)[4:], "big")
 
-    patch.setattr(Reader, "number_8", number_8)
-    patch.setitem(codec._READ, Kind.NUMBER_8, number_8)
+    patch.setattr(FrameReader, "number_8", number_8)
+    patch.setitem(codec._READ, FieldType.NUMBER_8, number_8)
 
 
 def drop_equal_contents(patch: Patch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dafka.testing import Cluster, open_cluster
-from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.catalog import Catalog
 from dafka_conformance.model import Outcome, Role, Run
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
@@ -15,11 +15,11 @@ PATTERNS = ["store.acknowledges*", "store.subscriptions", "store.prefix-topic", 
 
 async def run_attached(cluster: Cluster, folder: Path, roles: list[Role], patterns: list[str], more: str = "") -> Run:
     beacon = cluster.config.beacon
-    where = f'sub = "{beacon.sub_addresses[0]}"\npub = "{beacon.pub_addresses[0]}"\n'
+    where = f'sub = "{beacon.tower_sub[0]}"\npub = "{beacon.tower_pub[0]}"\n'
     path = folder / "running.toml"
     tables = "".join(f"[{role.title}.attach]\n{where}{more}" for role in roles)
     path.write_text(f'name = "running"\ndialects = ["rfc46"]\n{tables}')
-    return await run(Catalogue.load(), open_target(str(path), {}), roles=roles, patterns=patterns)
+    return await run(Catalog.load(), open_target(str(path), {}), roles=roles, patterns=patterns)
 
 
 async def test_running_store_and_tower_conform(tmp_path: Path) -> None:

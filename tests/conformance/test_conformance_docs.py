@@ -15,14 +15,14 @@ import pytest
 
 from dafka.testing import open_cluster
 from dafka_conformance import pytest_plugin
-from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.catalog import Catalog
+from dafka_conformance.interpreters.script_runner import read_scenarios
 from dafka_conformance.model import Dialect, Outcome, Role, Run
-from dafka_conformance.play.scenario import Scenario
-from dafka_conformance.play.script import read_scenarios
 from dafka_conformance.report.findings import failures
 from dafka_conformance.runner import run
+from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets import Ability, Target, TargetError, open_target, shipped_targets
-from dafka_conformance.targets.description import ALWAYS_KNOWN, OF_A_NODE
+from dafka_conformance.targets.target_file import BUILTIN_PLACEHOLDERS, NODE_PLACEHOLDERS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "conformance.md").read_text("utf-8")
@@ -37,7 +37,7 @@ PROGRAMS = {
     "mydafka-produce": """
         wire=rfc46
         if [ "$1" = --wire ]; then wire=$2; shift 2; fi
-        dafka produce --timeout 1000 --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
+        dafka produce --close-timeout-ms 1000s --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
     """,
     "mydafka-consume": """
         wire=rfc46 output=content start=--from-beginning
@@ -64,8 +64,8 @@ FACTORY, PROGRAM, SCENARIO = examples("python")
 
 
 @pytest.fixture(scope="session")
-def catalogue() -> Catalogue:
-    return Catalogue.load()
+def catalog() -> Catalog:
+    return Catalog.load()
 
 
 @pytest.fixture
@@ -84,25 +84,25 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def play(catalogue: Catalogue, target: Target, patterns: Sequence[str]) -> Run:
-    finished = await run(catalogue, target, patterns=patterns, stages_max=2)
+async def play(catalog: Catalog, target: Target, patterns: Sequence[str]) -> Run:
+    finished = await run(catalog, target, patterns=patterns, jobs=2)
     assert [result.scenario for result in finished.results if result.outcome is not Outcome.PASSED] == [], [
         finding.message for failure in failures(finished) for finding in failure.findings
     ]
     return finished
 
 
-def with_scenarios(catalogue: Catalogue, scenarios: Iterable[Scenario]) -> Catalogue:
-    return attrs.evolve(catalogue, scenarios={scenario.name: scenario for scenario in scenarios})
+def with_scenarios(catalog: Catalog, scenarios: Iterable[Scenario]) -> Catalog:
+    return attrs.evolve(catalog, scenarios={scenario.name: scenario for scenario in scenarios})
 
 
-async def test_small_target_file_works(folder: Path, catalogue: Catalogue) -> None:
+async def test_small_target_file_works(folder: Path, catalog: Catalog) -> None:
     patterns = ["store.acknowledges", "producer.grammar.publish.01", "consumer.grammar.publish.02"]
-    finished = await play(catalogue, open_target("mydafka.toml", {}), patterns)
+    finished = await play(catalog, open_target("mydafka.toml", {}), patterns)
     assert {result.scenario for result in finished.results} == set(patterns)
 
 
-async def test_complete_target_file_works(folder: Path, catalogue: Catalogue) -> None:
+async def test_complete_target_file_works(folder: Path, catalog: Catalog) -> None:
     target = open_target("complete.toml", {"bin": "programs"})
     assert {role: len(abilities) for role, abilities in target.abilities.items()} == {
         Role.TOWER: 1,
@@ -112,26 +112,26 @@ async def test_complete_target_file_works(folder: Path, catalogue: Catalogue) ->
     }
     assert Ability.KILL in target.abilities[Role.STORE]
     patterns = ["store.acknowledges", "producer.grammar.publish.01", "consumer.grammar.publish.02"]
-    finished = await play(catalogue, target, patterns)
+    finished = await play(catalog, target, patterns)
     assert {result.dialect for result in finished.results} == set(Dialect)
 
 
-async def test_node_that_is_running_already_can_be_attached_to(tmp_path: Path, catalogue: Catalogue) -> None:
+async def test_node_that_is_running_already_can_be_attached_to(tmp_path: Path, catalog: Catalog) -> None:
     async with open_cluster() as cluster:
         beacon = cluster.config.beacon
-        text = ATTACHED.replace("tcp://127.0.0.1:5556", str(beacon.sub_addresses[0]))
-        text = text.replace("tcp://127.0.0.1:5557", str(beacon.pub_addresses[0]))
+        text = ATTACHED.replace("tcp://127.0.0.1:5556", str(beacon.tower_sub[0]))
+        text = text.replace("tcp://127.0.0.1:5557", str(beacon.tower_pub[0]))
         assert text.count("tcp://") == 2
         (tmp_path / "staging.toml").write_text(text, "utf-8")
         target = open_target(str(tmp_path / "staging.toml"), {})
-        finished = await play(catalogue, target, ["store.acknowledges"])
+        finished = await play(catalog, target, ["store.acknowledges"])
         assert len(finished.results) == 1
         assert finished.target == "staging"
 
 
-async def test_factory_works(folder: Path, catalogue: Catalogue) -> None:
+async def test_factory_works(folder: Path, catalog: Catalog) -> None:
     (folder / "mytarget.py").write_text(FACTORY, "utf-8")
-    finished = await play(catalogue, open_target("mytarget:MyTarget", {}), ["store.acknowledges"])
+    finished = await play(catalog, open_target("mytarget:MyTarget", {}), ["store.acknowledges"])
     assert len(finished.results) == 1
 
 
@@ -142,21 +142,21 @@ def test_program_works(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "store.acknowledges rfc46 passed\n", "")
 
 
-async def test_scripted_scenario_works(tmp_path: Path, catalogue: Catalogue) -> None:
+async def test_scripted_scenario_works(tmp_path: Path, catalog: Catalog) -> None:
     (tmp_path / "store.toml").write_text(SCRIPT, "utf-8")
     scenarios = read_scenarios(tmp_path / "store.toml")
-    assert set(scenarios[0].clauses) <= {clause.id for clause in catalogue.clauses}
-    finished = await play(with_scenarios(catalogue, scenarios), open_target("embedded", {}), ())
+    assert set(scenarios[0].clauses) <= {clause.id for clause in catalog.clauses}
+    finished = await play(with_scenarios(catalog, scenarios), open_target("embedded", {}), ())
     assert len(finished.results) == 2
 
 
-async def test_scenario_in_python_works(catalogue: Catalogue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scenario_in_python_works(catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conformance_example.py").write_text(SCENARIO, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     example: Any = __import__("conformance_example")
     (scenario,) = example.SCENARIOS.scenarios
     assert scenario.title == "A store acknowledges each producer's records to that producer."
-    finished = await play(with_scenarios(catalogue, [scenario]), open_target("embedded", {}), ())
+    finished = await play(with_scenarios(catalog, [scenario]), open_target("embedded", {}), ())
     assert len(finished.results) == 2
 
 
@@ -190,20 +190,20 @@ def test_every_key_of_a_target_file_is_documented(tmp_path: Path, before: str) -
 
 
 def test_every_placeholder_target_and_option_is_documented() -> None:
-    names = OF_A_NODE | ALWAYS_KNOWN | {"topic", "reset", "content", "address", "sequence"}
+    names = NODE_PLACEHOLDERS | BUILTIN_PLACEHOLDERS | {"topic", "reset", "content", "address", "sequence"}
     assert [name for name in sorted(names) if f"`{{{name}}}`" not in PAGE] == []
     assert [name for name in shipped_targets() if f"`{name}`" not in PAGE] == []
     options = re.findall(r'"(--dafka-[a-z]+)"', Path(str(pytest_plugin.__file__)).read_text("utf-8"))
     assert [option for option in options if option not in PAGE] == []
 
 
-def test_every_scenario_and_clause_that_is_named_exists(catalogue: Catalogue) -> None:
+def test_every_scenario_and_clause_that_is_named_exists(catalog: Catalog) -> None:
     names = re.findall(r"dafka-conformance (?:show|explain) ([a-z.-]+)", (ROOT / "conformance/README.md").read_text())
     assert names
-    assert [name for name in names if name not in catalogue.scenarios and name not in catalogue.clauses] == []
+    assert [name for name in names if name not in catalog.scenarios and name not in catalog.clauses] == []
     named = set(re.findall(r"`((?:tower|store|producer|consumer)\.[a-z.-]+[a-z0-9*])`", PAGE))
     assert "consumer.catch-up" in named
-    assert [name for name in named if not catalogue.select(patterns=[name]) and name not in catalogue.clauses] == []
+    assert [name for name in named if not catalog.select(patterns=[name]) and name not in catalog.clauses] == []
     found_in = set(re.findall(r"^\| `.*?` \| `([a-z.-]+)` \|", PAGE, re.MULTILINE))
     assert "fetch.pages" in found_in
-    assert [name for name in found_in if name not in catalogue.clauses] == []
+    assert [name for name in found_in if name not in catalog.clauses] == []

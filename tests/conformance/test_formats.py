@@ -8,7 +8,7 @@ import pytest
 
 from dafka import wire
 from dafka_conformance.grammar import GRAMMAR_PATH, BeaconFormat, Formats, FrameError, Grammar, GrammarError, Message
-from dafka_conformance.grammar.notation import parse_rules
+from dafka_conformance.grammar.rules import parse_rules
 from dafka_conformance.model import Dialect
 
 GRAMMAR = Grammar.load()

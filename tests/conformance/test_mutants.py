@@ -12,12 +12,12 @@ from typing import TypeAlias
 
 import pytest
 
-from tests.conformance import play_mutant
+from tests.conformance import run_mutant
 
-PLAYED_AT_ONCE = 8
+CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 100
 
-Outcomes: TypeAlias = dict[str, Future[play_mutant.Outcome]]
+Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
 
 @pytest.fixture(scope="module")
@@ -25,15 +25,15 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
     """The mutants of the tests that are to run, played a few at a time, each in a process forked for it."""
     asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([play_mutant.__name__])
-    with ProcessPoolExecutor(PLAYED_AT_ONCE, context, max_tasks_per_child=1) as pool:
-        yield {name: pool.submit(play_mutant.play, name) for name in asked if name in play_mutant.MUTANTS}
+    context.set_forkserver_preload([run_mutant.__name__])
+    with ProcessPoolExecutor(CONCURRENT_MUTANTS, context, max_tasks_per_child=1) as pool:
+        yield {name: pool.submit(run_mutant.run_mutant, name) for name in asked if name in run_mutant.MUTANTS}
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("name", play_mutant.MUTANTS)
+@pytest.mark.parametrize("name", run_mutant.MUTANTS)
 def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
-    mutant = play_mutant.MUTANTS[name]
+    mutant = run_mutant.MUTANTS[name]
     outcome, findings = outcomes[name].result(TIMEOUT_S)
     assert outcome == "failed", "the mutant was not found"
     found = any(clause == mutant.clause and mutant.message in message for clause, message in findings)
@@ -41,7 +41,7 @@ def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
 
 
 def test_there_are_many_of_every_role_and_their_scenarios_are_named_rightly() -> None:
-    scenarios = play_mutant.CATALOGUE.scenarios
-    assert {mutant.scenario for mutant in play_mutant.MUTANTS.values()} <= scenarios.keys()
+    scenarios = run_mutant.CATALOG.scenarios
+    assert {mutant.scenario for mutant in run_mutant.MUTANTS.values()} <= scenarios.keys()
     for role in ("store", "consumer", "producer", "tower"):
-        assert sum(name.startswith(role) for name in play_mutant.MUTANTS) >= 5
+        assert sum(name.startswith(role) for name in run_mutant.MUTANTS) >= 5

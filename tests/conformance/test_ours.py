@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dafka_conformance.catalogue import Catalogue
+from dafka_conformance.catalog import Catalog
 from dafka_conformance.model import Dialect
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
@@ -53,7 +53,7 @@ def test_our_roles_conform_and_nothing_is_left_untested(
     assert process.returncode == 0, output
     report = json.loads(path.read_text("utf-8"))
     assert {scenario["outcome"] for scenario in report["scenarios"]} == {"passed"}
-    clauses = Catalogue.load().clauses
+    clauses = Catalog.load().clauses
     untested = {
         clause["id"]
         for clause in report["clauses"]
@@ -69,7 +69,7 @@ def test_our_roles_conform_and_nothing_is_left_untested(
 async def test_our_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
     """Processes: how they are told where the tower is, how records go in and come out, and that they survive a kill."""
     patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]
-    finished = await run(Catalogue.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns)
+    finished = await run(Catalog.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns)
     wrong = [
         f"{result.scenario}: {result.reason}{check.clause}: {check.message}"
         for result in finished.results

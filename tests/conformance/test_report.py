@@ -13,10 +13,10 @@ from rich.console import Console
 
 from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
-from dafka_conformance.report.chart import Omitted, chart, select
-from dafka_conformance.report.diagram import FIELDS_LETTERS_MAX, LANES_MAX, draw
-from dafka_conformance.report.findings import condensed, faults
+from dafka_conformance.report.findings import faults, group_failures
+from dafka_conformance.report.svg_chart import FIELDS_LETTERS_MAX, LANES_MAX, draw_chart
 from dafka_conformance.report.terminal import Progress, print_matrix, summary
+from dafka_conformance.report.text_chart import Omitted, select_events, text_chart
 from tests.conformance.sample_runs import (
     ACK_FAULT,
     ACK_SENT,
@@ -52,7 +52,7 @@ def hostile_run() -> Run:
 
 def test_a_chart_marks_the_fault_and_names_the_field() -> None:
     trace = exchange()
-    assert chart(trace, {5: ACK_FAULT}, width=70) == [
+    assert text_chart(trace, {5: ACK_FAULT}, width=70) == [
         "  0.000  S ╌╌▷ P      subscribe command=RECORD",
         "  0.001  S ··▶ tower  beacon port=4711",
         "  0.010  P ──▶ S      RECORD address=P subject=orders sequence=1 cont…",
@@ -66,14 +66,16 @@ def test_a_chart_marks_the_fault_and_names_the_field() -> None:
 
 def test_a_chart_counts_alike_messages_and_shows_notes() -> None:
     trace = [message(1.0, "P", "S", "RECORD", count=10), Event(12.5, "", "", Kind.NOTE, "the store is killed")]
-    assert chart(trace, {}) == [
+    assert text_chart(trace, {}) == [
         "   1.000  P ──▶ S  RECORD \N{MULTIPLICATION SIGN}10",
         "  12.500  ·        the store is killed",
     ]
 
 
 def test_a_long_chart_shows_its_ends_and_what_is_around_the_fault() -> None:
-    lines = chart([message(n / 1000, "P", "S", "RECORD", n=str(n)) for n in range(1000)], {600: "wrong"}, events_max=12)
+    lines = text_chart(
+        [message(n / 1000, "P", "S", "RECORD", n=str(n)) for n in range(1000)], {600: "wrong"}, events_max=12
+    )
     numbers = [line.split("n=")[-1] if "n=" in line else line.strip() for line in lines]
     assert numbers[numbers.index("600") + 1] == "✗ wrong"
     shown = [int(number) for number in numbers if number.isdigit()]
@@ -83,11 +85,11 @@ def test_a_long_chart_shows_its_ends_and_what_is_around_the_fault() -> None:
 
 
 def test_the_selection_says_how_many_faults_it_leaves_out_and_no_gap_is_a_single_event() -> None:
-    shown = select(100, dict.fromkeys(range(50, 90), "wrong"), 10)
+    shown = select_events(100, dict.fromkeys(range(50, 90), "wrong"), 10)
     assert sum(item.faulty for item in shown if isinstance(item, Omitted)) == 30
     for length in range(1, 40):
         for events_max in range(1, 12):
-            selection = select(length, {length // 2: ""}, events_max)
+            selection = select_events(length, {length // 2: ""}, events_max)
             gaps = [item.count for item in selection if isinstance(item, Omitted)]
             assert 1 not in gaps
             assert sum(gaps) + len(selection) - len(gaps) == length
@@ -95,7 +97,7 @@ def test_the_selection_says_how_many_faults_it_leaves_out_and_no_gap_is_a_single
 
 
 def test_no_line_of_a_chart_is_too_wide_or_carries_control_characters() -> None:
-    lines = chart(hostile_run().results[0].trace, {0: HOSTILE * 5}, width=60)
+    lines = text_chart(hostile_run().results[0].trace, {0: HOSTILE * 5}, width=60)
     assert all(len(line) <= 60 and line.isprintable() for line in lines)
 
 
@@ -320,7 +322,7 @@ def test_a_drawing_keeps_the_faulty_field_and_the_target_however_much_there_is()
     crowd = [message(n / 10, f"P{n}", "C", "RECORD") for n in range(30)]
     faulty = attrs.evolve(message(9.0, "S", "P1", "ACK", fault_field="sequence"), fields=fields)
     trace = (*crowd, faulty)
-    diagram = draw(failed(trace=trace), {30: "wrong"}, 60)
+    diagram = draw_chart(failed(trace=trace), {30: "wrong"}, 60)
     shown = diagram.rows[-1].fields
     assert [field.text for field in shown if field.is_faulty] == ["sequence=9"]
     assert len(" ".join(field.text for field in shown)) <= FIELDS_LETTERS_MAX
@@ -435,7 +437,7 @@ def sentence(number: int, *failing: str) -> ScenarioResult:
 def test_sentences_that_violate_the_same_clauses_are_told_as_one() -> None:
     results = (sentence(1, "ack.sent"), sentence(2, "ack.sent"), sentence(3, "fetch.topic"), sentence(4, "ack.sent"))
     run = Run("target", 0.0, 1.0, results, ())
-    told = [(failure.scenario, failure.alike) for failure in condensed(run)]
+    told = [(failure.scenario, failure.alike) for failure in group_failures(run)]
     assert told == [
         ("store.grammar.publish.01", ("store.grammar.publish.02", "store.grammar.publish.04")),
         ("store.grammar.publish.03", ()),

@@ -9,31 +9,31 @@ import attrs
 import pytest
 import trio
 
-from dafka_conformance.catalogue import Catalogue, UnknownScenarioError
+from dafka_conformance.catalog import Catalog, UnknownScenarioError
 from dafka_conformance.clauses import Clauses
 from dafka_conformance.grammar import Grammar
 from dafka_conformance.model import Dialect, Outcome, Role, Verdict
-from dafka_conformance.play.scenario import Scenario
-from dafka_conformance.runner import SHARED_MAX, Watcher, group, run
-from dafka_conformance.stage.stage import Stage
+from dafka_conformance.runner import GROUP_SCENARIOS_MAX, ProgressListener, group_scenarios, run
+from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets import Ability, Node, Request, TargetError
 from dafka_conformance.targets.embedded import EmbeddedTarget
+from dafka_conformance.testbed.testbed import Testbed
 
 RFC46 = [Dialect.RFC46]
 
 
-async def passes(stage: Stage) -> None:
+async def passes(testbed: Testbed) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def scenario(name: str, play: Callable[[Stage], Awaitable[None]] = passes, **options: object) -> Scenario:
+def scenario(name: str, play: Callable[[Testbed], Awaitable[None]] = passes, **options: object) -> Scenario:
     role = next(role for role in Role if role.title == name.partition(".")[0])
     made = Scenario(name, "A title.", role, ("ack.sent", "ack.no-gap"), play)
     return attrs.evolve(made, **options)  # type: ignore[arg-type]
 
 
-def catalogue(*scenarios: Scenario) -> Catalogue:
-    return Catalogue(Grammar.load(), Clauses.load(), {each.name: each for each in scenarios})
+def catalog(*scenarios: Scenario) -> Catalog:
+    return Catalog(Grammar.load(), Clauses.load(), {each.name: each for each in scenarios})
 
 
 class CountingTarget(EmbeddedTarget):
@@ -41,13 +41,13 @@ class CountingTarget(EmbeddedTarget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.starts = 0
+        self.starts_target = 0
         self.running = 0
         self.running_max = 0
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
-        self.starts += 1
+        self.starts_target += 1
         self.running += 1
         self.running_max = max(self.running, self.running_max)
         try:
@@ -58,7 +58,7 @@ class CountingTarget(EmbeddedTarget):
 
 
 async def test_what_passes_conforms_to_every_clause_it_is_about() -> None:
-    finished = await run(catalogue(scenario("store.a")), EmbeddedTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46)
     assert finished.conforms
     assert [result.outcome for result in finished.results] == [Outcome.PASSED]
     verdicts = {verdict.clause.id: verdict.verdict for verdict in finished.verdicts}
@@ -67,10 +67,10 @@ async def test_what_passes_conforms_to_every_clause_it_is_about() -> None:
 
 
 async def test_what_fails_violates_the_clause_that_failed_and_tests_no_other() -> None:
-    async def fails(stage: Stage) -> None:
-        stage.require("ack.no-gap", False, "it said so")
+    async def fails(testbed: Testbed) -> None:
+        testbed.require_clause("ack.no-gap", False, "it said so")
 
-    finished = await run(catalogue(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
     assert not finished.conforms
     verdicts = {verdict.clause.id: verdict for verdict in finished.verdicts}
     assert verdicts["ack.no-gap"].verdict is Verdict.VIOLATES
@@ -81,55 +81,55 @@ async def test_what_fails_violates_the_clause_that_failed_and_tests_no_other() -
 
 
 async def test_what_binds_nobody_does_not_fail() -> None:
-    async def observes(stage: Stage) -> None:
-        stage.check("subscription.consumer.ack", False, "it does not")
+    async def observes(testbed: Testbed) -> None:
+        testbed.check_clause("subscription.consumer.ack", False, "it does not")
 
-    finished = await run(catalogue(scenario("consumer.a", observes)), EmbeddedTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("consumer.a", observes)), EmbeddedTarget(), dialects=RFC46)
     assert finished.conforms
     assert finished.results[0].outcome is Outcome.PASSED
 
 
 async def test_reading_that_holds_is_told_where_nothing_else_was_seen() -> None:
-    finished = await run(catalogue(scenario("store.a", clauses=("ack.cumulative",))), EmbeddedTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a", clauses=("ack.cumulative",))), EmbeddedTarget(), dialects=RFC46)
     (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.cumulative"]
     assert verdict.reading == "cumulative"
 
 
 async def test_sharing_scenarios_have_one_target_until_one_fails() -> None:
-    async def fails(stage: Stage) -> None:
-        stage.require("ack.sent", False, "it said so")
+    async def fails(testbed: Testbed) -> None:
+        testbed.require_clause("ack.sent", False, "it said so")
 
     target = CountingTarget()
-    shared = [scenario(f"store.{name}", fails if name == "c" else passes, shares=True) for name in "abcdef"]
-    finished = await run(catalogue(*shared), target, dialects=RFC46)
+    shared = [scenario(f"store.{name}", fails if name == "c" else passes, shares_target=True) for name in "abcdef"]
+    finished = await run(catalog(*shared), target, dialects=RFC46)
     assert [result.outcome.value for result in finished.results] == ["passed"] * 2 + ["failed"] + ["passed"] * 3
-    assert target.starts == 2
+    assert target.starts_target == 2
 
 
 async def test_others_have_a_target_each_and_no_more_run_at_once_than_allowed() -> None:
     target = CountingTarget()
-    await run(catalogue(*[scenario(f"store.{number}") for number in range(6)]), target, dialects=RFC46, stages_max=2)
-    assert (target.starts, target.running_max) == (6, 2)
+    await run(catalog(*[scenario(f"store.{number}") for number in range(6)]), target, dialects=RFC46, jobs=2)
+    assert (target.starts_target, target.running_max) == (6, 2)
 
 
 async def test_heavy_scenarios_run_alone() -> None:
     target = CountingTarget()
     alone: list[int] = []
 
-    async def looks(stage: Stage) -> None:
+    async def looks(testbed: Testbed) -> None:
         await trio.lowlevel.checkpoint()
         alone.append(target.running)
 
-    scenarios = [scenario("store.heavy", looks, is_heavy=True), *[scenario(f"store.{number}") for number in range(4)]]
-    await run(catalogue(*scenarios), target, dialects=RFC46)
+    scenarios = [scenario("store.heavy", looks, runs_alone=True), *[scenario(f"store.{number}") for number in range(4)]]
+    await run(catalog(*scenarios), target, dialects=RFC46)
     assert alone == [1]
     assert target.running_max > 1
 
 
 def test_groups_are_bounded() -> None:
-    shared = [scenario(f"store.{number}", shares=True) for number in range(SHARED_MAX + 1)]
-    sizes = [len(each.scenarios) for each in group([*shared, scenario("store.alone")], Dialect.RFC46)]
-    assert sizes == [SHARED_MAX, 1, 1]
+    shared = [scenario(f"store.{number}", shares_target=True) for number in range(GROUP_SCENARIOS_MAX + 1)]
+    sizes = [len(each.scenarios) for each in group_scenarios([*shared, scenario("store.alone")], Dialect.RFC46)]
+    assert sizes == [GROUP_SCENARIOS_MAX, 1, 1]
 
 
 class LackingTarget(EmbeddedTarget):
@@ -144,7 +144,7 @@ class LackingTarget(EmbeddedTarget):
 
 async def test_what_the_target_lacks_is_skipped_by_name() -> None:
     needs_kill = scenario("store.a", needs=frozenset({Ability.KILL}), clauses=("ack.durable",))
-    finished = await run(catalogue(needs_kill, scenario("consumer.b")), LackingTarget())
+    finished = await run(catalog(needs_kill, scenario("consumer.b")), LackingTarget())
     (result,) = finished.results
     reason = "lacking gives no way to kill it and start it again with the same storage"
     assert (result.outcome, result.reason) == (Outcome.SKIPPED, reason)
@@ -166,7 +166,7 @@ class BrokenTarget(EmbeddedTarget):
 
 
 async def test_target_that_cannot_be_started_is_broken_and_does_not_conform() -> None:
-    finished = await run(catalogue(scenario("store.a"), scenario("store.b")), BrokenTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a"), scenario("store.b")), BrokenTarget(), dialects=RFC46)
     assert [(result.outcome, result.reason) for result in finished.results] == [
         (Outcome.BROKEN, "there is no such program")
     ] * 2
@@ -179,34 +179,32 @@ class DyingTarget(EmbeddedTarget):
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
         async with super().start(request) as node:
-            node.last_words = "exit status 3: out of luck"
+            node.exit_reason = "exit status 3: out of luck"
             node.ended.set()
             yield node
 
 
 async def test_target_that_dies_fails_the_scenario_with_its_last_words() -> None:
-    async def needs_it(stage: Stage) -> None:
-        await stage.expect("ACK", "ack.sent")
+    async def needs_it(testbed: Testbed) -> None:
+        await testbed.expect("ACK", "ack.sent")
 
-    finished = await run(catalogue(scenario("store.a", needs_it)), DyingTarget(), dialects=RFC46)
+    finished = await run(catalog(scenario("store.a", needs_it)), DyingTarget(), dialects=RFC46)
     (result,) = finished.results
     assert result.outcome is Outcome.FAILED
     assert "the store ended by itself: exit status 3: out of luck" in [check.message for check in result.checks][-1]
 
 
-async def test_watcher_is_told_of_everything() -> None:
+async def test_listener_hears_of_every_scenario() -> None:
     told: list[str] = []
-    watcher = Watcher(
+    listener = ProgressListener(
         lambda name, dialect: told.append(f"{name} {dialect.value}"), lambda result: told.append(result.scenario)
     )
-    await run(catalogue(scenario("store.a")), EmbeddedTarget(), dialects=RFC46, watcher=watcher)
+    await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46, listener=listener)
     assert told == ["store.a rfc46", "store.a"]
 
 
 def test_selection() -> None:
-    scenarios = catalogue(
-        scenario("store.a"), scenario("store.b", dialects=(Dialect.LIBDAFKA,)), scenario("consumer.a")
-    )
+    scenarios = catalog(scenario("store.a"), scenario("store.b", dialects=(Dialect.LIBDAFKA,)), scenario("consumer.a"))
 
     def names(roles: Iterable[Role] = tuple(Role), dialect: Dialect | None = None, *patterns: str) -> list[str]:
         return [each.name for each in scenarios.select(roles, dialect, patterns)]
@@ -220,7 +218,7 @@ def test_selection() -> None:
 
 
 def test_whole_catalogue_checks_only_clauses_that_exist_and_leaves_none_out() -> None:
-    whole = Catalogue.load()
+    whole = Catalog.load()
     named = {clause for each in whole.scenarios.values() for clause in each.clauses}
     assert named <= {clause.id for clause in whole.clauses}
     assert len(whole.scenarios) > 500

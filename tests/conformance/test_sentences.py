@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from dafka_conformance.grammar import Grammar, GrammarError, NamedSentence, Terminal
-from dafka_conformance.grammar.notation import parse_rules
+from dafka_conformance.grammar.rules import parse_rules
 from dafka_conformance.grammar.sentences import all_sentences
+from dafka_conformance.interpreters.sentence_parts import SentencePart, assign_parts
 from dafka_conformance.model import Role
-from dafka_conformance.play.casting import Cast, cast
 
 GRAMMAR = Grammar.load()
 
@@ -55,43 +55,43 @@ def test_rules_without_sentences_are_one_sentence(grammar: str, text: str) -> No
         all_sentences(parse_rules(grammar))
 
 
-def test_every_terminal_is_taken_by_every_role_that_says_it() -> None:
+def test_every_terminal_of_a_role_is_in_one_of_its_parts() -> None:
     for role in (Role.PRODUCER, Role.CONSUMER, Role.STORE):
-        parts = [part for sentence in GRAMMAR.sentences for part in cast(sentence, role)]
-        said = {line.message for part in parts for line in part.lines if line.is_target}
+        parts = [part for sentence in GRAMMAR.sentences for part in assign_parts(sentence, role)]
+        sent = {step.message for part in parts for step in part.steps if step.is_target}
         mine = {t.message for sentence in GRAMMAR.sentences for t in sentence.terminals if t.role is role}
-        assert said == mine
+        assert sent == mine
 
 
-def casts(text: str, role: Role) -> list[Cast]:
+def parts_of(text: str, role: Role) -> list[SentencePart]:
     terminals = tuple(Terminal(Role(word[0]), word[2:]) for word in text.split())
-    return list(cast(NamedSentence("rule", 1, terminals), role))
+    return list(assign_parts(NamedSentence("rule", 1, terminals), role))
 
 
-def script(part: Cast) -> list[str]:
-    return [f"{'!' if line.is_target else line.speaker} {line.message} {line.partition}" for line in part.lines]
+def script(part: SentencePart) -> list[str]:
+    return [f"{'!' if step.is_target else step.sender} {step.message} {step.partition}" for step in part.steps]
 
 
-def test_store_is_cast_as_the_one_that_fetches_and_as_the_one_that_answers() -> None:
-    fetching, answering = casts("P:RECORD S:FETCH S:DIRECT-RECORD S:ACK", Role.STORE)
+def test_store_takes_the_fetching_part_and_the_answering_part() -> None:
+    fetching, answering = parts_of("P:RECORD S:FETCH S:DIRECT-RECORD S:ACK", Role.STORE)
     assert script(fetching) == ["P1 RECORD 0", "! FETCH 0", "S2 DIRECT-RECORD 0", "! ACK 0"]
     assert script(answering) == ["P1 RECORD 0", "S2 FETCH 0", "! DIRECT-RECORD 0", "S2 ACK 0"]
-    assert [line.is_for_target for line in answering.lines] == [False, True, False, False]
-    assert [line.missing for line in answering.lines] == [1, 1, 1, 1]
+    assert [step.is_for_target for step in answering.steps] == [False, True, False, False]
+    assert [step.missing for step in answering.steps] == [1, 1, 1, 1]
 
 
-def test_each_direct_head_is_of_a_partition_of_its_own() -> None:
-    (part,) = casts("C:GET-HEADS S:DIRECT-HEAD P:DIRECT-HEAD", Role.PRODUCER)
+def test_each_direct_head_has_its_own_partition() -> None:
+    (part,) = parts_of("C:GET-HEADS S:DIRECT-HEAD P:DIRECT-HEAD", Role.PRODUCER)
     assert script(part) == ["C GET-HEADS 0", "S2 DIRECT-HEAD 0", "! DIRECT-HEAD 1"]
     assert part.partition_count == 2
 
 
 def test_answers_are_counted_from_their_fetch() -> None:
     text = "P:HEAD C:FETCH P:DIRECT-RECORD S:DIRECT-RECORD"
-    (part,) = casts(text, Role.CONSUMER)
-    assert [(line.missing, line.turn) for line in part.lines] == [(2, 0), (2, 0), (2, 0), (2, 1)]
-    assert not any(line.is_for_target for line in part.lines)
+    (part,) = parts_of(text, Role.CONSUMER)
+    assert [(step.missing, step.answer_count) for step in part.steps] == [(2, 0), (2, 0), (2, 0), (2, 1)]
+    assert not any(step.is_for_target for step in part.steps)
 
 
-def test_role_that_says_nothing_is_not_cast() -> None:
-    assert casts("P:RECORD", Role.STORE) == []
+def test_role_that_sends_nothing_has_no_part() -> None:
+    assert parts_of("P:RECORD", Role.STORE) == []

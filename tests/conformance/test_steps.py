@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dafka_conformance.grammar import Grammar, Message
+from dafka_conformance.interpreters.script_runner import read_scenarios, tamper
+from dafka_conformance.interpreters.script_steps import ScriptError, read_step
 from dafka_conformance.model import Dialect, Role
-from dafka_conformance.play.script import read_scenarios, tamper
-from dafka_conformance.play.steps import ScriptError, read_step
 from dafka_conformance.targets.base import Ability, Reset
 
 FORMATS = Grammar.load().formats
@@ -28,9 +28,9 @@ FORMATS = Grammar.load().formats
         ("when S restarts", "restarts", {"node": "S"}),
         ("when the tower restarts", "tower", {}),
         ("when 1.5 s pass", "pass", {"seconds": 1.5}),
-        ("when P:RECORD 0..9", "say", {"node": "P", "message": "RECORD", "first": 0, "last": 9}),
-        ('when P:HEAD 3 subject="a b"', "say", {"first": 3, "values": {"subject": '"a b"'}}),
-        ("then S:ACK 9 topic=P [ack.sent, topic.ACK]", "say", {"clauses": ("ack.sent", "topic.ACK")}),
+        ("when P:RECORD 0..9", "send", {"node": "P", "message": "RECORD", "first": 0, "last": 9}),
+        ('when P:HEAD 3 subject="a b"', "send", {"first": 3, "values": {"subject": '"a b"'}}),
+        ("then S:ACK 9 topic=P [ack.sent, topic.ACK]", "send", {"clauses": ("ack.sent", "topic.ACK")}),
         ("then C delivers 0..9 of P2", "delivers", {"of": "P2", "last": 9}),
         (
             "then S subscribes CONSUMER-HELLO topic=S",
@@ -38,7 +38,7 @@ FORMATS = Grammar.load().formats
             {"message": "CONSUMER-HELLO", "values": {"topic": "S"}},
         ),
         ("then S lives [robust.malformed]", "lives", {"clauses": ("robust.malformed",)}),
-        ("never S:ACK topic=P2", "say", {"keyword": "never"}),
+        ("never S:ACK topic=P2", "send", {"keyword": "never"}),
     ],
 )
 def test_step_is_read(text: str, action: str, fields: dict[str, object]) -> None:

@@ -51,7 +51,7 @@ async def publish_and_consume(target: Target, make_request: Requests, dialect: D
                 await producer.end_input()
                 with trio.fail_after(20):
                     await producer.ended.wait()
-                assert producer.last_words == ""
+                assert producer.exit_reason == ""
             await store.kill()
         await stack.enter_async_context(target.start(make_request(Role.STORE, dialect)))
         consumer = await stack.enter_async_context(target.start(make_request(Role.CONSUMER, dialect, topic)))
@@ -118,7 +118,7 @@ async def test_embedded_variant_that_breaks_ends_with_last_words(make_request: R
         breaking.set()
         with trio.fail_after(20):
             await store.ended.wait()
-        assert "out of order" in store.last_words
+        assert "out of order" in store.exit_reason
 
     async with Broken().start(make_request(Role.PRODUCER, topic=b"")) as producer:
         with trio.fail_after(20):

@@ -42,10 +42,10 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def last_words(node: Node) -> str:
+async def exit_reason(node: Node) -> str:
     with trio.fail_after(60):
         await node.ended.wait()
-    return node.last_words
+    return node.exit_reason
 
 
 async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
@@ -61,14 +61,14 @@ async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
             await node.feed(contents[1:])
             await node.feed([])
         await node.end_input()
-        assert await last_words(node) == ""
+        assert await exit_reason(node) == ""
     assert (tmp_path / "got").read_bytes() == b"".join(b"<%b>\n" % content for content in contents)
 
 
 async def test_producer_that_ended_takes_no_more(tmp_path: Path) -> None:
     target = make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
-        assert await last_words(node) == "exit status 1: no tower"
+        assert await exit_reason(node) == "exit status 1: no tower"
         with pytest.raises(TargetError, match="the producer of mine takes no more input: exit status 1: no tower"):
             await node.feed([b"x" * MIB])
 
@@ -107,23 +107,23 @@ async def test_line_of_64_mib(tmp_path: Path) -> None:
     target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
         found = await collect(node, 2)
-        assert await last_words(node) == "exit status 0"
+        assert await exit_reason(node) == "exit status 0"
     assert found == [Delivery(b"x" * 64 * MIB), Delivery(b"last")]
 
 
-async def test_what_is_no_record_is_in_the_last_words(tmp_path: Path) -> None:
+async def test_lines_that_are_not_records_are_in_the_exit_reason(tmp_path: Path) -> None:
     script = 'print("oops")\nprint("A content")'
     target = make_target(tmp_path, "consumer", script, 'output = "{address} {content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
-        assert await last_words(node) == "exit status 0: oops"
+        assert await exit_reason(node) == "exit status 0: oops"
         assert await collect(node, 1) == [Delivery(b"content", address=b"A")]
 
 
-async def test_last_words_are_the_last(tmp_path: Path) -> None:
+async def test_exit_reason_is_the_end_of_standard_error(tmp_path: Path) -> None:
     script = 'sys.stderr.write("x" * 9000 + "end")\nos.kill(os.getpid(), signal.SIGSEGV)'
     target = make_target(tmp_path, "consumer", script, 'output = "{content}"')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
-        words = await last_words(node)
+        words = await exit_reason(node)
     assert words.startswith("ended by SIGSEGV: ")
     assert words.endswith("xend")
     assert len(words) < 5000
@@ -133,7 +133,7 @@ async def test_store_that_talks_a_lot_is_not_held_up(tmp_path: Path) -> None:
     script = 'sys.stdout.write("o" * 500_000)\nsys.stderr.write("e" * 500_000)\nsys.exit(3)'
     target = make_target(tmp_path, "store", script, arguments='"store"')
     async with target.start(request(tmp_path, Role.STORE)) as node:
-        assert (await last_words(node)).startswith("exit status 3: ")
+        assert (await exit_reason(node)).startswith("exit status 3: ")
 
 
 async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:

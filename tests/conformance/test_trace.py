@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from dafka_conformance.grammar import Message, Value
 from dafka_conformance.model import Kind
-from dafka_conformance.stage.trace import EVENTS_MAX, Trace
+from dafka_conformance.testbed.trace import EVENTS_MAX, Trace
 
 
 def make_trace() -> Trace:
     trace = Trace(lambda: 1.0)
-    trace.name(b"ADDRESS", "P")
+    trace.name_node(b"ADDRESS", "P")
     return trace
 
 
@@ -24,9 +24,9 @@ def test_addresses_are_shown_as_their_labels_and_odd_octets_as_python_would() ->
 
 def test_runs_of_consecutive_records_are_one_event() -> None:
     trace = make_trace()
-    places = [trace.message("P", "S", record(sequence), [b"M"]) for sequence in (0, 1, 2, 4, 5)]
-    places.append(trace.message("P", "S", record(6, b"other"), [b"M"]))
-    places.append(trace.message("P2", "S", record(7, b"other"), [b"M"]))
+    places = [trace.add_message("P", "S", record(sequence), [b"M"]) for sequence in (0, 1, 2, 4, 5)]
+    places.append(trace.add_message("P", "S", record(6, b"other"), [b"M"]))
+    places.append(trace.add_message("P2", "S", record(7, b"other"), [b"M"]))
     assert places == [0, 0, 0, 1, 1, 2, 3]
     assert [(event.count, dict(event.fields)["sequence"]) for event in trace.events] == [
         (3, "0..2"),
@@ -38,36 +38,36 @@ def test_runs_of_consecutive_records_are_one_event() -> None:
 
 def test_what_comes_between_ends_a_run() -> None:
     trace = make_trace()
-    trace.message("P", "S", record(0), [b"M"])
-    trace.note("something")
-    trace.message("P", "S", record(1), [b"M"])
+    trace.add_message("P", "S", record(0), [b"M"])
+    trace.add_note("something")
+    trace.add_message("P", "S", record(1), [b"M"])
     assert len(trace.events) == 3
 
 
 def test_fault_is_marked_once_with_its_field() -> None:
     trace = make_trace()
-    place = trace.message("P", "S", record(0), [b"M"])
-    trace.mark(place, "wrong", "sequence")
-    trace.mark(place, "also wrong", "topic")
-    trace.mark(99, "nowhere")
+    place = trace.add_message("P", "S", record(0), [b"M"])
+    trace.mark_fault(place, "wrong", "sequence")
+    trace.mark_fault(place, "also wrong", "topic")
+    trace.mark_fault(99, "nowhere")
     assert (trace.events[0].fault, trace.events[0].fault_field) == ("wrong", "sequence")
 
 
 def test_frames_are_cut_and_their_number_is_bounded() -> None:
     trace = make_trace()
-    trace.frames("P", "S", "rubbish", [b"\xab" * 1000] * 100)
+    trace.add_frames("P", "S", "rubbish", [b"\xab" * 1000] * 100)
     assert len(trace.events[0].frames) == 6
     assert trace.events[0].frames[0].endswith("AB…")
     for _ in range(EVENTS_MAX + 10):
-        trace.add(Kind.SUBSCRIPTION, "S", "P", "subscribe", prefix=b"M")
+        trace.add_event(Kind.SUBSCRIPTION, "S", "P", "subscribe", prefix=b"M")
     assert len(trace.events) == EVENTS_MAX
-    trace.note("the end")
+    trace.add_note("the end")
     assert trace.events[-1].label == "the end"
 
 
 def test_restart_forgets_everything() -> None:
     trace = make_trace()
-    trace.message("P", "S", record(0), [b"M"])
-    trace.restart()
+    trace.add_message("P", "S", record(0), [b"M"])
+    trace.reset()
     assert (trace.events, trace.show(b"ADDRESS")) == ([], "ADDRESS")
-    assert trace.message("P", "S", record(1), [b"M"]) == 0
+    assert trace.add_message("P", "S", record(1), [b"M"]) == 0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dafka_conformance.model import Check, Clause, Dialect, Outcome, Role, ScenarioResult, Verdict
-from dafka_conformance.verdicts import judge
+from dafka_conformance.verdicts import judge_clauses
 from tests.conformance.sample_runs import (
     ACK_SENT,
     CLAUSES,
@@ -19,12 +19,12 @@ RFC46, LIBDAFKA = DIALECTS
 
 
 def verdict_of(clause: Clause, *results: ScenarioResult, missing: dict[Role, str] | None = None) -> tuple[str, ...]:
-    (verdict,) = judge([clause], results, [RFC46], missing or {})
+    (verdict,) = judge_clauses([clause], results, [RFC46], missing or {})
     return verdict.verdict.value, *verdict.scenarios, verdict.reason or verdict.reading
 
 
 def test_every_clause_gets_a_verdict_in_every_dialect_in_order() -> None:
-    verdicts = judge(CLAUSES, [failed()], DIALECTS, {})
+    verdicts = judge_clauses(CLAUSES, [failed()], DIALECTS, {})
     assert [(verdict.clause, verdict.dialect) for verdict in verdicts] == [
         (clause, dialect) for clause in CLAUSES for dialect in DIALECTS
     ]
@@ -46,7 +46,7 @@ def test_a_check_counts_even_where_the_scenario_was_not_meant_for_the_clause() -
 
 
 def test_dialects_are_judged_apart() -> None:
-    verdicts = judge([ACK_SENT], [failed(), result("ok", ACK_SENT, dialect=LIBDAFKA)], DIALECTS, {})
+    verdicts = judge_clauses([ACK_SENT], [failed(), result("ok", ACK_SENT, dialect=LIBDAFKA)], DIALECTS, {})
     assert {verdict.dialect: verdict.verdict for verdict in verdicts} == {
         RFC46: Verdict.VIOLATES,
         LIBDAFKA: Verdict.CONFORMS,

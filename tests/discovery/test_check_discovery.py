@@ -6,19 +6,22 @@ import pytest
 import trio
 import trio.testing
 
-from dafka.discovery import Advertisement, Report, Settled
+from dafka.discovery import Advertisement, DiscoveryEvent, Settled
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol import PeerJoined, PeerLeft
 from dafka.testing import check_discovery
 
 OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
-PEER = PeerJoined("B" * 32, "tcp://10.0.0.2:7001")
-LEFT = PeerLeft("B" * 32, "tcp://10.0.0.2:7001")
+PEER = PeerJoined("B" * 32, PeerEndpoint("tcp://10.0.0.2:7001"))
+LEFT = PeerLeft("B" * 32, PeerEndpoint("tcp://10.0.0.2:7001"))
 
 
 class Scripted:
     """Reports these, one after another, then waits to be cancelled."""
 
-    def __init__(self, *reports: Report, starts: bool = True, ends: bool = False, ends_after_s: float = 0) -> None:
+    def __init__(
+        self, *reports: DiscoveryEvent, starts: bool = True, ends: bool = False, ends_after_s: float = 0
+    ) -> None:
         self._reports = reports
         self._starts = starts
         self._ends = ends
@@ -27,7 +30,7 @@ class Scripted:
     async def run(
         self,
         advertisement: Advertisement,
-        report: Callable[[Report], None],
+        report: Callable[[DiscoveryEvent], None],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -51,14 +54,14 @@ class Forgetful(Scripted):
     async def run(
         self,
         advertisement: Advertisement,
-        report: Callable[[Report], None],
+        report: Callable[[DiscoveryEvent], None],
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         trio.lowlevel.spawn_system_task(self._report_later, report)
         await super().run(advertisement, report, task_status=task_status)
 
-    async def _report_later(self, report: Callable[[Report], None]) -> None:
+    async def _report_later(self, report: Callable[[DiscoveryEvent], None]) -> None:
         for _ in range(100):
             await trio.lowlevel.checkpoint()
             report(PEER)
@@ -79,9 +82,12 @@ async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> 
         (Scripted(PEER, PEER, Settled()), "came twice without a PeerLeft between"),
         (Scripted(LEFT, PEER, Settled()), "without an earlier PeerJoined"),
         (Scripted(PEER, LEFT, LEFT, Settled()), "without an earlier PeerJoined"),
-        (Scripted(PeerJoined(OWN.address, "tcp://10.0.0.3:1"), PEER, Settled()), "the own node was reported"),
-        (Scripted(PeerJoined("", "tcp://10.0.0.1:7001"), PEER, Settled()), "the own node was reported"),
-        (Scripted(PeerJoined("C", "10.0.0.3:1"), PEER, Settled()), "has no endpoint to connect to"),
+        (
+            Scripted(PeerJoined(OWN.address, PeerEndpoint("tcp://10.0.0.3:1")), PEER, Settled()),
+            "the own node was reported",
+        ),
+        (Scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()), "the own node was reported"),
+        (Scripted(PeerJoined("C", PeerEndpoint("10.0.0.3:1")), PEER, Settled()), "has no endpoint to connect to"),
         (Scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
         (Scripted(PEER, Settled(), ends_after_s=2), r"it went on for 2\.0 s after it was cancelled"),
         (Forgetful(PEER, Settled()), "after it ended it reported|came twice"),

@@ -5,7 +5,8 @@ import trio
 import trio.testing
 
 from dafka.config import Config
-from dafka.discovery import Advertisement, Report, Settled, open_discovery
+from dafka.discovery import Advertisement, DiscoveryEvent, Settled, open_discovery
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import DiscoveryError
 from dafka.protocol import PeerJoined
 from dafka.testing import check_discovery
@@ -14,13 +15,13 @@ OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
 
 
 def config(argument: str) -> Config:
-    return Config().override("node", discovery=f"static:{argument}").override("beacon", settle_ms=250)
+    return Config().with_node(discovery=f"static:{argument}").with_beacon(settle_ms=250)
 
 
-async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[tuple[float, Report]]:
+async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[tuple[float, DiscoveryEvent]]:
     """What is reported within an hour, and when."""
     begin = trio.current_time()
-    reports: list[tuple[float, Report]] = []
+    reports: list[tuple[float, DiscoveryEvent]] = []
     with trio.move_on_after(3600):
         await open_discovery(config(argument)).run(
             advertisement, lambda report: reports.append((trio.current_time() - begin, report))
@@ -31,7 +32,9 @@ async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[
 async def test_static_discovery_keeps_the_contract() -> None:
     endpoints = ["tcp://10.0.0.2:7001", "tcp://[::1]:7001"]
     await check_discovery(
-        lambda: open_discovery(config(",".join([*endpoints, "tcp://10.0.0.1:7001"]))), OWN, peers=endpoints
+        lambda: open_discovery(config(",".join([*endpoints, "tcp://10.0.0.1:7001"]))),
+        OWN,
+        peers=[*map(PeerEndpoint, endpoints)],
     )
 
 
@@ -39,20 +42,20 @@ async def test_endpoints_join_at_once_and_it_settles_after_the_configured_time(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     assert await reports_of("tcp://10.0.0.2:7001, tcp://node.example:7002") == [
-        (0, PeerJoined("", "tcp://10.0.0.2:7001")),
-        (0, PeerJoined("", "tcp://node.example:7002")),
+        (0, PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001"))),
+        (0, PeerJoined("", PeerEndpoint("tcp://node.example:7002"))),
         (0.25, Settled()),
     ]
 
 
 async def test_repeated_endpoint_joins_once(autojump_clock: trio.testing.MockClock) -> None:
     reports = await reports_of("tcp://10.0.0.2:7001,,tcp://10.0.0.2:7001,")
-    assert [report for _, report in reports] == [PeerJoined("", "tcp://10.0.0.2:7001"), Settled()]
+    assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001")), Settled()]
 
 
 async def test_own_endpoint_is_passed_over(autojump_clock: trio.testing.MockClock) -> None:
     reports = await reports_of("tcp://10.0.0.1:7001,tcp://10.0.0.1:7002")
-    assert [report for _, report in reports] == [PeerJoined("", "tcp://10.0.0.1:7002"), Settled()]
+    assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7002")), Settled()]
 
 
 @pytest.mark.parametrize("argument", ["", " , "])
@@ -70,4 +73,4 @@ def test_other_than_a_tcp_endpoint_is_refused(endpoint: str) -> None:
 
 def test_unknown_discovery_names_the_installed_ones() -> None:
     with pytest.raises(DiscoveryError, match=r"^unknown discovery 'nope': installed are static, tower$"):
-        open_discovery(Config().override("node", discovery="nope:x"))
+        open_discovery(Config().with_node(discovery="nope:x"))

@@ -8,16 +8,13 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
     ConsumerMachine,
     FetchUnanswered,
-    PartitionHeard,
     PartitionSilent,
-    Publish,
-    Subscribe,
-    Unsubscribe,
 )
-from dafka.protocol.answering.repeats import REPEAT_WAITS
+from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
+from dafka.protocol.events import PartitionHeard
+from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -41,7 +38,7 @@ def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
     """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
-    config = (config or Config()).override("consumer", **{"offset_reset": "earliest", **settings})
+    config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)
     for topic in topics or ("hello",):
@@ -53,7 +50,7 @@ def delivered(actions: list[Action]) -> list[int]:
     return sequences(batches(actions))
 
 
-def receive(consumer: ConsumerMachine, *messages: wire.Inbound, now: float = 0.1) -> list[int]:
+def receive(consumer: ConsumerMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[int]:
     return delivered(consumer.receive(messages, now))
 
 
@@ -139,7 +136,7 @@ def test_earliest_fetches_what_was_before() -> None:
 
 
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
-def test_earliest_fetches_up_to_a_head(message: wire.Inbound) -> None:
+def test_earliest_fetches_up_to_a_head(message: wire.BatchedMessage) -> None:
     assert asked(make_consumer().receive([message], 0.1)) == [(0, 7)]
 
 
@@ -189,7 +186,7 @@ def test_a_topic_that_only_begins_the_same_is_another_topic_erratum_14() -> None
     longer = Partition("hello2", "PRODUCER")
     assert consumer.receive([live(0, 3, longer), head(9, longer), direct_head(9, ME, longer)], 0.1) == []
     assert consumer.discarded == {"another topic": 3}
-    assert consumer.assembly.cursors == {}
+    assert consumer.reassembler.cursors == {}
 
 
 def test_two_stores_that_answer_give_each_record_once() -> None:
@@ -210,35 +207,33 @@ def test_direct_records_nobody_asked_for_are_discarded() -> None:
     consumer = make_consumer()
     assert consumer.receive([direct(0, 3, ME)], 0.1) == []
     assert consumer.discarded == {"not asked for": 3}
-    assert consumer.assembly.cursors == {}
+    assert consumer.reassembler.cursors == {}
 
 
 def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     assert receive(consumer, live(0, 3)) == [0, 1, 2]
-    consumer.buffered_bytes = 100
+    consumer.records_buffered(100)
     assert consumer.receive([live(3, 6), head(7)], 0.2) == []
     assert published(consumer.tick(60.0), wire.Fetch) == []
-    consumer.buffered_bytes = 99
-    assert asked(consumer.taken(60.1)) == [(3, 5)]
+    assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 199
+    consumer.records_buffered(199)
     assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(1)
     assert receive(consumer, direct(4, 10, ME)) == []
-    consumer.buffered_bytes = 0
-    assert asked(consumer.taken(0.2)) == [(4, 6)]
+    assert asked(consumer.records_taken(200, 0.2)) == [(4, 6)]
 
 
 def test_a_pause_is_no_unanswered_fetch() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(200)
     told = []
     for _ in range(10):
         told += events(consumer.tick(consumer.deadline()))
@@ -295,12 +290,12 @@ def test_unsubscribe_forgets_a_topic() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    consumer = make_consumer(config=Config().override("node", partitions_max=1))
+    consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
 
 
-HOSTILE: list[wire.Inbound] = [
+HOSTILE: list[wire.BatchedMessage] = [
     head(2**64 - 1),
     direct_head(2**64 - 1, ME),
     wire.RecordRun(RecordBatch(HELLO, 2**64 - 1, [b"%d" % (2**64 - 1)])),
@@ -316,7 +311,7 @@ HOSTILE: list[wire.Inbound] = [
 
 @pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
 @pytest.mark.parametrize("message", HOSTILE, ids=lambda message: type(message).__name__)
-def test_hostile_messages_do_no_harm(message: wire.Inbound, offset_reset: str) -> None:
+def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset: str) -> None:
     consumer = make_consumer(offset_reset=offset_reset)
     other = Partition("hello", "OTHER")
     consumer.receive([message, message], 0.1)

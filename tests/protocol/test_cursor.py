@@ -16,14 +16,14 @@ intervals = st.lists(
 
 
 def take(cursor: Cursor, first: int, end: int, room: int = ROOM) -> list[int]:
-    return sequences(cursor.take(run(first, end), room))
+    return sequences(cursor.add_batch(run(first, end), room))
 
 
 def test_records_in_order_are_ready_at_once() -> None:
     cursor = Cursor(0)
     assert take(cursor, 0, 3) == [0, 1, 2]
     assert take(cursor, 3, 5) == [3, 4]
-    assert cursor.missing() is None
+    assert cursor.first_gap() is None
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 5), (4, 5)])
@@ -49,11 +49,11 @@ def test_what_comes_before_the_beginning_is_not_wanted() -> None:
 def test_a_gap_holds_records_back_until_it_is_filled() -> None:
     cursor = Cursor(0)
     assert take(cursor, 4, 6) == []
-    assert cursor.missing() == (0, 4)
+    assert cursor.first_gap() == (0, 4)
     assert take(cursor, 0, 3) == [0, 1, 2]
-    assert cursor.missing() == (3, 4)
+    assert cursor.first_gap() == (3, 4)
     assert take(cursor, 3, 4) == [3, 4, 5]
-    assert cursor.missing() is None
+    assert cursor.first_gap() is None
     assert cursor.ahead_bytes == 0
 
 
@@ -62,7 +62,7 @@ def test_filling_the_first_gap_shows_the_next_one() -> None:
     take(cursor, 2, 4)
     take(cursor, 6, 8)
     assert take(cursor, 0, 2) == [0, 1, 2, 3]
-    assert cursor.missing() == (4, 6)
+    assert cursor.first_gap() == (4, 6)
 
 
 def test_a_run_that_reaches_into_kept_ones_releases_their_rest() -> None:
@@ -83,9 +83,9 @@ def test_kept_runs_count_each_octet_once() -> None:
 
 def test_a_learned_head_is_missing() -> None:
     cursor = Cursor(2)
-    cursor.learn(7)
-    cursor.learn(4)
-    assert cursor.missing() == (2, 7)
+    cursor.note_known_end(7)
+    cursor.note_known_end(4)
+    assert cursor.first_gap() == (2, 7)
 
 
 def test_records_without_room_ahead_are_only_learned_of() -> None:
@@ -94,7 +94,7 @@ def test_records_without_room_ahead_are_only_learned_of() -> None:
     assert take(cursor, 20, 24, room=0) == []
     assert cursor.ahead_bytes == run(10, 14).memory_bytes
     assert take(cursor, 0, 10, room=0) == list(range(14))
-    assert cursor.missing() == (14, 24)
+    assert cursor.first_gap() == (14, 24)
 
 
 def test_both_ends_of_a_run_share_the_room_around_a_kept_one() -> None:
@@ -111,13 +111,13 @@ def test_every_second_record_cannot_make_the_list_long() -> None:
     for sequence in range(0, 2 * RUNS_MAX + 20, 2):
         take(cursor, sequence, sequence + 1)
     assert cursor.next_sequence == 2 * RUNS_MAX + 1
-    assert cursor.missing() == (2 * RUNS_MAX + 1, 2 * RUNS_MAX + 2)
+    assert cursor.first_gap() == (2 * RUNS_MAX + 1, 2 * RUNS_MAX + 2)
 
 
 def test_the_largest_sequence_is_a_sequence() -> None:
     cursor = Cursor(0)
     take(cursor, 2**64 - 1, 2**64)
-    assert cursor.missing() == (0, 2**64 - 1)
+    assert cursor.first_gap() == (0, 2**64 - 1)
 
 
 @given(runs=intervals, begin=st.integers(0, 5), heads=st.lists(st.integers(0, 60), max_size=30))
@@ -133,7 +133,7 @@ def test_any_order_gives_each_record_once_and_tells_what_is_missing(
         received |= set(range(first, end))
         known_end = max(known_end, end)
         if index < len(heads):
-            cursor.learn(heads[index])
+            cursor.note_known_end(heads[index])
             known_end = max(known_end, heads[index])
         next_sequence = begin
         while next_sequence in received:
@@ -143,7 +143,7 @@ def test_any_order_gives_each_record_once_and_tells_what_is_missing(
         assert cursor.next_sequence == next_sequence
         assert cursor.ahead_bytes == sum(run(sequence, sequence + 1).memory_bytes for sequence in ahead)
         gap_end = ahead[0] if ahead else known_end
-        assert cursor.missing() == ((next_sequence, gap_end) if next_sequence < known_end else None)
+        assert cursor.first_gap() == ((next_sequence, gap_end) if next_sequence < known_end else None)
 
 
 @given(runs=intervals, room=st.integers(0, 30))
@@ -155,7 +155,7 @@ def test_with_little_room_asking_for_what_is_missing_still_gives_each_record_onc
     for first, end in runs:
         ready += take(cursor, first, end, room - cursor.ahead_bytes)
         assert cursor.ahead_bytes <= room
-    while (gap := cursor.missing()) is not None:
+    while (gap := cursor.first_gap()) is not None:
         ready += take(cursor, *gap, room=room - cursor.ahead_bytes)
     assert ready == list(range(max((end for _, end in runs), default=0)))
     assert cursor.ahead_bytes == 0

@@ -13,19 +13,25 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ConsumerMachine, ProducerMachine, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol import (
+    ConsumerMachine,
+    ProducerMachine,
+    ReadRequest,
+    StoreMachine,
+)
+from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import batches, contents, sequences
 
 Machine: TypeAlias = ProducerMachine | StoreMachine | ConsumerMachine
 
-CONFIG = Config().override("consumer", offset_reset="earliest").override("fetch", page_records_first=8)
+CONFIG = Config().with_consumer(offset_reset="earliest").with_fetch(page_records_first=8)
 PARTITIONS = [Partition("hello", "PRODUCER1"), Partition("hello", "PRODUCER2")]
 FAULTS_END, CONVERGED = 6.0, 13.0
 RECORDS, RUN, CHUNK = 300, 3, 7
 
 
-def topic_frame(message: wire.Inbound) -> bytes:
+def topic_frame(message: wire.BatchedMessage) -> bytes:
     if not isinstance(message, wire.RecordRun):
         return wire.subscription_prefix(message.COMMAND, getattr(message, message.TOPIC))
     if message.requestor is None:
@@ -92,7 +98,7 @@ class Cluster:
 
     def fetches_sent(self) -> list[int]:
         machines = [node.machine for node in self.nodes]
-        return [machine.assembly.fetches_sent for machine in machines if not isinstance(machine, ProducerMachine)]
+        return [machine.reassembler.fetches_sent for machine in machines if not isinstance(machine, ProducerMachine)]
 
     def run(self, until: float) -> None:
         while True:
@@ -113,7 +119,7 @@ class Cluster:
         assert found is not None
         self.later(self.now + 0.01, node, partial(node.machine.subscribed, [found]))
 
-    def _publish(self, sender: Node, message: wire.Inbound) -> None:
+    def _publish(self, sender: Node, message: wire.BatchedMessage) -> None:
         topic = topic_frame(message)
         for node in self.nodes:
             if node is not sender and topic.startswith(tuple(node.prefixes)):
@@ -122,28 +128,29 @@ class Cluster:
                     delay = self._random.uniform(0.001, 0.2 if is_faulty else 0.002)
                     self.at(self.now + delay, partial(self._receive, node, message))
 
-    def _receive(self, node: Node, message: wire.Inbound) -> None:
+    def _receive(self, node: Node, message: wire.BatchedMessage) -> None:
         self.act(node, node.machine.receive([message], self.now))
         if isinstance(node.machine, ConsumerMachine):
             return
-        while (reply := node.machine.replies.next()) is not None:
-            run = self._read(node, reply, min(reply.end_sequence - reply.next_sequence, CHUNK))
-            node.machine.replies.advance(reply, None if run is None else run.end_sequence)
+        responder = node.machine.responder
+        while (request := responder.next_read(CHUNK)) is not None:
+            run = responder.complete_read(request, self._read(node, request))
             if run is not None:
-                self._publish(node, wire.RecordRun(run, reply.requestor))
+                self._publish(node, run)
 
-    def _read(self, node: Node, reply: Reply, count: int) -> RecordBatch | None:
+    def _read(self, node: Node, request: ReadRequest) -> RecordBatch | None:
+        first, count = request.first_sequence, request.count
         if isinstance(node.machine, ProducerMachine):
-            return node.machine.window.read(reply.next_sequence, count, 2**20)
+            return node.machine.retransmit_buffer.read(first, count, 2**20)
         assert isinstance(node.machine, StoreMachine)
-        end = min(reply.next_sequence + count, node.machine.durable_end(reply.partition))
-        held = node.held[reply.partition][reply.next_sequence : end]
-        return RecordBatch(reply.partition, reply.next_sequence, held) if held else None
+        end = min(first + count, node.machine.durable_end(request.partition))
+        held = node.held[request.partition][first:end]
+        return RecordBatch(request.partition, first, held) if held else None
 
 
 def converge(seed: int, min_stores: int) -> Cluster:
     cluster = Cluster(seed)
-    config = CONFIG.override("producer", min_stores=min_stores)
+    config = CONFIG.with_producer(min_stores=min_stores)
     producers = [ProducerMachine(partition, config.producer, 100) for partition in PARTITIONS]
     for producer in producers:
         node = cluster.add(producer)

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 from dafka import wire
-from dafka.protocol import PeerJoined, PeerLeft, Peers
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import PeerJoined, PeerLeft
+from dafka.protocol.presence.peers import PeerTable
 
 A1, A2, B1 = "tcp://10.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4001"
 
 
-def make_peers(peers_max: int = 10) -> Peers:
-    return Peers("ME", 4.0, peers_max)
+def make_peers(peers_max: int = 10) -> PeerTable:
+    return PeerTable("ME", 4.0, peers_max)
 
 
 def test_a_node_joins_once_however_often_it_is_heard() -> None:
     peers = make_peers()
-    assert peers.heard(wire.TowerBeacon("A", A1), 0.0) == [PeerJoined("A", A1)]
+    assert peers.heard(wire.TowerBeacon("A", A1), 0.0) == [PeerJoined("A", PeerEndpoint(A1))]
     assert peers.heard(wire.TowerBeacon("A", A1), 1.0) == []
     assert len(peers) == 1
 
@@ -27,9 +29,9 @@ def test_a_node_leaves_when_it_is_silent_for_the_timeout() -> None:
     peers.heard(wire.TowerBeacon("B", B1), 0.0)
     peers.heard(wire.TowerBeacon("B", B1), 3.0)
     assert peers.expire(3.9) == []
-    assert peers.expire(4.0) == [PeerLeft("A", A1)]
+    assert peers.expire(4.0) == [PeerLeft("A", PeerEndpoint(A1))]
     assert peers.expire(6.9) == []
-    assert peers.expire(7.0) == [PeerLeft("B", B1)]
+    assert peers.expire(7.0) == [PeerLeft("B", PeerEndpoint(B1))]
     assert len(peers) == 0
 
 
@@ -37,14 +39,17 @@ def test_a_node_that_left_joins_again() -> None:
     peers = make_peers()
     peers.heard(wire.TowerBeacon("A", A1), 0.0)
     peers.expire(4.0)
-    assert peers.heard(wire.TowerBeacon("A", A1), 5.0) == [PeerJoined("A", A1)]
+    assert peers.heard(wire.TowerBeacon("A", A1), 5.0) == [PeerJoined("A", PeerEndpoint(A1))]
 
 
 def test_a_restarted_node_moves_to_its_new_port() -> None:
     peers = make_peers()
     peers.heard(wire.TowerBeacon("A", A1), 0.0)
-    assert peers.heard(wire.TowerBeacon("A", A2), 1.0) == [PeerLeft("A", A1), PeerJoined("A", A2)]
-    assert peers.expire(5.0) == [PeerLeft("A", A2)]
+    assert peers.heard(wire.TowerBeacon("A", A2), 1.0) == [
+        PeerLeft("A", PeerEndpoint(A1)),
+        PeerJoined("A", PeerEndpoint(A2)),
+    ]
+    assert peers.expire(5.0) == [PeerLeft("A", PeerEndpoint(A2))]
 
 
 def test_the_same_port_seen_at_another_host_is_the_same_node() -> None:
@@ -52,7 +57,7 @@ def test_the_same_port_seen_at_another_host_is_the_same_node() -> None:
     peers.heard(wire.TowerBeacon("A", A1), 0.0)
     assert peers.heard(wire.TowerBeacon("A", B1), 3.0) == []
     assert peers.expire(4.0) == []
-    assert peers.expire(7.0) == [PeerLeft("A", A1)]
+    assert peers.expire(7.0) == [PeerLeft("A", PeerEndpoint(A1))]
 
 
 def test_nodes_beyond_the_limit_are_ignored_and_counted() -> None:
@@ -61,4 +66,4 @@ def test_nodes_beyond_the_limit_are_ignored_and_counted() -> None:
     assert peers.heard(wire.TowerBeacon("B", B1), 0.0) == []
     assert peers.ignored == 1
     peers.expire(4.0)
-    assert peers.heard(wire.TowerBeacon("B", B1), 4.0) == [PeerJoined("B", B1)]
+    assert peers.heard(wire.TowerBeacon("B", B1), 4.0) == [PeerJoined("B", PeerEndpoint(B1))]

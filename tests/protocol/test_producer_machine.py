@@ -7,7 +7,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import ProducerConfig
-from dafka.protocol import Action, ProducerMachine, Reply, StoresHeard, StoresSilent, Subscribe
+from dafka.protocol import ProducerMachine, StoresSilent
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.events import StoresHeard
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 
@@ -110,10 +112,10 @@ def test_an_ack_acknowledges_all_before_it_erratum_9() -> None:
     assert (producer.acknowledged_end, producer.unacknowledged) == (7, 3)
     producer.receive([ack(3)], 0.2)
     assert producer.acknowledged_end == 7
-    assert producer.window.first_sequence == 7
+    assert producer.retransmit_buffer.first_sequence == 7
     producer.receive([ack(9)], 0.3)
     assert producer.unacknowledged == 0
-    assert producer.window.content_bytes == 0
+    assert producer.retransmit_buffer.content_bytes == 0
 
 
 def test_min_stores_counts_distinct_stores_erratum_7() -> None:
@@ -124,7 +126,7 @@ def test_min_stores_counts_distinct_stores_erratum_7() -> None:
     assert producer.acknowledged_end == 5
     producer.receive([ack(7, "C")], 0.3)
     assert producer.acknowledged_end == 8
-    assert producer.window.first_sequence == 8
+    assert producer.retransmit_buffer.first_sequence == 8
 
 
 def test_an_older_ack_of_a_store_takes_nothing_back() -> None:
@@ -156,11 +158,11 @@ def test_a_libdafka_store_acknowledges_without_a_name_erratum_7() -> None:
         (wire.StoreHello("PRODUCER", "STORE"), "unexpected command"),
     ],
 )
-def test_what_makes_no_sense_is_discarded_and_counted(message: wire.Inbound, reason: str) -> None:
+def test_what_makes_no_sense_is_discarded_and_counted(message: wire.BatchedMessage, reason: str) -> None:
     producer = make_producer(10)
     assert producer.receive([message], 0.1) == []
     assert producer.discarded == {reason: 1}
-    assert (producer.acknowledged_end, len(producer.replies)) == (0, 0)
+    assert (producer.acknowledged_end, len(producer.responder)) == (0, 0)
 
 
 def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
@@ -173,7 +175,7 @@ def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
 def test_a_fetch_waits_for_its_answer() -> None:
     producer = make_producer(10)
     assert producer.receive([fetch(4, 100)], 0.1) == []
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert producer.fetches_received == 1
 
 
@@ -238,10 +240,10 @@ def test_without_min_stores_nothing_is_waited_for_and_the_latest_records_stay() 
         assert producer.has_room()
         producer.publish(contents(first, first + 2), 0.0)
     assert producer.unacknowledged == 0
-    assert (producer.window.first_sequence, producer.window.end_sequence) == (14, 20)
+    assert (producer.retransmit_buffer.first_sequence, producer.retransmit_buffer.end_sequence) == (14, 20)
     assert events(producer.tick(100.0)) == []
     producer.receive([ack(19)], 100.0)
-    assert producer.window.first_sequence == 14
+    assert producer.retransmit_buffer.first_sequence == 14
 
 
 def test_without_min_stores_nothing_is_let_go_before_it_was_published() -> None:
@@ -254,7 +256,7 @@ def test_without_min_stores_nothing_is_let_go_before_it_was_published() -> None:
     producer.publish(contents(6, 8), 0.0)
     assert sent(producer.settled(0.1)) == list(range(8))
     assert producer.has_room()
-    assert producer.window.first_sequence == 2
+    assert producer.retransmit_buffer.first_sequence == 2
 
 
 def test_without_min_stores_a_resumed_producer_does_not_take_its_records_for_stored() -> None:
@@ -279,7 +281,7 @@ def test_a_resumed_partition_goes_on_where_it_stands() -> None:
     assert producer.unacknowledged == 3
     assert published(producer.tick(producer.deadline()), wire.Head) == [head(9)]
     producer.receive([fetch(7, 3)], 0.1)
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 7, 10)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(7, 10)]}
     producer.settled(0.2)
     assert sent(producer.publish(contents(10, 12), 0.3)) == [10, 11]
     producer.receive([ack(11)], 0.4)
@@ -290,7 +292,7 @@ def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(unacknowledged_bytes_max=5), REPLIES_MAX, is_spooled=True)
     producer.start(0.0)
     assert producer.publish(contents(0, 100), 0.0) == []
-    assert (len(producer.window), producer.has_room()) == (0, True)
+    assert (len(producer.retransmit_buffer), producer.has_room()) == (0, True)
     assert published(producer.settled(0.1), wire.Head) == [head(99)]
     assert producer.receive([fetch(0, 100)], 0.2) == []
-    assert len(producer.replies) == 1
+    assert len(producer.responder) == 1

@@ -4,9 +4,10 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ReaderMachine, Subscribe
+from dafka.protocol import ReaderMachine
+from dafka.protocol.actions import Action, Subscribe
 from dafka.protocol.machines.reader import GREETING_INTERVAL, PATIENCE, REFRESH_INTERVAL
-from dafka.protocol.ordering.holders import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, live, published, sequences, subscription
@@ -62,7 +63,7 @@ def test_ends_are_what_stores_say_is_durable() -> None:
 
 
 def test_partitions_are_limited() -> None:
-    reader = make_reader("hello", config=Config().override("node", partitions_max=1))
+    reader = make_reader("hello", config=Config().with_node(partitions_max=1))
     reader.receive([ack(1), ack(2, OTHER), ack(3)], 0.1)
     assert reader.ends == {HELLO: 4}
     assert reader.discarded == {"too many partitions": 1}
@@ -220,10 +221,9 @@ def test_the_producer_of_gone_records_answers_for_them_too() -> None:
 
 
 def test_a_program_that_is_slow_is_not_fed_beyond_its_buffer() -> None:
-    reader = make_reader(config=Config().override("consumer", buffer_bytes_max=100))
+    reader = make_reader(config=Config().with_consumer(buffer_bytes_max=100))
     reader.fetch(HELLO, 0, 1000, 0.0)
-    reader.buffered_bytes = 200
+    reader.records_buffered(200)
     assert batches(reader.receive([direct(0, 1000, ME)], 0.1)) == []
-    reader.buffered_bytes = 0
-    assert asked(reader.taken(0.2)) != []
+    assert asked(reader.records_taken(200, 0.2)) != []
     assert delivered(reader.receive([direct(0, 1000, ME)], 0.3)) == [*range(1000)]

@@ -4,8 +4,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
-from dafka.protocol.answering.repeats import REPEAT_WAITS
+from dafka.protocol import FetchUnanswered, StoreMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.polling import REPEAT_WAITS
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -33,7 +34,7 @@ def make_store(ends: dict[Partition, int] | None = None, config: Config | None =
     return store
 
 
-def receive(store: StoreMachine, *messages: wire.Inbound, now: float = 0.1) -> list[Action]:
+def receive(store: StoreMachine, *messages: wire.BatchedMessage, now: float = 0.1) -> list[Action]:
     return store.receive(messages, now)
 
 
@@ -70,7 +71,7 @@ def test_a_gap_is_fetched_before_what_follows_is_appended() -> None:
 
 
 @pytest.mark.parametrize("message", [head(6), direct_head(6, ME)])
-def test_a_head_is_fetched_up_to(message: wire.Inbound) -> None:
+def test_a_head_is_fetched_up_to(message: wire.BatchedMessage) -> None:
     assert asked(receive(make_store(), message)) == [(0, 7)]
 
 
@@ -168,7 +169,7 @@ def test_a_producer_that_leaves_may_have_left_records_with_other_stores_erratum_
 
 def test_a_store_never_answers_itself() -> None:
     store = make_store({HELLO: 5})
-    own: list[wire.Inbound] = [
+    own: list[wire.BatchedMessage] = [
         wire.GetHeads("hello", ME),
         wire.GetHeads("unknown", ME),
         wire.ConsumerHello(ME, ME, ("hello",)),
@@ -176,7 +177,7 @@ def test_a_store_never_answers_itself() -> None:
     ]
     assert receive(store, *own) == []
     assert store.discarded == {"own message": 4}
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_a_fetch_is_served_only_where_it_is_durable() -> None:
@@ -184,7 +185,7 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
     receive(store, live(5, 8), fetch(5, 3))
     assert store.discarded == {"beyond the head": 1}
     receive(store, fetch(4, 100))
-    assert store.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert store.durable_end(HELLO) == 5
     assert store.fetches_received == 1
 
@@ -193,36 +194,36 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
 def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> None:
     store = make_store({HELLO: 5})
     assert receive(store, fetch(0, 5, partition)) == []
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:
-    store = make_store({HELLO: 5}, Config().override("fetch", replies_max=1))
+    store = make_store({HELLO: 5}, Config().with_fetch(replies_max=1))
     receive(store, *(fetch(0, 5, requestor=name) for name in "ABC"))
     assert store.discarded == {"too many fetches": 2}
 
 
 def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
-    store.pending_bytes = 100
+    store.records_queued(100)
     assert receive(store, live(3, 6)) == []
     assert receive(store, head(7)) == []
     assert asked(store.tick(60.0)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(100)
     actions = store.committed({HELLO: 3}, 60.1)
     assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
     assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
-    store.pending_bytes = 199
+    store.records_queued(199)
     assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
-    store.pending_bytes = 200
+    store.records_queued(1)
     assert receive(store, direct(4, 10, ME)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(200)
     assert asked(store.committed({HELLO: 4}, 0.2)) == [(4, 6)]
 
 
@@ -247,7 +248,7 @@ def test_direct_messages_to_another_requestor_are_discarded() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    store = make_store({HELLO: 5}, Config().override("node", partitions_max=1))
+    store = make_store({HELLO: 5}, Config().with_node(partitions_max=1))
     assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
     assert store.discarded == {"too many partitions": 2}
 
@@ -268,7 +269,7 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_hostile_messages_do_no_harm(message: wire.Inbound) -> None:
+def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
     store = make_store()
     receive(store, message, message)
     for command in Command:

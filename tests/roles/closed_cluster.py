@@ -20,7 +20,7 @@ class Keys:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
-        self.authorised = folder / "authorised"
+        self.authorized = folder / "authorized"
         self.pairs: dict[str, KeyPair] = {}
         self.listed: list[str] = []
         for name in ("tower", *names):
@@ -35,14 +35,13 @@ class Keys:
 
     def authorise(self, *names: str) -> None:
         """Lets these in, and nobody else."""
-        self.authorised.write_text("".join(f"{self.pairs[name].public} {name}\n" for name in names))
+        self.authorized.write_text("".join(f"{self.pairs[name].public} {name}\n" for name in names))
 
     def config(self, name: str, config: Config | None = None) -> Config:
         """The settings of a node with this key."""
-        return (config or Config()).override(
-            "security",
+        return (config or Config()).with_security(
             key_file=str(self.folder / f"{name}.key"),
-            authorized_keys=str(self.authorised),
+            authorized_keys=str(self.authorized),
             tower_keys=(self.pairs["tower"].public,),
         )
 

@@ -7,14 +7,22 @@ import trio
 import trio.testing
 
 from dafka import EventFeed
-from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
-from dafka.roles.feed import EVENTS_MAX, LINES_BURST
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import (
+    Event,
+    ForeignDialect,
+    PeerJoined,
+    StorageFailed,
+    TowersHeard,
+)
+from dafka.protocol.events import StoresHeard
+from dafka.roles.events import EVENTS_MAX, LINES_BURST
 
 LOGGER = logging.getLogger("dafka.test")
 
 
 def joined(number: int) -> PeerJoined:
-    return PeerJoined(str(number), f"tcp://127.0.0.1:{number}")
+    return PeerJoined(str(number), PeerEndpoint(f"tcp://127.0.0.1:{number}"))
 
 
 async def read(feed: EventFeed, count: int) -> list[Event]:

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dafka import wire
-from dafka.protocol import Event, PartitionHalted, RecordsGone, Skip, Work
+from dafka.protocol import (
+    Event,
+    PartitionHalted,
+    RecordsGone,
+    ResetPosition,
+)
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode
@@ -81,7 +87,7 @@ class Checks:
         self.published_ends[producer.partition] = batch.end_sequence
         self._cluster.note(f"{producer.name} publishes {describe(batch)}")
 
-    def sent(self, node: SimulatedNode, messages: Sequence[wire.Inbound]) -> None:
+    def sent(self, node: SimulatedNode, messages: Sequence[wire.BatchedMessage]) -> None:
         """A node publishes messages: counts them, and looks whether it may say what it says."""
         counts = node.sent
         for message in messages:
@@ -123,9 +129,9 @@ class Checks:
         if head.sequence >= self._cluster.disks[node.name].end(partition):
             raise Violation("DIRECT-HEAD before durable", f"{node.name}: {head}")
 
-    def stored(self, store: SimulatedStore, work: Work) -> None:
+    def stored(self, store: SimulatedStore, work: StorageWork) -> None:
         """A store's disk has made this durable."""
-        if isinstance(work, Skip):
+        if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
             return
         for batch in work:
@@ -216,7 +222,7 @@ class Checks:
 
     def bounded(self, node: SimulatedNode) -> None:
         """What a node keeps in memory stays within its limits."""
-        machine, config = node.driver.machine, self._cluster.plan.config
+        machine, config = node.role_machine, self._cluster.plan.config
         replies = getattr(machine, "replies", None)
         if replies is not None and len(replies) > config.fetch.replies_max:
             raise Violation("memory", f"{node.name} keeps {len(replies)} answers")
@@ -227,9 +233,9 @@ class Checks:
             size = getattr(machine, name, 0)
             if not 0 <= size <= 2 * limit + config.fetch.ahead_bytes_max + RUN_BYTES:
                 raise Violation("memory", f"{node.name}: {name} {size} at a limit of {limit}")
-        assembly = getattr(machine, "assembly", None)
-        if assembly is not None:
-            ahead = sum(cursor.ahead_bytes for cursor in assembly.cursors.values())
+        reassembler = getattr(machine, "reassembler", None)
+        if reassembler is not None:
+            ahead = sum(cursor.ahead_bytes for cursor in reassembler.cursors.values())
             if ahead > config.fetch.ahead_bytes_max:
                 raise Violation("memory", f"{node.name} keeps {ahead} octets ahead of gaps")
 
@@ -273,7 +279,7 @@ class Checks:
         position = max(position or consumer.begins.get(partition, 0), self._gone.get((consumer.address, partition), 0))
         if position >= end:
             return None
-        cursor = consumer.machine.assembly.cursors.get(partition)
+        cursor = consumer.machine.reassembler.cursors.get(partition)
         if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
@@ -312,7 +318,7 @@ class Checks:
                 raise Violation("storm", f"{node.name} sent {node.sent[kind]} of {kind}, {limit:.0f} would do")
 
 
-def _name(message: wire.Inbound) -> str:
+def _name(message: wire.BatchedMessage) -> str:
     if isinstance(message, wire.RecordRun):
         return f"{'RECORD' if message.requestor is None else 'DIRECT-RECORD to ' + message.requestor} " + describe(
             message.batch

@@ -38,7 +38,7 @@ class Peer(Protocol):
     outgoing: list[Link]
     queue_max: int
 
-    def arrive(self, link: Link, messages: Sequence[wire.Inbound]) -> None:
+    def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
         """Messages arrived at the subscriber; it calls `link.taken` when it takes them."""
 
     def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
@@ -87,7 +87,7 @@ class Link:
         self.slowness = slowness
         self.publisher: Peer | None = None
         self.prefixes: tuple[bytes, ...] = ()
-        self.held: deque[list[wire.Inbound]] = deque()
+        self.held: deque[list[wire.BatchedMessage]] = deque()
         self.is_up = False
         self.is_wanted = True
         self.epoch = 0
@@ -95,11 +95,11 @@ class Link:
         self.arrives_at = 0.0
         self.returns_at = 0.0
 
-    def taken(self, messages: Sequence[wire.Inbound]) -> None:
+    def taken(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """The subscriber has taken these from its queue."""
         self.queued -= count_messages(messages)
 
-    def push(self, messages: list[wire.Inbound]) -> None:
+    def push(self, messages: list[wire.BatchedMessage]) -> None:
         """The publisher sends these."""
         network = self.network
         if network.loss or network.repeat:
@@ -122,11 +122,11 @@ class Link:
         while self.held and self.is_up:
             self._send(self.held.popleft())
 
-    def _send(self, messages: list[wire.Inbound]) -> None:
+    def _send(self, messages: list[wire.BatchedMessage]) -> None:
         self.arrives_at = max(self.arrives_at, self.network.clock.now + self.network.delay(self.slowness))
         self.network.clock.at(self.arrives_at, self._arrive, self.epoch, messages)
 
-    def _arrive(self, epoch: int, messages: list[wire.Inbound]) -> None:
+    def _arrive(self, epoch: int, messages: list[wire.BatchedMessage]) -> None:
         if epoch != self.epoch:
             return
         if self.held or self.network.is_stalled(self):
@@ -253,9 +253,9 @@ class Network:
             if not link.is_up:
                 self.clock.after(REDIAL_S * (0.5 + self.draw.random()), self._dial, link)
 
-    def spoil(self, messages: Sequence[wire.Inbound]) -> list[wire.Inbound]:
+    def spoil(self, messages: Sequence[wire.BatchedMessage]) -> list[wire.BatchedMessage]:
         """Loses some of these, of runs some part, and repeats others."""
-        spoilt: list[wire.Inbound] = []
+        spoilt: list[wire.BatchedMessage] = []
         for message in messages:
             chance = self.draw.random()
             if chance >= self.loss:
@@ -317,7 +317,7 @@ def unsubscriptions(link: Link, prefixes: Sequence[bytes]) -> list[bytes]:
     return [b"\0" + prefix for prefix in prefixes if not any(prefix in other.prefixes for other in others)]
 
 
-def topic_frame(message: wire.Inbound) -> bytes:
+def topic_frame(message: wire.BatchedMessage) -> bytes:
     """What subscriptions are compared with."""
     if not isinstance(message, wire.RecordRun):
         topic: str = getattr(message, message.TOPIC)
@@ -327,7 +327,7 @@ def topic_frame(message: wire.Inbound) -> bytes:
     return Command.DIRECT_RECORD.value + message.requestor.encode()
 
 
-def count_messages(messages: Sequence[wire.Inbound]) -> int:
+def count_messages(messages: Sequence[wire.BatchedMessage]) -> int:
     """How many these are on the wire, where records go one by one."""
     count = len(messages)
     for message in messages:
@@ -336,9 +336,9 @@ def count_messages(messages: Sequence[wire.Inbound]) -> int:
     return count
 
 
-def first_messages(messages: Sequence[wire.Inbound], count: int) -> list[wire.Inbound]:
+def first_messages(messages: Sequence[wire.BatchedMessage], count: int) -> list[wire.BatchedMessage]:
     """So many of the first ones, runs cut where they must be."""
-    taken: list[wire.Inbound] = []
+    taken: list[wire.BatchedMessage] = []
     for message in messages:
         if count <= 0:
             break

@@ -15,24 +15,22 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import (
-    Answers,
-    Beacons,
-    Commits,
+    BeaconMachine,
+    CommitQueue,
     ConsumerMachine,
-    Delivery,
-    Links,
-    Peers,
+    DeliveryBuffer,
+    FetchResponder,
     ProducerMachine,
-    Publish,
-    ReplyQueue,
-    SpoolTrim,
     StoreMachine,
 )
-from dafka.protocol.ordering.assembly import Assembly
+from dafka.protocol.actions import Publish
+from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
-from dafka.protocol.ordering.fetching import Fetching
-from dafka.protocol.ordering.holders import Holders
-from dafka.protocol.ordering.window import Window
+from dafka.protocol.ordering.fetch_planner import FetchPlanner
+from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.simulation import run_seed
@@ -68,7 +66,7 @@ def _after(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> N
 def ack_before_durable(patch: Patch) -> None:
     def acknowledge(actions: Any, store: StoreMachine, run: wire.RecordRun, _: float) -> Any:
         partition = run.batch.partition
-        end = store.assembly.cursors[partition].next_sequence
+        end = store.reassembler.cursors[partition].next_sequence
         return [*actions, Publish(wire.Ack(partition.address, partition.topic, end - 1, store.address))]
 
     _after(patch, StoreMachine, "_receive_run", acknowledge)
@@ -85,7 +83,7 @@ def ack_what_waits_for_the_next_commit(patch: Patch) -> None:
     committed = StoreMachine.committed
 
     def with_waiting(self: StoreMachine, ends: dict[Partition, int], now: float) -> Any:
-        return committed(self, {each: self.assembly.cursors[each].next_sequence for each in ends}, now)
+        return committed(self, {each: self.reassembler.cursors[each].next_sequence for each in ends}, now)
 
     patch.setattr(StoreMachine, "committed", with_waiting)
 
@@ -100,23 +98,23 @@ def restart_forgets_what_is_stored(patch: Patch) -> None:
 
 
 def failed_write_is_forgotten(patch: Patch) -> None:
-    def forget(given: Any, commits: Commits, *_: Any) -> Any:
+    def forget(given: Any, commits: CommitQueue, *_: Any) -> Any:
         commits._work = None
         return given
 
-    _after(patch, Commits, "failed", forget)
+    _after(patch, CommitQueue, "work_failed", forget)
 
 
 def written_octets_stay_counted(patch: Patch) -> None:
-    done = Commits.done
+    done = CommitQueue.work_done
 
-    def keep(self: Commits, now: float) -> Any:
+    def keep(self: CommitQueue, now: float) -> Any:
         pending_bytes = self._machine.pending_bytes
         actions = done(self, now)
         self._machine.pending_bytes = pending_bytes
         return actions
 
-    patch.setattr(Commits, "done", keep)
+    patch.setattr(CommitQueue, "work_done", keep)
 
 
 def trimmed_records_are_not_noted(patch: Patch) -> None:
@@ -127,7 +125,7 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
     def all_known(_: Any, store: StoreMachine, topic: str, requestor: str, *__: int) -> Any:
         return [
             Publish(wire.DirectHead(requestor, each.address, topic, cursor.known_end - 1))
-            for each, cursor in store.assembly.cursors.items()
+            for each, cursor in store.reassembler.cursors.items()
             if each.topic == topic and cursor.known_end
         ]
 
@@ -147,7 +145,7 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
-    patch.setattr("dafka.protocol.answering.repeats.Repeats.begin", lambda *_: None)
+    patch.setattr("dafka.protocol.polling.RetrySchedule.schedule", lambda *_: None)
 
 
 def another_stores_hello_is_passed_over(patch: Patch) -> None:
@@ -192,7 +190,7 @@ def held_back_records_are_let_go(patch: Patch) -> None:
 def one_ack_is_enough(patch: Patch) -> None:
     def release(given: Any, producer: ProducerMachine, *_: Any) -> Any:
         producer.acknowledged_end = max(producer.acknowledged_end, *producer._stores.values(), 0)
-        producer.window.release(producer.acknowledged_end)
+        producer.retransmit_buffer.release(producer.acknowledged_end)
         return given
 
     _after(patch, ProducerMachine, "_receive_ack", release)
@@ -208,8 +206,8 @@ def each_ack_counts_as_another_store(patch: Patch) -> None:
 
 
 def window_is_released_one_too_far(patch: Patch) -> None:
-    release = Window.release
-    patch.setattr(Window, "release", lambda self, end: release(self, end + 1))
+    release = RetransmitBuffer.release
+    patch.setattr(RetransmitBuffer, "release", lambda self, end: release(self, end + 1))
 
 
 def resumes_at_what_was_acknowledged(patch: Patch) -> None:
@@ -223,7 +221,7 @@ def resumes_at_what_was_acknowledged(patch: Patch) -> None:
 
 def spool_is_trimmed_before_ack(patch: Patch) -> None:
     patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
-    _after(patch, SpoolTrim, "due", lambda earliest, _: earliest)
+    _after(patch, ProducerMachine, "begin_spool_trim", lambda earliest, _: earliest)
 
 
 # Consumers, and what they share with stores
@@ -244,20 +242,20 @@ def another_topics_records_are_taken(patch: Patch) -> None:
 
 
 def records_are_delivered_before_order(patch: Patch) -> None:
-    take = Cursor.take
+    take = Cursor.add_batch
 
     def take_any(self: Cursor, batch: Any, ahead_bytes_left: int) -> Any:
         self.next_sequence = max(self.next_sequence, batch.first_sequence)
         return take(self, batch, ahead_bytes_left)
 
-    patch.setattr(Cursor, "take", take_any)
+    patch.setattr(Cursor, "add_batch", take_any)
 
 
 def duplicates_are_taken(patch: Patch) -> None:
-    take = Cursor.take
+    take = Cursor.add_batch
     patch.setattr(
         Cursor,
-        "take",
+        "add_batch",
         lambda self, batch, left: [batch] if batch.end_sequence <= self.next_sequence else take(self, batch, left),
     )
 
@@ -266,132 +264,132 @@ def overlaps_are_taken_whole(patch: Patch) -> None:
     def whole(ready: Any, _: Cursor, batch: Any, __: int) -> Any:
         return [batch, *ready[1:]] if ready else ready
 
-    _after(patch, Cursor, "take", whole)
+    _after(patch, Cursor, "add_batch", whole)
 
 
 def heads_are_understood_one_too_low(patch: Patch) -> None:
-    learn = Assembly.learn
-    patch.setattr(Assembly, "learn", lambda self, partition, end: learn(self, partition, end - 1))
+    learn = Reassembler.note_known_end
+    patch.setattr(Reassembler, "note_known_end", lambda self, partition, end: learn(self, partition, end - 1))
 
 
 def lost_fetch_is_never_repeated(patch: Patch) -> None:
-    patch.setattr(Fetching, "expire", lambda *_: [])
-    patch.setattr(Fetching, "deadline", lambda _: float("inf"))
+    patch.setattr(FetchPlanner, "expire_pages", lambda *_: [])
+    patch.setattr(FetchPlanner, "deadline", lambda _: float("inf"))
 
 
 def next_page_begins_one_too_far(patch: Patch) -> None:
     def further(planned: Any, *_: Any) -> Any:
         return planned and (planned[0] + (planned[0] > 0 and planned[1] > 1), planned[1] - (planned[1] > 1))
 
-    _after(patch, Fetching, "plan", further)
+    _after(patch, FetchPlanner, "plan_fetch", further)
 
 
 def fetches_are_repeated_at_once(patch: Patch) -> None:
-    patch.setattr(Fetching, "_wait", lambda *_: 0.01)
+    patch.setattr(FetchPlanner, "_wait", lambda *_: 0.01)
 
 
 def records_ahead_are_kept_without_limit(patch: Patch) -> None:
-    take = Cursor.take
-    patch.setattr(Cursor, "take", lambda self, batch, _: take(self, batch, 2**40))
+    take = Cursor.add_batch
+    patch.setattr(Cursor, "add_batch", lambda self, batch, _: take(self, batch, 2**40))
 
 
 def room_is_not_used_again(patch: Patch) -> None:
-    _after(patch, Fetching, "plan", lambda planned, *_: planned)
-    take = Delivery.take
+    _after(patch, FetchPlanner, "plan_fetch", lambda planned, *_: planned)
+    take = DeliveryBuffer.take_run
 
-    def take_silently(self: Delivery, now: float) -> Any:
+    def take_silently(self: DeliveryBuffer, now: float) -> Any:
         buffered_bytes = self._machine.buffered_bytes
         taken = take(self, now)
         self._machine.buffered_bytes = buffered_bytes
         return taken
 
-    patch.setattr(Delivery, "take", take_silently)
+    patch.setattr(DeliveryBuffer, "take_run", take_silently)
 
 
 def position_is_one_too_far(patch: Patch) -> None:
-    def further(batch: Any, delivery: Delivery, *_: Any) -> Any:
+    def further(batch: Any, delivery: DeliveryBuffer, *_: Any) -> Any:
         delivery.positions[batch.partition] += 1
         return batch
 
-    _after(patch, Delivery, "give", further)
+    _after(patch, DeliveryBuffer, "hand_over", further)
 
 
 def topic_given_up_is_remembered(patch: Patch) -> None:
-    patch.setattr(Assembly, "forget", lambda *_: None)
+    patch.setattr(Reassembler, "forget_partition", lambda *_: None)
 
 
 def not_here_is_taken_for_gone(patch: Patch) -> None:
-    earliest = Holders.earliest
+    earliest = GapResolver.resume_sequence
 
-    def believe(self: Holders, partition: Partition, next_sequence: int, attempts: int) -> Any:
+    def believe(self: GapResolver, partition: Partition, next_sequence: int, attempts: int) -> Any:
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         believed = {name: attrs.evolve(each, gone=each.sequence) for name, each in answers.items()}
         self._answers[partition] = asked, believed
         return earliest(self, partition, next_sequence, attempts)
 
-    patch.setattr(Holders, "earliest", believe)
+    patch.setattr(GapResolver, "resume_sequence", believe)
 
 
 def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoreMachine, "readable", lambda held, *_: held[:-1])
+    _after(patch, StoreMachine, "readable_range", lambda held, *_: held[:-1])
 
 
 def answer_begins_one_too_far(patch: Patch) -> None:
-    def further(chunk: Any, _: Answers) -> Any:
-        return chunk and attrs.evolve(chunk, first_sequence=chunk.first_sequence + 1)
+    def further(request: Any, *_: Any) -> Any:
+        return request and attrs.evolve(request, first_sequence=request.first_sequence + 1)
 
-    _after(patch, Answers, "next", further)
+    _after(patch, FetchResponder, "next_read", further)
 
 
 def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_once(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_once(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         seen = self.__dict__.setdefault("seen", set())
         key = fetch.address, fetch.partition, fetch.sequence
         is_new = key not in seen
         seen.add(key)
         return offer(self, fetch, **how) if is_new else True
 
-    patch.setattr(ReplyQueue, "offer", offer_once)
+    patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
 # Who is there
 
 
 def moved_node_is_not_followed(patch: Patch) -> None:
-    heard = Peers.heard
+    heard = PeerTable.heard
 
-    def heard_first(self: Peers, beacon: Any, now: float) -> Any:
+    def heard_first(self: PeerTable, beacon: Any, now: float) -> Any:
         return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
-    patch.setattr(Peers, "heard", heard_first)
+    patch.setattr(PeerTable, "heard", heard_first)
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
-    def always(_: bool, links: Links, endpoint: str) -> bool:
+    def always(_: bool, links: ConnectionManager, endpoint: str) -> bool:
         return bool(endpoint)
 
-    _after(patch, Links, "join", always)
+    _after(patch, ConnectionManager, "join", always)
 
 
 def never_beacons_again(patch: Patch) -> None:
-    def once(given: Any, beacons: Beacons, *_: Any) -> Any:
+    def once(given: Any, beacons: BeaconMachine, *_: Any) -> Any:
         beacons._beacon_due = float("inf")
         return given
 
-    _after(patch, Beacons, "tick", once)
+    _after(patch, BeaconMachine, "tick", once)
 
 
 def never_settles(patch: Patch) -> None:
-    patch.setattr(Links, "settle", lambda *_: False)
+    patch.setattr(ConnectionManager, "settle", lambda *_: False)
 
 
 def repeats_what_a_tower_says(patch: Patch) -> None:
     def always(given: Any, *_: Any) -> Any:
         return True
 
-    _after(patch, Beacons, "_hear", always)
+    _after(patch, BeaconMachine, "_hear", always)
 
 
 def subscription_of_own_commands_is_incomplete(patch: Patch) -> None:

@@ -86,7 +86,7 @@ async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> Non
 
 async def test_another_attempt_in_the_libdafka_dialect_whose_acks_name_no_store(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    config = Config().override("node", wire="libdafka")
+    config = Config().with_node(wire="libdafka")
     async with open_cluster(config, storage=f"sqlite:{path}") as cluster:
         assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).found == 0
         assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).found == 300
@@ -123,10 +123,10 @@ async def test_two_stores_of_which_one_has_less(tmp_path: Path) -> None:
         store = cluster.store
         assert store is not None
         async with trio.open_nursery() as nursery:
-            late = cluster.config.override("store", storage=f"sqlite:{far}")
+            late = cluster.config.with_store(storage=f"sqlite:{far}")
             await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
             await nursery.start(serve_store, late)
-            config = cluster.config.override("producer", min_stores=2)
+            config = cluster.config.with_producer(min_stores=2)
             done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
             assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
             nursery.cancel_scope.cancel()
@@ -171,14 +171,14 @@ async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
 
 async def test_without_a_store_one_sentence_names_the_options() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", close_timeout_ms=300)
+        config = cluster.config.with_producer(close_timeout_ms=300)
         with pytest.raises(PublishingError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
 async def test_without_a_tower_one_sentence_names_the_option() -> None:
-    config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
-    config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
+    config = Config().with_node(tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
+    config = config.with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9")
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:9 .*option towers"):
         await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
@@ -203,8 +203,8 @@ async def test_a_store_that_stops_answering_is_an_error() -> None:
         yield from rows(contents(100, 5000))
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("producer", close_timeout_ms=2000, unacknowledged_records_max=100)
-        await nursery.start(run_store, config.override("store", storage="memory:"))
+        config = cluster.config.with_producer(close_timeout_ms=2000, unacknowledged_records_max=100)
+        await nursery.start(run_store, config.with_store(storage="memory:"))
         with pytest.raises(
             PublishingError, match=r"topic t: .* not acknowledged by a store .* minStores or ackTimeout"
         ):
@@ -226,7 +226,7 @@ async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
                 await trio.sleep(0.2)
 
         nursery.start_soon(go_on)
-        config = cluster.config.override("producer", close_timeout_ms=3000)
+        config = cluster.config.with_producer(close_timeout_ms=3000)
         # On a machine so busy that the other attempt stands still for a second, it is found out by what it has added.
         expected = r"another attempt of it. Set spark.speculation to false|and \d+ of them are not among the rows"
         with pytest.raises((PublishingError, InputChangedError), match=expected):
@@ -241,7 +241,7 @@ async def test_an_attempt_while_another_lives_and_is_idle_fails(tmp_path: Path) 
         open_producer("t", cluster.config, address=PARTITION.address) as twin,
     ):
         await twin.wait_settled()
-        config = cluster.config.override("producer", close_timeout_ms=3000)
+        config = cluster.config.with_producer(close_timeout_ms=3000)
         with pytest.raises(PublishingError, match=r"300 records were not acknowledged .* another attempt of the task"):
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         await twin.send_many(contents(0, 300))

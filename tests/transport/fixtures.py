@@ -2,8 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dafka.transport.compiled import load_compiled
-from dafka.transport.loops import VARIABLE
+from dafka.transport.loops import VARIABLE, load_compiled
 
 
 @pytest.fixture(scope="module", params=["on", "off"])

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import zmq.auth
 
+from dafka.endpoints import is_key
 from dafka.errors import ConfigError
-from dafka.transport import KeyPair, is_key
-from dafka.transport.authorised import AuthorisedKeys
-from dafka.transport.keys import parse_public_key, read_key_file, read_public_keys, write_key_file
+from dafka.transport import KeyPair
+from dafka.transport.keys import AuthorizedKeys, parse_public_key, read_key_file, read_public_keys, write_key_file
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
     one, two, own = (KeyPair.generate().public for _ in range(3))
     path = tmp_path / "list"
     path.write_text(f"{one} one\n")
-    keys = AuthorisedKeys(path, own)
+    keys = AuthorizedKeys(path, own)
     assert one in keys
     assert own in keys
     assert two not in keys
@@ -149,7 +149,7 @@ def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:
     write_key_file(folder / "one.key", one)
     (folder / ".hidden").write_text("rubbish")
     (folder / "below").mkdir()
-    keys = AuthorisedKeys(folder, "")
+    keys = AuthorizedKeys(folder, "")
     assert keys.names() == {one.public: "one"}
     (folder / "two.pub").write_text(f"{two.public}\n")
     assert keys.refresh() == set()
@@ -162,7 +162,7 @@ def test_what_cannot_be_read_leaves_the_former_keys_and_is_told_once(tmp_path: P
     one, two = (KeyPair.generate().public for _ in range(2))
     path = tmp_path / "list"
     path.write_text(f"{one}\n")
-    keys = AuthorisedKeys(path, "")
+    keys = AuthorizedKeys(path, "")
     path.write_text(f"{one}\nhalf a li")
     with pytest.raises(ConfigError, match="line 2"):
         keys.refresh()
@@ -180,5 +180,5 @@ def test_what_cannot_be_read_leaves_the_former_keys_and_is_told_once(tmp_path: P
 
 @pytest.mark.parametrize("name", ["none", "none/"])
 def test_a_list_must_be_there_at_the_start(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"cannot read the authorised keys .*: No such file or directory"):
-        AuthorisedKeys(tmp_path / name, "")
+    with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*: No such file or directory"):
+        AuthorizedKeys(tmp_path / name, "")

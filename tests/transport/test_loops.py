@@ -19,17 +19,16 @@ from hypothesis import strategies as st
 from dafka.contents import PackedContents, pack
 from dafka.errors import ConfigError
 from dafka.records import Partition, RecordBatch
-from dafka.transport import choose_loops, compiled, loops
-from dafka.transport.loops import VARIABLE, Loops
-from dafka.transport.pure import FRAME_BYTES, PureLoops
+from dafka.transport import choose_loops, loops
+from dafka.transport.loops import FRAME_BYTES, VARIABLE, Loops, PureLoops
 from dafka.wire import NUMBER_8_MAX, BatchDecoder, BatchEncoder, Dialect, Head, Record, RecordRun, encode
-from dafka.wire.batch import FrameRun, expand
+from dafka.wire.batch import EncodedRun, iter_frames
 from tests.wire.record_traffic import Frames, Reference, alike, traffic
 
 RawSocket: TypeAlias = "zmq.Socket[bytes]"
 
 BYTES_MAX = 1 << 30
-COMPILED = compiled.load_compiled()
+COMPILED = loops.load_compiled()
 needs_compiled = pytest.mark.skipif(isinstance(COMPILED, str), reason=str(COMPILED))
 
 
@@ -81,7 +80,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
         send_raw(near, messages)
         items = loops.receive_runs(far, len(messages) + 1, BYTES_MAX)
         assert received(far) == []
-    assert sorted(map(list, expand(items))) == sorted(map(list, messages))
+    assert sorted(map(list, iter_frames(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
     assert alike(decoder.decode(items)) == alike(reference.decode(messages))
     assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
@@ -139,7 +138,7 @@ def test_interleaved_partitions_are_gathered_where_each_began(dialect: Dialect) 
     with joined() as (near, far):
         send_raw(near, messages)
         items = COMPILED.receive_runs(far, len(messages), BYTES_MAX)
-    assert [type(item) for item in items[:4]] == [list, list, FrameRun, FrameRun]
+    assert [type(item) for item in items[:4]] == [list, list, EncodedRun, EncodedRun]
     assert len(items) == 32
 
 
@@ -162,7 +161,7 @@ def test_records_that_follow_each_other_come_as_one(each: Loops) -> None:
         send_raw(near, records(Dialect.RFC46, 0, 500))
         items = each.receive_runs(far, 1000, BYTES_MAX)
     assert len(items) <= 2
-    assert isinstance(items[-1], FrameRun)
+    assert isinstance(items[-1], EncodedRun)
 
 
 def test_message_of_thousands_of_frames_comes_whole(each: Loops) -> None:
@@ -185,8 +184,8 @@ def test_receiving_ends_at_the_number_of_messages_and_of_octets(each: Loops) -> 
     size = sum(map(len, messages[30])) + 3 * FRAME_BYTES
     with joined() as (near, far):
         send_raw(near, messages)
-        assert list(map(list, expand(each.receive_runs(far, 30, BYTES_MAX)))) == messages[:30]
-        assert list(map(list, expand(each.receive_runs(far, 100, 2 * size + 1)))) == messages[30:33]
+        assert list(map(list, iter_frames(each.receive_runs(far, 30, BYTES_MAX)))) == messages[:30]
+        assert list(map(list, iter_frames(each.receive_runs(far, 100, 2 * size + 1)))) == messages[30:33]
         assert each.receive(far, 100, 1) == messages[33:34]
         assert each.receive(far, 0, BYTES_MAX) == []
 
@@ -208,7 +207,7 @@ def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dia
     direct = RecordRun(RecordBatch(Partition("t", "P"), 255, tuple(contents[:3])), "R")
     packed = RecordRun(RecordBatch(Partition("t" * 40, "P"), 3, pack(contents * 20)), "R")
     encoded = BatchEncoder(dialect).encode([run, Head("P", "t", 3), direct, packed])
-    expected = [list(frames) for frames in expand(encoded)]
+    expected = [list(frames) for frames in iter_frames(encoded)]
     with joined() as (near, far):
         assert each.send(near, iter(encoded)) == len(expected) == 214
         assert received(far) == expected
@@ -218,13 +217,13 @@ def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dia
 def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
     context: zmq.Context[RawSocket] = zmq.Context()
     with context, context.socket(zmq.PUSH) as push:
-        messages: list[Frames | FrameRun] = [[b"a", b"b"], FrameRun(None, b"M", 0, [b"0", b"1"])]
+        messages: list[Frames | EncodedRun] = [[b"a", b"b"], EncodedRun(None, b"M", 0, [b"0", b"1"])]
         assert each.send(push, messages) == 0
         with context.socket(zmq.PULL) as pull:
             pull.bind("inproc://here")
             push.connect("inproc://here")
             assert each.send(push, messages) == 3
-            assert received(pull) == [list(frames) for frames in expand(messages)]
+            assert received(pull) == [list(frames) for frames in iter_frames(messages)]
 
 
 @needs_compiled
@@ -235,17 +234,17 @@ def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
         ([b"a", None], TypeError),
         (None, TypeError),
         ([], IndexError),
-        (FrameRun(None, b"M", 0, [b"0", "1"]), TypeError),  # type: ignore[list-item]
-        (FrameRun(None, "M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
-        (FrameRun("t", b"M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
-        (FrameRun(None, b"M", "0", [b"0"]), TypeError),  # type: ignore[arg-type]
-        (FrameRun(None, b"M", -1, [b"0"]), OverflowError),
-        (FrameRun(None, b"M", NUMBER_8_MAX, [b"0", b"1"]), OverflowError),
-        (FrameRun(None, b"M", 0, None), TypeError),  # type: ignore[arg-type]
-        (FrameRun(None, b"M", 0, PackedContents(b"abc", (2).to_bytes(4, "big"))), ValueError),
-        (FrameRun(None, b"M", 0, PackedContents(b"abc", (4).to_bytes(4, "big"))), ValueError),
-        (FrameRun(None, b"M", 0, PackedContents("abc", (3).to_bytes(4, "big"))), TypeError),  # type: ignore[arg-type]
-        (FrameRun(None, b"M", NUMBER_8_MAX, pack([b"0", b"1"])), OverflowError),
+        (EncodedRun(None, b"M", 0, [b"0", "1"]), TypeError),  # type: ignore[list-item]
+        (EncodedRun(None, "M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
+        (EncodedRun("t", b"M", 0, [b"0"]), TypeError),  # type: ignore[arg-type]
+        (EncodedRun(None, b"M", "0", [b"0"]), TypeError),  # type: ignore[arg-type]
+        (EncodedRun(None, b"M", -1, [b"0"]), OverflowError),
+        (EncodedRun(None, b"M", NUMBER_8_MAX, [b"0", b"1"]), OverflowError),
+        (EncodedRun(None, b"M", 0, None), TypeError),  # type: ignore[arg-type]
+        (EncodedRun(None, b"M", 0, PackedContents(b"abc", (2).to_bytes(4, "big"))), ValueError),
+        (EncodedRun(None, b"M", 0, PackedContents(b"abc", (4).to_bytes(4, "big"))), ValueError),
+        (EncodedRun(None, b"M", 0, PackedContents("abc", (3).to_bytes(4, "big"))), TypeError),  # type: ignore[arg-type]
+        (EncodedRun(None, b"M", NUMBER_8_MAX, pack([b"0", b"1"])), OverflowError),
     ],
 )
 def test_what_is_no_message_is_refused_before_any_of_it_is_sent(message: Any, kind: type[Exception]) -> None:
@@ -296,19 +295,19 @@ def test_errors_are_those_of_pyzmq(each: Loops) -> None:
 @needs_compiled
 def test_memory_and_references_are_given_back() -> None:
     assert not isinstance(COMPILED, str)
-    content, topic, stem = bytes(100), b"M" + bytes(50), bytes(60)
-    run = FrameRun(topic, stem, 7, [content] * 500)
+    content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
+    run = EncodedRun(topic, header_prefix, 7, [content] * 500)
     packed = pack([content] * 100)
-    counted = (content, topic, stem, run.contents, packed.octets, packed.lengths, FrameRun)
+    counted = (content, topic, header_prefix, run.contents, packed.octets, packed.lengths, EncodedRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
-            COMPILED.send(socket, [run, FrameRun(None, stem, 0, packed), [topic, stem], [b"x"] * 5])
+            COMPILED.send(socket, [run, EncodedRun(None, header_prefix, 0, packed), [topic, header_prefix], [b"x"] * 5])
             COMPILED.receive_runs(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
                 COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]
             with pytest.raises(TypeError):
-                COMPILED.send(socket, [FrameRun(topic, stem, 0, [content, None])])  # type: ignore[list-item]
+                COMPILED.send(socket, [EncodedRun(topic, header_prefix, 0, [content, None])])  # type: ignore[list-item]
         return tracemalloc.get_traced_memory()[0]
 
     with joined() as (near, far):
@@ -351,12 +350,12 @@ def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monke
 
 def test_an_accelerator_that_is_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dafka.transport._accelerator", None)
-    assert compiled.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
+    assert loops.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
 
 
 @needs_compiled
 def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = compiled.load_compiled.__wrapped__
+    load = loops.load_compiled.__wrapped__
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "zmq.backend.cython._zmq", None)
         assert str(load()).startswith("libzmq cannot be found: ")
@@ -364,7 +363,7 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
         patch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
         assert str(load()).startswith("libzmq cannot be found: found is version ")
     with monkeypatch.context() as patch:
-        patch.setattr(compiled, "_INTERFACE", -1)
+        patch.setattr(loops, "_INTERFACE", -1)
         assert load() == "it was built from another version's sources: install again"
 
 
@@ -372,9 +371,9 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
 def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
     module = importlib.import_module("dafka.transport._accelerator")
     with pytest.raises(OSError, match="not loaded from"):
-        module.connect("/no/such/library.so", FrameRun, PackedContents, ValueError)
+        module.connect("/no/such/library.so", EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
-        module.connect(None, FrameRun, PackedContents, ValueError)
+        module.connect(None, EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
         module.receive("no handle", 1, 1, 1, False)
     with pytest.raises(ValueError, match="0 or more"):

@@ -10,6 +10,7 @@ import trio.lowlevel
 import zmq
 
 from dafka.config import NodeConfig
+from dafka.endpoints import PeerEndpoint
 from dafka.errors import AddressInUseError
 from dafka.transport import Socket, open_context, open_mesh
 
@@ -37,10 +38,10 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
             assert one.port != two.port
             assert one.endpoint == f"tcp://127.0.0.1:{one.port}"
             two.subscriber.subscribe(b"topic")
-            two.subscriber.connect(one.endpoint)
+            two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
             assert await one.publisher.receive_many() == [[b"\x01topic"]]
             one.publisher.send_many([[b"topic", b"0"]])
-            assert await two.subscriber.receive() == ([[b"topic", b"0"]], "")
+            assert await two.subscriber.receive() == ([[b"topic", b"0"]], PeerEndpoint(""))
 
 
 async def test_every_subscription_is_told_also_a_repeated_one() -> None:
@@ -48,7 +49,7 @@ async def test_every_subscription_is_told_also_a_repeated_one() -> None:
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             for mesh in (two, three):
                 mesh.subscriber.subscribe(b"topic")
-                mesh.subscriber.connect(one.endpoint)
+                mesh.subscriber.connect_peer(PeerEndpoint(one.endpoint))
                 assert await one.publisher.receive_many() == [[b"\x01topic"]]
 
 
@@ -56,7 +57,7 @@ async def test_nothing_is_left_when_the_block_ends() -> None:
     await settle_threads()
     before = held()
     async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
-        one.subscriber.connect(two.endpoint)
+        one.subscriber.connect_peer(PeerEndpoint(two.endpoint))
         assert len(held()[1]) > len(before[1])
     assert held() == before
 
@@ -66,7 +67,7 @@ async def test_nothing_is_left_when_the_block_is_cancelled() -> None:
     before = held()
     with trio.CancelScope() as scope:
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, trio.open_nursery() as nursery:
-            one.subscriber.connect(two.endpoint)
+            one.subscriber.connect_peer(PeerEndpoint(two.endpoint))
             nursery.start_soon(one.subscriber.receive)
             nursery.start_soon(two.publisher.receive_many)
             await trio.lowlevel.checkpoint()

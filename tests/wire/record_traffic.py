@@ -14,10 +14,10 @@ from dafka.wire import (
     NUMBER_4_MAX,
     NUMBER_8_MAX,
     Ack,
+    BatchedMessage,
     Dialect,
     DirectRecord,
-    Inbound,
-    Kind,
+    FieldType,
     Message,
     Record,
     RecordRun,
@@ -30,12 +30,12 @@ Frames: TypeAlias = Sequence[bytes]
 texts = st.binary(max_size=255).map(decode_text)
 topics_without_nul = st.binary(max_size=255).map(lambda octets: decode_text(octets.replace(b"\0", b"")))
 numbers_8 = st.integers(0, NUMBER_8_MAX)
-FIELDS: dict[Kind, st.SearchStrategy[Any]] = {
-    Kind.STRING: texts,
-    Kind.STRINGS: st.lists(texts, max_size=4).map(tuple),
-    Kind.NUMBER_4: st.integers(0, NUMBER_4_MAX),
-    Kind.NUMBER_8: numbers_8,
-    Kind.FRAME: st.binary(max_size=64),
+FIELDS: dict[FieldType, st.SearchStrategy[Any]] = {
+    FieldType.STRING: texts,
+    FieldType.STRINGS: st.lists(texts, max_size=4).map(tuple),
+    FieldType.NUMBER_4: st.integers(0, NUMBER_4_MAX),
+    FieldType.NUMBER_8: numbers_8,
+    FieldType.FRAME: st.binary(max_size=64),
 }
 
 
@@ -112,7 +112,7 @@ class Reference:
     discarded: Counter[str] = attrs.field(factory=Counter)
     heard: set[Dialect] = attrs.field(factory=set)
 
-    def decode(self, drained: Iterable[Frames]) -> list[Inbound]:
+    def decode(self, drained: Iterable[Frames]) -> list[BatchedMessage]:
         inbound: list[Any] = []
         last_runs: dict[tuple[str | None, Partition], list[Record | DirectRecord]] = {}
         for frames in drained:
@@ -141,9 +141,11 @@ def as_run(records: list[Record | DirectRecord]) -> RecordRun:
     return RecordRun(RecordBatch(Partition(first.subject, first.address), first.sequence, contents), requestor)
 
 
-def alike(inbound: Iterable[Inbound]) -> tuple[list[Inbound], dict[tuple[str | None, Partition], list[Any]]]:
+def alike(
+    inbound: Iterable[BatchedMessage],
+) -> tuple[list[BatchedMessage], dict[tuple[str | None, Partition], list[Any]]]:
     """What does not depend on how records were gathered: all other messages, and the records of each stream."""
-    others: list[Inbound] = []
+    others: list[BatchedMessage] = []
     streams: dict[tuple[str | None, Partition], list[Any]] = {}
     for item in inbound:
         if isinstance(item, RecordRun):

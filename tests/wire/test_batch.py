@@ -15,7 +15,7 @@ from dafka.wire import (
     batch,
     encode,
 )
-from dafka.wire.batch import FrameRun, expand
+from dafka.wire.batch import EncodedRun, iter_frames
 
 PARTITION = Partition("t", "P")
 
@@ -86,9 +86,9 @@ def test_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pyt
 
 def test_gathered_run_joins_what_came_before_and_after_it() -> None:
     before, gathered, after = BatchEncoder(Dialect.RFC46).encode([run(0, 1), run(1, 3), run(4, 1)])
-    for drained in ([before, gathered, after], [*expand([before]), gathered, *expand([after])]):
+    for drained in ([before, gathered, after], [*iter_frames([before]), gathered, *iter_frames([after])]):
         assert BatchDecoder().decode(drained) == [run(0, 5)]
-    assert gathered == FrameRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [b"1", b"2", b"3"])
+    assert gathered == EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [b"1", b"2", b"3"])
 
 
 def test_gathered_run_after_a_gap_is_another() -> None:
@@ -100,6 +100,6 @@ def test_gathered_run_after_a_gap_is_another() -> None:
 
 def test_gathered_run_is_counted_message_by_message_where_its_header_is_malformed() -> None:
     decoder = BatchDecoder()
-    malformed = FrameRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
-    assert decoder.decode([malformed, FrameRun(None, b"M", 0, [b"0"]), FrameRun(b"Mt", b"", 0, [])]) == []
+    malformed = EncodedRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
+    assert decoder.decode([malformed, EncodedRun(None, b"M", 0, [b"0"]), EncodedRun(b"Mt", b"", 0, [])]) == []
     assert decoder.discarded == {"version": 3}

@@ -21,7 +21,7 @@ from dafka.wire import (
     decode,
     encode,
 )
-from dafka.wire.batch import expand
+from dafka.wire.batch import iter_frames
 from tests.wire.record_traffic import Frames, Reference, alike, messages, numbers_8, texts, topics_without_nul, traffic
 
 
@@ -80,5 +80,5 @@ def test_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.DataObje
             message = Record(*fields) if item.requestor is None else DirectRecord(item.requestor, *fields)
             expected.append(encode(message, dialect))
     encoded = BatchEncoder(dialect).encode(outbound)
-    assert [list(frames) for frames in expand(encoded)] == expected
+    assert [list(frames) for frames in iter_frames(encoded)] == expected
     assert alike(BatchDecoder().decode(encoded)) == alike(Reference().decode(expected))

@@ -8,8 +8,8 @@ import attrs
 
 from dafka_conformance.grammar.beacons import BeaconFormat
 from dafka_conformance.grammar.formats import Formats, FrameError, Message, Value
-from dafka_conformance.grammar.notation import Expression, GrammarError, read_rules
-from dafka_conformance.grammar.recogniser import Recogniser
+from dafka_conformance.grammar.recognizer import Recognizer
+from dafka_conformance.grammar.rules import Expression, GrammarError, read_rules
 from dafka_conformance.grammar.sentences import NamedSentence, Sentence, Terminal, all_sentences
 from dafka_conformance.model import Role
 
@@ -70,6 +70,6 @@ class Grammar:
         }
         return [role for role in Role if role in said]
 
-    def recogniser(self) -> Recogniser:
+    def recognizer(self) -> Recognizer:
         """A recogniser that has heard nothing yet."""
-        return Recogniser(self.rules)
+        return Recognizer(self.rules)

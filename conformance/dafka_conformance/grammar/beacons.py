@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from dafka_conformance.grammar.formats import FrameError
-from dafka_conformance.grammar.notation import (
+from dafka_conformance.grammar.rules import (
     CORE_RULES,
     Choice,
     Expression,
@@ -18,7 +18,7 @@ from dafka_conformance.grammar.notation import (
     Reference,
     Repeat,
 )
-from dafka_conformance.grammar.notation import Sequence as InOrder
+from dafka_conformance.grammar.rules import Sequence as InOrder
 
 
 @attrs.frozen

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka_conformance.grammar.notation import (
+from dafka_conformance.grammar.rules import (
     CORE_RULES,
     Expression,
     GrammarError,
@@ -22,7 +22,7 @@ from dafka_conformance.grammar.notation import (
     Reference,
     Repeat,
 )
-from dafka_conformance.grammar.notation import Sequence as InOrder
+from dafka_conformance.grammar.rules import Sequence as InOrder
 from dafka_conformance.model import Dialect
 
 Value: TypeAlias = int | bytes | tuple[bytes, ...]
@@ -58,13 +58,13 @@ class Message:
     def __getitem__(self, field: str) -> Value:
         return self.values[field]
 
-    def octets(self, field: str) -> bytes:
+    def get_bytes(self, field: str) -> bytes:
         """The value of a field that holds octets; empty where the message has no such field."""
         value = self.values.get(field, b"")
         assert isinstance(value, bytes)
         return value
 
-    def number(self, field: str) -> int:
+    def get_number(self, field: str) -> int:
         """The value of a field that holds a number; 0 where the message has no such field."""
         value = self.values.get(field, 0)
         assert isinstance(value, int)
@@ -185,7 +185,7 @@ class MessageFormat:
         else:
             frames = [self.id + message.topic + _TOPIC_END + written]
         if self.has_content:
-            frames.append(message.octets("content"))
+            frames.append(message.get_bytes("content"))
         return frames
 
     def decode(self, frames: Sequence[bytes], dialect: Dialect) -> Message:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka_conformance.grammar.notation import (
+from dafka_conformance.grammar.rules import (
     Choice,
     Expression,
     GrammarError,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dafka_conformance.model import Run
-from dafka_conformance.report.as_json import to_json
 from dafka_conformance.report.html import to_html
+from dafka_conformance.report.json import to_json
 from dafka_conformance.report.junit import to_junit
 
 __all__ = ["ReportError", "check_report_path", "to_html", "to_json", "to_junit", "write_report"]

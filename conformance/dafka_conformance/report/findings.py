@@ -79,7 +79,7 @@ class Failure:
 
 
 @attrs.frozen
-class Figures:
+class Totals:
     """How many clauses and scenarios came out how. A clause that differs by dialect counts as the worse of the two."""
 
     clauses: Mapping[Verdict, int]
@@ -91,7 +91,7 @@ def failures(run: Run) -> tuple[Failure, ...]:
     clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
     grouped: dict[tuple[str, Role], list[ScenarioResult]] = {}
     for result in run.results:
-        if went_wrong(result, clauses):
+        if is_failure(result, clauses):
             grouped.setdefault((result.scenario, result.role), []).append(result)
     return tuple(
         Failure(scenario, results[0].title, role, tuple(results), _findings(results, clauses))
@@ -99,7 +99,7 @@ def failures(run: Run) -> tuple[Failure, ...]:
     )
 
 
-def condensed(run: Run) -> tuple[Failure, ...]:
+def group_failures(run: Run) -> tuple[Failure, ...]:
     """The failures, with those of the grammar's sentences that violate the same clauses told as one.
 
     A fault shows in every sentence in which it can: hundreds of charts would tell no more than the first.
@@ -115,7 +115,7 @@ def condensed(run: Run) -> tuple[Failure, ...]:
     return tuple(first.values())
 
 
-def went_wrong(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
+def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
     """Did a scenario fail, break, or find a violation?"""
     if result.outcome in {Outcome.FAILED, Outcome.BROKEN}:
         return True
@@ -135,14 +135,14 @@ def faults(result: ScenarioResult) -> dict[int, str]:
     return {index: "; ".join(dict.fromkeys(texts[index])) for index in sorted(texts)}
 
 
-def figures(run: Run) -> Figures:
+def figures(run: Run) -> Totals:
     """The run in numbers."""
     by_clause: dict[str, set[Verdict]] = {}
     for verdict in run.verdicts:
         by_clause.setdefault(verdict.clause.id, set()).add(verdict.verdict)
     worst = [next(rank for rank in RANKS if rank in verdicts) for verdicts in by_clause.values()]
     outcomes = [result.outcome for result in run.results]
-    return Figures(
+    return Totals(
         clauses={verdict: worst.count(verdict) for verdict in Verdict},
         scenarios={outcome: outcomes.count(outcome) for outcome in Outcome},
     )

@@ -23,16 +23,16 @@ from dafka_conformance.model import (
     ScenarioResult,
     Verdict,
 )
-from dafka_conformance.report.diagram import Diagram, cut, draw
 from dafka_conformance.report.findings import (
     Failure,
-    condensed,
     dialects_of,
     duration,
     faults,
     figures,
+    group_failures,
     printable,
 )
+from dafka_conformance.report.svg_chart import Diagram, draw_chart, truncate
 
 EVENTS_MAX = 60
 """Events in a chart, where there are few charts."""
@@ -86,8 +86,8 @@ def to_html(run: Run) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {"cut": cut, "duration": duration}
-    blocks = _blocks(condensed(run))
+    environment.filters |= {"truncate_text": truncate, "duration": duration}
+    blocks = _blocks(group_failures(run))
     scenarios = _scenarios(run.results)
     return environment.get_template("report.html.jinja").render(
         run=run,
@@ -158,6 +158,6 @@ def _blocks(found: Iterable[Failure]) -> list[_FailureBlock]:
     for failure, results in charted:
         drawn = results[:left]
         left -= len(drawn)
-        diagrams = tuple((result.dialect, draw(result, faults(result), events_max)) for result in drawn)
+        diagrams = tuple((result.dialect, draw_chart(result, faults(result), events_max)) for result in drawn)
         blocks.append(_FailureBlock(failure, diagrams, len(results) - len(drawn)))
     return blocks

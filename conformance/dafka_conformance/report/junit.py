@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from dafka_conformance.model import Clause, Dialect, Outcome, Run, ScenarioResult
-from dafka_conformance.report.chart import chart
-from dafka_conformance.report.findings import dialects_of, faults, went_wrong
+from dafka_conformance.report.findings import dialects_of, faults, is_failure
+from dafka_conformance.report.text_chart import text_chart
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _EVENTS_MAX = 60
@@ -60,7 +60,7 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
     elif result.outcome is Outcome.BROKEN:
         error = ElementTree.SubElement(case, "error", type="broken", message=_legal(result.reason))
         error.text = _legal(_text(result))
-    elif went_wrong(result, clauses):
+    elif is_failure(result, clauses):
         messages = dict.fromkeys(check.message or check.clause for check in result.checks if not check.holds)
         message = "; ".join(messages) or result.reason or "the scenario failed"
         failure = ElementTree.SubElement(case, "failure", type="violation", message=_legal(message))
@@ -72,7 +72,7 @@ def _text(result: ScenarioResult) -> str:
     lines = [line for line in (result.title, result.reason) if line]
     lines.extend(f"{check.clause}: {check.message}" for check in result.checks if not check.holds)
     if result.trace:
-        lines.extend(["", *chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)])
+        lines.extend(["", *text_chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)])
     return "\n".join(lines)
 
 

@@ -20,8 +20,8 @@ from rich.table import Column
 from rich.text import Text
 
 from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
-from dafka_conformance.report.chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, chart
-from dafka_conformance.report.findings import Failure, condensed, dialects_of, duration, faults, figures, printable
+from dafka_conformance.report.findings import Failure, dialects_of, duration, faults, figures, group_failures, printable
+from dafka_conformance.report.text_chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, text_chart
 
 WIDTH_PLAIN = 120
 """How wide a chart is where the output has no width of its own."""
@@ -47,7 +47,7 @@ def print_matrix(run: Run, console: Console) -> None:
     """Prints what came of a run: the matrix of clauses, each violation with its exchange, and one line of figures."""
     out = _Printer(console)
     _print_table(run, out)
-    for failure in condensed(run):
+    for failure in group_failures(run):
         if failure.is_broken or any(finding.is_violation for finding in failure.findings):
             _print_failure(failure, out)
     _print_untested(run, out)
@@ -241,7 +241,7 @@ def _print_failure(failure: Failure, out: _Printer) -> None:
         out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
     for result in failure.charted:
         out.line(f"  the exchange in {result.dialect.value}:", "dim")
-        _print_chart(chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
+        _print_chart(text_chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
     if failure.alike:
         out.paragraph(f"  the same in {len(failure.alike)} more: ", ", ".join(failure.alike), "dim")
 

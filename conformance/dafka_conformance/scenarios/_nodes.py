@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
+from dafka_conformance.testbed.testbed import Testbed
 
 MIB = 1024 * 1024
 SILENCE_MAX_S = 8.0
@@ -23,20 +23,20 @@ def is_regular(gaps: Sequence[float]) -> bool:
     return max(gaps) <= 3 * min(gaps) + JITTER_S
 
 
-def silence_s(stage: Stage) -> float:
+def silence_s(testbed: Testbed) -> float:
     """For how long a peer has to be silent: a target that is given little patience keeps its own time all the same."""
-    return SILENCE_MAX_S * max(stage.patience, 1.0)
+    return SILENCE_MAX_S * max(testbed.patience, 1.0)
 
 
-async def until_dropped(stage: Stage, peer: Peer) -> bool:
+async def until_dropped(testbed: Testbed, peer: ScriptedPeer) -> bool:
     """No tower tells of the peer any more; waits until the target drops its connection, or long enough for that.
 
     Gives whether it did.
     """
-    stage.introductions.withdraw(peer.address)
-    stage.trace.note(f"no tower tells of {peer.label} any more")
+    testbed.discovery.withdraw(peer.address)
+    testbed.trace.add_note(f"no tower tells of {peer.label} any more")
     before = dict(+peer.subscriptions)
-    return await stage.wait(
+    return await testbed.wait(
         lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()),
-        silence_s(stage) / stage.patience,
+        silence_s(testbed) / testbed.patience,
     )

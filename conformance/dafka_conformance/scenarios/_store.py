@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dafka_conformance.grammar import Message, Value
-from dafka_conformance.stage.ledger import Partition
-from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage
-from dafka_conformance.stage.trace import Heard
+from dafka_conformance.testbed.known_records import Partition
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
+from dafka_conformance.testbed.testbed import Testbed
+from dafka_conformance.testbed.trace import ReceivedMessage
 
 BURST_RECORDS = 1000
 REPEATS = 3
@@ -20,13 +20,13 @@ def acknowledges(partition: Partition, sequence: int) -> Callable[[Message], boo
     return lambda message: (
         message.topic == partition.address
         and message["subject"] == partition.topic
-        and message.number("sequence") >= sequence
+        and message.get_number("sequence") >= sequence
     )
 
 
 async def save(
-    stage: Stage,
-    producer: Peer,
+    testbed: Testbed,
+    producer: ScriptedPeer,
     first: int,
     last: int,
     *,
@@ -36,28 +36,30 @@ async def save(
 ) -> None:
     """The played producer publishes these records, and the store acknowledges them. Raises `UnmetError`."""
     partition = partition or producer.partition
-    await stage.reach(producer, "RECORD", partition.topic)
-    await producer.say_records(range(first, last + 1), partition=partition)
+    await testbed.wait_subscribed(producer, "RECORD", partition.topic)
+    await producer.send_records(range(first, last + 1), partition=partition)
     matches = acknowledges(partition, last)
-    await stage.expect("ACK", clause, matches, seconds=seconds, what=f"ACK of {last}")
+    await testbed.expect("ACK", clause, matches, seconds=seconds, what=f"ACK of {last}")
 
 
-async def say_head(stage: Stage, producer: Peer, sequence: int) -> None:
+async def send_head(testbed: Testbed, producer: ScriptedPeer, sequence: int) -> None:
     """The played producer announces its last record."""
-    await stage.say(
+    await testbed.send(
         producer, "HEAD", producer.topic, address=producer.address, subject=producer.topic, sequence=sequence
     )
 
 
-async def ask_heads(stage: Stage, consumer: Peer, topic: bytes | None = None) -> None:
+async def ask_heads(testbed: Testbed, consumer: ScriptedPeer, topic: bytes | None = None) -> None:
     """The played consumer says GET-HEADS for its topic, or another one."""
-    await stage.say(consumer, "GET-HEADS", consumer.topic if topic is None else topic, address=consumer.address)
+    await testbed.send(consumer, "GET-HEADS", consumer.topic if topic is None else topic, address=consumer.address)
 
 
-async def expect_head(stage: Stage, consumer: Peer, partition: Partition, sequence: int, clause: str) -> Heard:
+async def expect_head(
+    testbed: Testbed, consumer: ScriptedPeer, partition: Partition, sequence: int, clause: str
+) -> ReceivedMessage:
     """The store tells this consumer of a partition's head. Raises `UnmetError`."""
     wanted = (consumer.address, partition.address, sequence)
-    return await stage.expect(
+    return await testbed.expect(
         "DIRECT-HEAD",
         clause,
         lambda message: (message.topic, message["address"], message["sequence"]) == wanted,
@@ -65,32 +67,32 @@ async def expect_head(stage: Stage, consumer: Peer, partition: Partition, sequen
     )
 
 
-async def ask(stage: Stage, consumer: Peer, partition: Partition, first: int, count: int) -> None:
+async def ask(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, first: int, count: int) -> None:
     """The played consumer says FETCH, once the store hears it."""
-    await stage.reach(consumer, "FETCH", partition.address)
-    say_fetch(consumer, partition, first, count)
+    await testbed.wait_subscribed(consumer, "FETCH", partition.address)
+    send_fetch(consumer, partition, first, count)
 
 
-def say_fetch(consumer: Peer, partition: Partition, first: int, count: int) -> None:
+def send_fetch(consumer: ScriptedPeer, partition: Partition, first: int, count: int) -> None:
     """The played consumer says FETCH."""
     values: dict[str, Value] = {"address": consumer.address, "subject": partition.topic}
-    consumer.say("FETCH", partition.address, {**values, "sequence": first, "count": count})
+    consumer.send("FETCH", partition.address, {**values, "sequence": first, "count": count})
 
 
-def answers(stage: Stage, consumer: Peer, partition: Partition, since: int = 0) -> list[Heard]:
+def answers(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, since: int = 0) -> list[ReceivedMessage]:
     """The DIRECT-RECORDs of a partition for this consumer so far."""
     return [
-        heard
-        for heard in stage.heard[since:]
-        if heard.message.name == "DIRECT-RECORD"
-        and heard.message.topic == consumer.address
-        and heard.message["address"] == partition.address
+        received
+        for received in testbed.received[since:]
+        if received.message.name == "DIRECT-RECORD"
+        and received.message.topic == consumer.address
+        and received.message["address"] == partition.address
     ]
 
 
 async def fetch_back(
-    stage: Stage,
-    consumer: Peer,
+    testbed: Testbed,
+    consumer: ScriptedPeer,
     partition: Partition,
     first: int,
     last: int,
@@ -98,40 +100,40 @@ async def fetch_back(
     clause: str = "direct-record.sent",
     after: str = "",
     seconds: float | None = None,
-) -> list[Heard]:
+) -> list[ReceivedMessage]:
     """The records that the store sends for a FETCH of these, in its order.
 
     Raises `UnmetError`, the clause being violated, where it leaves any out; `after` names what may be the reason. What
     is wrong with their order and contents is found by `stage.watch`.
     """
-    since = place = len(stage.heard)
+    since = place = len(testbed.received)
     wanted = set(range(first, last + 1))
 
     def look() -> bool:
         nonlocal place
         wanted.difference_update(
-            heard.message.number("sequence") for heard in answers(stage, consumer, partition, place)
+            received.message.get_number("sequence") for received in answers(testbed, consumer, partition, place)
         )
-        place = len(stage.heard)
+        place = len(testbed.received)
         return not wanted
 
-    await ask(stage, consumer, partition, first, last - first + 1)
-    await stage.wait(look, seconds)
+    await ask(testbed, consumer, partition, first, last - first + 1)
+    await testbed.wait(look, seconds)
     text = f"of the records {first}..{last}, asked for with a FETCH{after}, {len(wanted):,} did not come"
     text += f", the first is {min(wanted)}" if wanted else ""
-    stage.require(clause, not wanted, stage.died(after) or text)
-    stage.check(clause, True)
-    return answers(stage, consumer, partition, since)
+    testbed.require_clause(clause, not wanted, testbed.exit_message(after) or text)
+    testbed.check_clause(clause, True)
+    return answers(testbed, consumer, partition, since)
 
 
-async def own_address(stage: Stage, peer: Peer, name: str, clause: str) -> bytes:
+async def own_address(testbed: Testbed, peer: ScriptedPeer, name: str, clause: str) -> bytes:
     """The address under which the store takes messages of this name: one that is several nodes has several."""
 
     def find() -> bytes:
-        return next((address for address in stage.nodes if peer.hears(name, address)), b"")
+        return next((address for address in testbed.nodes if peer.is_subscribed(name, address)), b"")
 
-    await stage.wait(lambda: bool(find()))
-    stage.require(clause, bool(find()), f"the store has no subscription for {name} with an address of its own")
+    await testbed.wait(lambda: bool(find()))
+    testbed.require_clause(clause, bool(find()), f"the store has no subscription for {name} with an address of its own")
     return find()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from dafka_conformance.grammar import Value
-from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._consumer import (
     COLLECT,
     ORDERLY,
@@ -13,15 +13,15 @@ from dafka_conformance.scenarios._consumer import (
     end_with_gap,
     fetches,
     gone_partition,
+    send_heads,
     serving,
     subscribed,
-    tell_heads,
 )
 from dafka_conformance.scenarios._nodes import until_dropped
-from dafka_conformance.stage.ledger import content_of
-from dafka_conformance.stage.stage import Stage
+from dafka_conformance.testbed.known_records import record_content
+from dafka_conformance.testbed.testbed import Testbed
 
-SCENARIOS = Registry()
+SCENARIOS = ScenarioRegistry()
 
 ASKED_AGAIN_S = 1.2
 """A consumer may refrain from sending the same FETCH twice within a second."""
@@ -32,136 +32,138 @@ STORM_FETCHES_MAX = 50
 """While nobody answers: a FETCH for each of the many records that come meanwhile would be a storm."""
 
 
-@SCENARIOS.add("consumer.fetch-repeated", "fetch.repeated", needs=COLLECT, shares=True)
-async def fetch_repeated(stage: Stage) -> None:
+@SCENARIOS.add("consumer.fetch-repeated", "fetch.repeated", needs=COLLECT, shares_target=True)
+async def fetch_repeated(testbed: Testbed) -> None:
     """A FETCH that nobody answers is sent again, and not without measure; what then is answered is handed on."""
-    producer = await stage.join("P")
-    producer.hold(204)
-    producer.beats = True
-    await stage.publish(producer, 3, 3)
-    await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
+    producer = await testbed.add_peer("P")
+    producer.add_records(204)
+    producer.sends_heads = True
+    await testbed.publish(producer, 3, 3)
+    await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
     for sequence in range(4, 204):
-        await stage.publish(producer, sequence, sequence)
+        await testbed.publish(producer, sequence, sequence)
         await trio.sleep(STORM_S / 200)
-    sent = len(fetches(stage, producer.address))
+    sent = len(fetches(testbed, producer.address))
     text = f"{sent:,} FETCHes were sent within {STORM_S:g} s, while nobody answered and 200 records came"
-    stage.check("fetch.repeated", sent < STORM_FETCHES_MAX, text)
-    check_counts(stage)
-    producer.answers = True
-    await stage.expect(
+    testbed.check_clause("fetch.repeated", sent < STORM_FETCHES_MAX, text)
+    check_counts(testbed)
+    producer.answers_requests = True
+    await testbed.expect(
         "FETCH",
         "fetch.repeated",
         lambda message: message.topic == producer.address,
-        since=len(stage.heard),
+        since=len(testbed.received),
         what=f"FETCH (the first one went unanswered {STORM_S:g} s ago, and a HEAD is sent each second)",
     )
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(204)])
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(204)])
 
 
-@SCENARIOS.add("consumer.half-answered", "fetch.repeated", "delivery.complete", needs=COLLECT, shares=True)
-async def half_answered(stage: Stage) -> None:
+@SCENARIOS.add("consumer.half-answered", "fetch.repeated", "delivery.complete", needs=COLLECT, shares_target=True)
+async def half_answered(testbed: Testbed) -> None:
     """Where only half of what a FETCH asked for comes, the rest is asked for."""
-    producer = await stage.join("P")
-    producer.hold(10)
-    producer.beats = True
-    await stage.publish(producer, 9, 9)
-    await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
-    await producer.say_records(range(5), requestor=stage.address)
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(5)])
-    await stage.expect(
+    producer = await testbed.add_peer("P")
+    producer.add_records(10)
+    producer.sends_heads = True
+    await testbed.publish(producer, 9, 9)
+    await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
+    await producer.send_records(range(5), requestor=testbed.address)
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(5)])
+    await testbed.expect(
         "FETCH",
         "fetch.repeated",
         lambda message: message.topic == producer.address and message["sequence"] == 5,
         what="FETCH of 5, after 0..4 of what was asked for had come",
     )
-    producer.answers = True
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(10)])
+    producer.answers_requests = True
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(10)])
 
 
 @SCENARIOS.add("consumer.store-vanishes", "delivery.complete", "delivery.once", "robust.vanished-peer", needs=COLLECT)
-async def store_vanishes(stage: Stage) -> None:
+async def store_vanishes(testbed: Testbed) -> None:
     """A store vanishes in the middle of its answer; another one that comes later answers the rest."""
-    await subscribed(stage)
-    store = await stage.join("S2")
-    partition = gone_partition(stage, store, 100, "gone")
-    store.answers = False
-    await tell_heads(stage, store, [partition])
-    await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
-    await store.say_records(range(50), partition=partition, requestor=stage.address)
-    await stage.expect_delivered([partition.contents[sequence] for sequence in range(50)])
-    stage.leave("S2")
+    await subscribed(testbed)
+    store = await testbed.add_peer("S2")
+    partition = gone_partition(testbed, store, 100, "gone")
+    store.answers_requests = False
+    await send_heads(testbed, store, [partition])
+    await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
+    await store.send_records(range(50), partition=partition, requestor=testbed.address)
+    await testbed.expect_delivered([partition.contents[sequence] for sequence in range(50)])
+    testbed.remove_peer("S2")
     await trio.sleep(ASKED_AGAIN_S)
-    other = await stage.join("S3")
-    other.hold(100, partition)
-    other.answers = True
-    await tell_heads(stage, other, [partition])
-    await stage.expect_delivered([partition.contents[sequence] for sequence in range(100)])
-    stage.check_alive("robust.vanished-peer")
+    other = await testbed.add_peer("S3")
+    other.add_records(100, partition)
+    other.answers_requests = True
+    await send_heads(testbed, other, [partition])
+    await testbed.expect_delivered([partition.contents[sequence] for sequence in range(100)])
+    testbed.check_running("robust.vanished-peer")
 
 
 @SCENARIOS.add("consumer.lower-head", "fetch.pages", "delivery.complete", needs=COLLECT)
-async def lower_head(stage: Stage) -> None:
+async def lower_head(testbed: Testbed) -> None:
     """A store that lags behind tells a lower head: what another one has told of is fetched all the same."""
-    await subscribed(stage)
-    full, lagging = await stage.join("S2"), await stage.join("S3")
-    partition = gone_partition(stage, full, LOWER_HEAD_COUNT, "gone")
-    full.answers = False
-    await tell_heads(stage, full, [partition])
-    asked = await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
+    await subscribed(testbed)
+    full, lagging = await testbed.add_peer("S2"), await testbed.add_peer("S3")
+    partition = gone_partition(testbed, full, LOWER_HEAD_COUNT, "gone")
+    full.answers_requests = False
+    await send_heads(testbed, full, [partition])
+    asked = await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
     about: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
-    await stage.say(lagging, "DIRECT-HEAD", stage.address, **about, sequence=9)
+    await testbed.send(lagging, "DIRECT-HEAD", testbed.address, **about, sequence=9)
     # What it fetches of this one, it fetches after it has heard the lower head.
-    other = gone_partition(stage, lagging, 3, "gone, too")
-    await tell_heads(stage, lagging, [other])
-    await stage.expect_delivered([other.contents[sequence] for sequence in range(3)])
-    full.answers = True
-    await full.answer(asked.message)
-    await stage.expect_delivered([partition.contents[sequence] for sequence in range(LOWER_HEAD_COUNT)])
+    other = gone_partition(testbed, lagging, 3, "gone, too")
+    await send_heads(testbed, lagging, [other])
+    await testbed.expect_delivered([other.contents[sequence] for sequence in range(3)])
+    full.answers_requests = True
+    await full.answer_request(asked.message)
+    await testbed.expect_delivered([partition.contents[sequence] for sequence in range(LOWER_HEAD_COUNT)])
 
 
 @SCENARIOS.add("consumer.huge-head", "fetch.sent", "robust.malformed", needs=COLLECT)
-async def huge_head(stage: Stage) -> None:
+async def huge_head(testbed: Testbed) -> None:
     """Heads of more records than a FETCH can count are asked for from the first on, and end nothing."""
     for number, head in enumerate((2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1), 1):
-        producer = await stage.join(f"P{number}")
-        producer.hold(2)
-        producer.answers = True
-        await stage.say(producer, "HEAD", stage.topic, address=producer.address, subject=stage.topic, sequence=head)
-        stage.check_alive("robust.malformed")
-        await stage.expect(
+        producer = await testbed.add_peer(f"P{number}")
+        producer.add_records(2)
+        producer.answers_requests = True
+        await testbed.send(
+            producer, "HEAD", testbed.topic, address=producer.address, subject=testbed.topic, sequence=head
+        )
+        testbed.check_running("robust.malformed")
+        await testbed.expect(
             "FETCH",
             "fetch.sent",
             lambda message, address=producer.address: (  # type: ignore[misc]
-                message.topic == address and message["sequence"] == 0 and message.number("count") > 0
+                message.topic == address and message["sequence"] == 0 and message.get_number("count") > 0
             ),
             what=f"FETCH of a number of records from 0 on, after a HEAD of {head:,}",
         )
-        await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(2)])
-    await end_with_gap(stage, await stage.join("P6"))
-    check_counts(stage)
+        await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(2)])
+    await end_with_gap(testbed, await testbed.add_peer("P6"))
+    check_counts(testbed)
 
 
 @SCENARIOS.add("consumer.producer-returns", *ORDERLY, "subscription.registered", needs=COLLECT)
-async def producer_returns(stage: Stage) -> None:
+async def producer_returns(testbed: Testbed) -> None:
     """A producer falls silent, with a gap before its last record, and returns: nothing is lost or handed on twice."""
-    producer = await serving(stage, "P", 0)
-    producer.answers = False
-    await stage.publish(producer, 0, 1)
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(2)])
-    await stage.publish(producer, 6, 6)
-    await stage.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
-    await until_dropped(stage, producer)
-    store = await stage.join("S2")
-    store.hold(7, producer.partition)
-    store.answers = True
-    await tell_heads(stage, store, [producer.partition])
-    for message in fetches(stage, producer.address)[-1:]:  # it may have asked while the store joined
-        await store.answer(message)
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(7)])
-    stage.introductions.announce(producer.address, producer.endpoint)
-    await stage.reach(producer, "RECORD", stage.topic)
-    producer.hold(10)
-    producer.answers = producer.beats = True
-    await stage.publish(producer, 7, 7)
-    await stage.publish(producer, 9, 9)
-    await stage.expect_delivered([content_of(producer.address, sequence) for sequence in range(10)])
+    producer = await serving(testbed, "P", 0)
+    producer.answers_requests = False
+    await testbed.publish(producer, 0, 1)
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(2)])
+    await testbed.publish(producer, 6, 6)
+    await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
+    await until_dropped(testbed, producer)
+    store = await testbed.add_peer("S2")
+    store.add_records(7, producer.partition)
+    store.answers_requests = True
+    await send_heads(testbed, store, [producer.partition])
+    for message in fetches(testbed, producer.address)[-1:]:  # it may have asked while the store joined
+        await store.answer_request(message)
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(7)])
+    testbed.discovery.announce(producer.address, producer.endpoint)
+    await testbed.wait_subscribed(producer, "RECORD", testbed.topic)
+    producer.add_records(10)
+    producer.answers_requests = producer.sends_heads = True
+    await testbed.publish(producer, 7, 7)
+    await testbed.publish(producer, 9, 9)
+    await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(10)])

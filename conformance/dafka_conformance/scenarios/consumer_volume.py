@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._consumer import (
     COLLECT,
     ORDERLY,
@@ -14,25 +14,25 @@ from dafka_conformance.scenarios._consumer import (
     fetches,
     gone_partition,
     require,
+    send_heads,
     serving,
     subscribed,
-    tell_heads,
 )
 from dafka_conformance.scenarios._nodes import MIB
-from dafka_conformance.stage.hearing import PATIENCE_S
-from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage
 from dafka_conformance.targets.base import Ability
+from dafka_conformance.testbed.expectations import DEFAULT_TIMEOUT_S
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
+from dafka_conformance.testbed.testbed import Testbed
 
-SCENARIOS = Registry()
+SCENARIOS = ScenarioRegistry()
 
 ODD_TOPIC = (Ability.COLLECT, Ability.CHOOSE_TOPIC)
 CATCH_UP_COUNT = 250_000
 
 
-async def _is_more_delivered(stage: Stage, number: int) -> bool:
+async def _is_more_delivered(testbed: Testbed, number: int) -> bool:
     """Waits for another record that is handed on, after this number of them."""
-    return await stage.wait(lambda: len(stage.delivered) > number)
+    return await testbed.wait(lambda: len(testbed.delivered) > number)
 
 
 @SCENARIOS.add(
@@ -40,62 +40,64 @@ async def _is_more_delivered(stage: Stage, number: int) -> bool:
     "fetch.pages",
     *ORDERLY,
     needs=COLLECT,
-    is_heavy=True,
+    runs_alone=True,
 )
-async def catch_up(stage: Stage) -> None:
+async def catch_up(testbed: Testbed) -> None:
     """A consumer that catches up from a store, without a HEAD to remind it, gets all of 250,000 records."""
-    await subscribed(stage)
-    store = await stage.join("S2")
-    partition = gone_partition(stage, store, CATCH_UP_COUNT, "gone")
-    await tell_heads(stage, store, [partition])
+    await subscribed(testbed)
+    store = await testbed.add_peer("S2")
+    partition = gone_partition(testbed, store, CATCH_UP_COUNT, "gone")
+    await send_heads(testbed, store, [partition])
     place = number = 0
-    while number < CATCH_UP_COUNT and await _is_more_delivered(stage, place):
-        new, place = stage.delivered[place:], len(stage.delivered)
+    while number < CATCH_UP_COUNT and await _is_more_delivered(testbed, place):
+        new, place = testbed.delivered[place:], len(testbed.delivered)
         number += sum(delivery.address in {None, partition.address} for delivery in new)
-    last = fetches(stage, partition.address)[-1:]
+    last = fetches(testbed, partition.address)[-1:]
     asked = (
-        f"; the last FETCH asked for {last[0].number('count'):,} from {last[0].number('sequence'):,} on" if last else ""
+        f"; the last FETCH asked for {last[0].get_number('count'):,} from {last[0].get_number('sequence'):,} on"
+        if last
+        else ""
     )
     text = (
         f"{number:,} of {CATCH_UP_COUNT:,} records were handed on, then nothing for "
-        f"{PATIENCE_S * stage.patience:g} s, and no further FETCH{asked}"
+        f"{DEFAULT_TIMEOUT_S * testbed.patience:g} s, and no further FETCH{asked}"
     )
-    require(stage, "fetch.pages", number >= CATCH_UP_COUNT, text)
-    await stage.expect_delivered([partition.contents[sequence] for sequence in range(CATCH_UP_COUNT)])
-    check_counts(stage)
+    require(testbed, "fetch.pages", number >= CATCH_UP_COUNT, text)
+    await testbed.expect_delivered([partition.contents[sequence] for sequence in range(CATCH_UP_COUNT)])
+    check_counts(testbed)
 
 
-@SCENARIOS.add("consumer.load", *ORDERLY, needs=COLLECT, is_heavy=True)
-async def load(stage: Stage) -> None:
+@SCENARIOS.add("consumer.load", *ORDERLY, needs=COLLECT, runs_alone=True)
+async def load(testbed: Testbed) -> None:
     """Four producers publish 20,000 records each, as fast as they can: none is lost, and each partition is in order."""
     number = 20_000
-    producers = [await serving(stage, f"P{each}", number) for each in range(1, 5)]
+    producers = [await serving(testbed, f"P{each}", number) for each in range(1, 5)]
     for first in range(0, number, 500):
         for producer in producers:
-            await stage.publish(producer, first, first + 499)
+            await testbed.publish(producer, first, first + 499)
     for producer in producers:
-        producer.beats = True
+        producer.sends_heads = True
     for producer in producers:
         contents = [producer.partition.contents[sequence] for sequence in range(number)]
-        await stage.expect_delivered(contents, seconds=30)
+        await testbed.expect_delivered(contents, seconds=30)
 
 
-@SCENARIOS.add("consumer.every-other-record", *ORDERLY, needs=COLLECT, is_heavy=True)
-async def every_other_record(stage: Stage) -> None:
+@SCENARIOS.add("consumer.every-other-record", *ORDERLY, needs=COLLECT, runs_alone=True)
+async def every_other_record(testbed: Testbed) -> None:
     """Every other one of 10,000 records is missed: more gaps than anybody keeps in mind are all filled, in order."""
     number = 10_000
-    producer = await serving(stage, "P", number)
-    await stage.reach(producer, "RECORD", stage.topic)
-    await producer.say_records(range(0, number, 2))
-    producer.beats = True
+    producer = await serving(testbed, "P", number)
+    await testbed.wait_subscribed(producer, "RECORD", testbed.topic)
+    await producer.send_records(range(0, number, 2))
+    producer.sends_heads = True
     contents = [producer.partition.contents[sequence] for sequence in range(number)]
-    await stage.expect_delivered(contents, seconds=30)
+    await testbed.expect_delivered(contents, seconds=30)
 
 
 @SCENARIOS.add("consumer.contents", "record.any-size", "delivery.complete", needs=COLLECT)
-async def contents(stage: Stage) -> None:
+async def contents(testbed: Testbed) -> None:
     """Empty contents, NUL octets, spaces and any other octets are handed on as they are."""
-    producer = await stage.join("P")
+    producer = await testbed.add_peer("P")
     octets = bytes(set(range(256)) - set(b"\0\r\n"))
     wanted = [
         b"first",
@@ -112,82 +114,84 @@ async def contents(stage: Stage) -> None:
     ]
     for sequence, content in enumerate(wanted):
         producer.partition.add(sequence, content)
-    await stage.publish(producer, 0, 3)
-    producer.answers = producer.beats = True
-    await stage.publish(producer, len(wanted) - 1, len(wanted) - 1)  # the others are asked for
-    await _expect_exactly(stage, producer, wanted)
+    await testbed.publish(producer, 0, 3)
+    producer.answers_requests = producer.sends_heads = True
+    await testbed.publish(producer, len(wanted) - 1, len(wanted) - 1)  # the others are asked for
+    await _expect_exactly(testbed, producer, wanted)
 
 
-async def _expect_exactly(stage: Stage, producer: Peer, contents: Sequence[bytes]) -> None:
+async def _expect_exactly(testbed: Testbed, producer: ScriptedPeer, contents: Sequence[bytes]) -> None:
     """What is handed on of the producer is this, in this order."""
 
     def is_same(delivered: bytes, content: bytes) -> bool:
         # An output that ends a content at a NUL cannot tell more.
         return delivered in {content, content.partition(b"\0")[0]}
 
-    await stage.wait(lambda: len(delivered_of(stage, producer.address)) >= len(contents))
-    delivered = [each.content for each in delivered_of(stage, producer.address)]
+    await testbed.wait(lambda: len(delivered_of(testbed, producer.address)) >= len(contents))
+    delivered = [each.content for each in delivered_of(testbed, producer.address)]
     wrong = next((pair for pair in zip(delivered, contents, strict=False) if not is_same(*pair)), None)
     if wrong is not None:
-        text = f"the content {stage.trace.show(wrong[0])} was handed on where {stage.trace.show(wrong[1])} was due"
-        stage.require("record.any-size", False, text)
+        text = f"the content {testbed.trace.show(wrong[0])} was handed on where {testbed.trace.show(wrong[1])} was due"
+        testbed.require_clause("record.any-size", False, text)
     text = f"{len(delivered)} of {len(contents)} records were handed on"
     if len(delivered) < len(contents):
-        text += f", the next one's content would be {stage.trace.show(contents[len(delivered)])}"
-    require(stage, "delivery.complete", len(delivered) == len(contents), text)
+        text += f", the next one's content would be {testbed.trace.show(contents[len(delivered)])}"
+    require(testbed, "delivery.complete", len(delivered) == len(contents), text)
 
 
-@SCENARIOS.add("consumer.large-contents", "record.any-size", needs=COLLECT, is_heavy=True)
-async def large_contents(stage: Stage) -> None:
+@SCENARIOS.add("consumer.large-contents", "record.any-size", needs=COLLECT, runs_alone=True)
+async def large_contents(testbed: Testbed) -> None:
     """Contents of 64 MiB are handed on, live and when asked for."""
-    producer = await stage.join("P")
+    producer = await testbed.add_peer("P")
     wanted = [letter * (64 * MIB) for letter in (b"a", b"b", b"c")]
     for sequence, content in enumerate([*wanted, b"last"]):
         producer.partition.add(sequence, content)
-    producer.answers = True
-    await stage.publish(producer, 0, 0)
-    await stage.publish(producer, 2, 3)
-    producer.beats = True
-    await stage.wait(lambda: len(delivered_of(stage, producer.address)) >= 4, seconds=30)
-    found = [delivery.content for delivery in delivered_of(stage, producer.address)]
+    producer.answers_requests = True
+    await testbed.publish(producer, 0, 0)
+    await testbed.publish(producer, 2, 3)
+    producer.sends_heads = True
+    await testbed.wait(lambda: len(delivered_of(testbed, producer.address)) >= 4, seconds=30)
+    found = [delivery.content for delivery in delivered_of(testbed, producer.address)]
     sizes = ", ".join(f"{len(content):,}" for content in found) or "none"
     text = f"of three contents of {64 * MIB:,} octets and one of 4 these were handed on: {sizes}"
     if len(found) == 4:
         text += ", and not all of them are as they were"
-    require(stage, "record.any-size", found == [*wanted, b"last"], text)
+    require(testbed, "record.any-size", found == [*wanted, b"last"], text)
 
 
-async def _check_topic(stage: Stage, clause: str) -> None:
+async def _check_topic(testbed: Testbed, clause: str) -> None:
     """Records come live and by FETCH, and are told to be of the topic."""
-    producer = await stage.join("P")
-    await stage.publish(producer, 0, 0)
-    await end_with_gap(stage, producer)
-    store = await stage.join("S2")
-    before = len(stage.heard)
-    await stage.say(store, "STORE-HELLO", stage.address, address=store.address)
-    heard = await stage.hear("CONSUMER-HELLO", lambda message: bool(message["subjects"]), since=before, seconds=2)
-    if heard is not None:
-        text = f"CONSUMER-HELLO does not name the topic {stage.trace.show(stage.topic)}"
-        stage.check(clause, heard.message["subjects"] == (stage.topic,), text, heard.event)
-    told = {delivery.topic for delivery in delivered_of(stage, producer.address)} - {None}
-    shown = " and ".join(stage.trace.show(topic) for topic in told if topic is not None)
-    text = f"records of the topic {stage.trace.show(stage.topic)} are said to be of {shown}"
-    stage.check(clause, told <= {stage.topic}, text)
+    producer = await testbed.add_peer("P")
+    await testbed.publish(producer, 0, 0)
+    await end_with_gap(testbed, producer)
+    store = await testbed.add_peer("S2")
+    before = len(testbed.received)
+    await testbed.send(store, "STORE-HELLO", testbed.address, address=store.address)
+    received = await testbed.receive(
+        "CONSUMER-HELLO", lambda message: bool(message["subjects"]), since=before, seconds=2
+    )
+    if received is not None:
+        text = f"CONSUMER-HELLO does not name the topic {testbed.trace.show(testbed.topic)}"
+        testbed.check_clause(clause, received.message["subjects"] == (testbed.topic,), text, received.event)
+    told = {delivery.topic for delivery in delivered_of(testbed, producer.address)} - {None}
+    shown = " and ".join(testbed.trace.show(topic) for topic in told if topic is not None)
+    text = f"records of the topic {testbed.trace.show(testbed.topic)} are said to be of {shown}"
+    testbed.check_clause(clause, told <= {testbed.topic}, text)
 
 
 @SCENARIOS.add("consumer.topic-of-octets", "topic.any-octets", needs=ODD_TOPIC, topic=b"\xff\xfe\x80 \xc3\x28*#\x7f")
-async def topic_of_octets(stage: Stage) -> None:
+async def topic_of_octets(testbed: Testbed) -> None:
     """A topic may be of any octets, also of such that are no text."""
-    await _check_topic(stage, "topic.any-octets")
+    await _check_topic(testbed, "topic.any-octets")
 
 
 @SCENARIOS.add("consumer.topic-with-spaces", "topic.any-octets", needs=ODD_TOPIC, topic=b"two words, and more")
-async def topic_with_spaces(stage: Stage) -> None:
+async def topic_with_spaces(testbed: Testbed) -> None:
     """A topic's name may have spaces."""
-    await _check_topic(stage, "topic.any-octets")
+    await _check_topic(testbed, "topic.any-octets")
 
 
 @SCENARIOS.add("consumer.topic-of-255-octets", "topic.length", needs=ODD_TOPIC, topic=b"t" * 255)
-async def topic_of_255_octets(stage: Stage) -> None:
+async def topic_of_255_octets(testbed: Testbed) -> None:
     """A topic's name may have 255 octets."""
-    await _check_topic(stage, "topic.length")
+    await _check_topic(testbed, "topic.length")

@@ -12,7 +12,7 @@ import attrs
 
 from dafka_conformance.grammar import Message, Value
 from dafka_conformance.model import Dialect
-from dafka_conformance.play.scenario import Registry
+from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._store import (
     acknowledges,
     answers,
@@ -22,10 +22,10 @@ from dafka_conformance.scenarios._store import (
     own_address,
     save,
 )
-from dafka_conformance.stage.peer import Peer
-from dafka_conformance.stage.stage import Stage
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
+from dafka_conformance.testbed.testbed import Testbed
 
-SCENARIOS = Registry()
+SCENARIOS = ScenarioRegistry()
 
 _WRONG_VERSIONS = (b"\x00", b"\x02", b"0", b"1", b"\x81", b"\xff")
 _WRONG_SIGNATURES = (b"\xaa\xa0", b"\xa5\xaa", b"\x00\xa5", b"\x00\x00", b"")
@@ -144,75 +144,75 @@ _MALFORMED: tuple[_Alter, ...] = (_cut, _lengths, _garbage)
 
 
 @SCENARIOS.add(
-    "store.wrong-signature", "signature.discarded", "signature.value", dialects=(Dialect.RFC46,), shares=True
+    "store.wrong-signature", "signature.discarded", "signature.value", dialects=(Dialect.RFC46,), shares_target=True
 )
-async def wrong_signature(stage: Stage) -> None:
+async def wrong_signature(testbed: Testbed) -> None:
     """A store discards messages with another signature, or none."""
-    await _check_all(stage, "signature.discarded", (_signatures,))
+    await _check_all(testbed, "signature.discarded", (_signatures,))
 
 
-@SCENARIOS.add("store.wrong-version", "version.discarded", "version.value", shares=True)
-async def wrong_version(stage: Stage) -> None:
+@SCENARIOS.add("store.wrong-version", "version.discarded", "version.value", shares_target=True)
+async def wrong_version(testbed: Testbed) -> None:
     """A store discards messages of another version."""
-    await _check_all(stage, "version.discarded", (_versions,))
+    await _check_all(testbed, "version.discarded", (_versions,))
 
 
-@SCENARIOS.add("store.unknown-command", "robust.unknown-command", shares=True)
-async def unknown_command(stage: Stage) -> None:
+@SCENARIOS.add("store.unknown-command", "robust.unknown-command", shares_target=True)
+async def unknown_command(testbed: Testbed) -> None:
     """A store discards messages with an id that the grammar does not have."""
-    await _check_all(stage, "robust.unknown-command", (_unknown_ids,))
+    await _check_all(testbed, "robust.unknown-command", (_unknown_ids,))
 
 
-@SCENARIOS.add("store.malformed-records", "robust.malformed", shares=True)
-async def malformed_records(stage: Stage) -> None:
+@SCENARIOS.add("store.malformed-records", "robust.malformed", shares_target=True)
+async def malformed_records(testbed: Testbed) -> None:
     """A store discards RECORDs and HEADs that are cut short, too long, or whose lengths lie, and goes on."""
-    await _Publishing(stage, "robust.malformed").check(("RECORD",), _MALFORMED)
-    stage.leave("P")
-    stage.leave("C")
-    await _Publishing(stage, "robust.malformed").check(("HEAD",), (*_MALFORMED, _frame_counts))
+    await _Publishing(testbed, "robust.malformed").check(("RECORD",), _MALFORMED)
+    testbed.remove_peer("P")
+    testbed.remove_peer("C")
+    await _Publishing(testbed, "robust.malformed").check(("HEAD",), (*_MALFORMED, _frame_counts))
 
 
-@SCENARIOS.add("store.malformed-direct-records", "robust.malformed", shares=True)
-async def malformed_direct_records(stage: Stage) -> None:
+@SCENARIOS.add("store.malformed-direct-records", "robust.malformed", shares_target=True)
+async def malformed_direct_records(testbed: Testbed) -> None:
     """A store discards DIRECT-RECORDs that are cut short, too long, or whose lengths lie, and goes on."""
-    await _Publishing(stage, "robust.malformed").check(("DIRECT-RECORD",), _MALFORMED)
+    await _Publishing(testbed, "robust.malformed").check(("DIRECT-RECORD",), _MALFORMED)
 
 
-@SCENARIOS.add("store.malformed-requests", "robust.malformed", shares=True)
-async def malformed_requests(stage: Stage) -> None:
+@SCENARIOS.add("store.malformed-requests", "robust.malformed", shares_target=True)
+async def malformed_requests(testbed: Testbed) -> None:
     """A store discards FETCH, GET-HEADS and CONSUMER-HELLO that are cut short, too long, or whose lengths lie."""
-    await _Asking(stage, "robust.malformed").check(
+    await _Asking(testbed, "robust.malformed").check(
         ("FETCH", "GET-HEADS", "CONSUMER-HELLO"), (*_MALFORMED, _frame_counts)
     )
 
 
-@SCENARIOS.add("store.record-frames", "robust.multi-frame", shares=True)
-async def record_frames(stage: Stage) -> None:
+@SCENARIOS.add("store.record-frames", "robust.multi-frame", shares_target=True)
+async def record_frames(testbed: Testbed) -> None:
     """A store discards records whose content has several frames, or that have none."""
-    await _Publishing(stage, "robust.multi-frame").check(("RECORD", "DIRECT-RECORD"), (_frame_counts,))
+    await _Publishing(testbed, "robust.multi-frame").check(("RECORD", "DIRECT-RECORD"), (_frame_counts,))
 
 
-@SCENARIOS.add("store.lying-topics", "robust.malformed", shares=True)
-async def lying_topics(stage: Stage) -> None:
+@SCENARIOS.add("store.lying-topics", "robust.malformed", shares_target=True)
+async def lying_topics(testbed: Testbed) -> None:
     """A store discards a CONSUMER-HELLO whose list of topics says to be longer than it is."""
-    await _Asking(stage, "robust.malformed").check(("CONSUMER-HELLO",), (_lying_topics,))
+    await _Asking(testbed, "robust.malformed").check(("CONSUMER-HELLO",), (_lying_topics,))
 
 
 @SCENARIOS.add("store.extreme-numbers", "robust.malformed", "ack.no-gap")
-async def extreme_numbers(stage: Stage) -> None:
+async def extreme_numbers(testbed: Testbed) -> None:
     """Sequences as great as a number can be do not stop a store from saving and serving what follows."""
-    producer, other, consumer = await stage.join("P"), await stage.join("P2"), await stage.join("C")
-    await save(stage, producer, 0, 2)
+    producer, other, consumer = await testbed.add_peer("P"), await testbed.add_peer("P2"), await testbed.add_peer("C")
+    await save(testbed, producer, 0, 2)
     for sequence in (2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1):
         about: dict[str, Value] = {"address": producer.address, "subject": producer.topic, "sequence": sequence}
-        await stage.say(producer, "HEAD", producer.topic, **about)
-        await stage.say(producer, "RECORD", producer.topic, **about, content=_FORGED)
-    await save(stage, other, 0, 2)
-    await save(stage, producer, 3, 4, clause="robust.malformed")
-    await ask_heads(stage, consumer)
-    await expect_head(stage, consumer, producer.partition, 4, "robust.malformed")
-    await fetch_back(stage, consumer, other.partition, 0, 2)
-    await fetch_back(stage, consumer, producer.partition, 0, 4)
+        await testbed.send(producer, "HEAD", producer.topic, **about)
+        await testbed.send(producer, "RECORD", producer.topic, **about, content=_FORGED)
+    await save(testbed, other, 0, 2)
+    await save(testbed, producer, 3, 4, clause="robust.malformed")
+    await ask_heads(testbed, consumer)
+    await expect_head(testbed, consumer, producer.partition, 4, "robust.malformed")
+    await fetch_back(testbed, consumer, other.partition, 0, 2)
+    await fetch_back(testbed, consumer, producer.partition, 0, 4)
 
 
 def _lying_topics(proper: _Frames) -> Iterator[_Fault]:
@@ -229,26 +229,26 @@ def _lying_topics(proper: _Frames) -> Iterator[_Fault]:
     )
 
 
-async def _check_all(stage: Stage, clause: str, alters: Sequence[_Alter]) -> None:
-    await _Publishing(stage, clause).check(("RECORD", "HEAD", "DIRECT-RECORD"), alters)
-    for label in list(stage.peers):
-        stage.leave(label)
-    await _Asking(stage, clause).check(("FETCH", "GET-HEADS", "CONSUMER-HELLO"), alters)
+async def _check_all(testbed: Testbed, clause: str, alters: Sequence[_Alter]) -> None:
+    await _Publishing(testbed, clause).check(("RECORD", "HEAD", "DIRECT-RECORD"), alters)
+    for label in list(testbed.peers):
+        testbed.remove_peer(label)
+    await _Asking(testbed, clause).check(("FETCH", "GET-HEADS", "CONSUMER-HELLO"), alters)
 
 
 class _Publishing:
     """Malformed messages of a producer, in the place of the record that comes next."""
 
-    def __init__(self, stage: Stage, clause: str) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed, clause: str) -> None:
+        self._testbed = testbed
         self._clause = clause
 
     async def check(self, names: Sequence[str], alters: Sequence[_Alter]) -> None:
         """Raises `UnmetError` at the first one that has any effect."""
-        stage, clause = self._stage, self._clause
-        producer, consumer = await stage.join("P"), await stage.join("C")
-        await save(stage, producer, 0, 0)
-        store = await own_address(stage, producer, "DIRECT-RECORD", "subscription.store.direct-record")
+        testbed, clause = self._testbed, self._clause
+        producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
+        await save(testbed, producer, 0, 0)
+        store = await own_address(testbed, producer, "DIRECT-RECORD", "subscription.store.direct-record")
         for name in names:
             topic = store if name == "DIRECT-RECORD" else producer.topic
             for alter in alters:
@@ -257,71 +257,73 @@ class _Publishing:
                     sequence = producer.partition.head + 1
                     claimed = sequence + (_ANNOUNCED_BEYOND if name == "HEAD" else 0)
                     what, frames = list(alter(self._frames(producer, name, topic, claimed)))[index]
-                    producer.say_frames(frames, name, what)
+                    producer.send_frames(frames, name, what)
                     await self._check_next(producer, consumer, sequence, f"{name} {what}")
-        fetches = [heard for heard in stage.heard if heard.message.name == "FETCH"]
+        fetches = [received for received in testbed.received if received.message.name == "FETCH"]
         strange = next((each for each in fetches if each.message.topic == producer.address), None)
         text = f"a FETCH came because of a malformed {' or '.join(names)} ({clause.partition('.')[0]})"
-        stage.require(clause, strange is None, text, strange.event if strange else None)
+        testbed.require_clause(clause, strange is None, text, strange.event if strange else None)
 
-    def _frames(self, producer: Peer, name: str, topic: bytes, sequence: int) -> _Frames:
+    def _frames(self, producer: ScriptedPeer, name: str, topic: bytes, sequence: int) -> _Frames:
         values: dict[str, Value] = {"address": producer.address, "subject": producer.topic, "sequence": sequence}
-        return _encode(self._stage, Message(name, topic, {**values, "content": _FORGED}))
+        return _encode(self._testbed, Message(name, topic, {**values, "content": _FORGED}))
 
-    async def _check_next(self, producer: Peer, consumer: Peer, sequence: int, what: str) -> None:
-        stage, clause, partition = self._stage, self._clause, producer.partition
-        await producer.say_records([sequence])
-        acked = await stage.hear("ACK", acknowledges(partition, sequence))
-        text = stage.died(f" after {what}") or f"the record that followed {what} was not acknowledged"
-        stage.require(clause, acked is not None, text)
-        found = await fetch_back(stage, consumer, partition, sequence, sequence, clause=clause, after=f" after {what}")
+    async def _check_next(self, producer: ScriptedPeer, consumer: ScriptedPeer, sequence: int, what: str) -> None:
+        testbed, clause, partition = self._testbed, self._clause, producer.partition
+        await producer.send_records([sequence])
+        acked = await testbed.receive("ACK", acknowledges(partition, sequence))
+        text = testbed.exit_message(f" after {what}") or f"the record that followed {what} was not acknowledged"
+        testbed.require_clause(clause, acked is not None, text)
+        found = await fetch_back(
+            testbed, consumer, partition, sequence, sequence, clause=clause, after=f" after {what}"
+        )
         wrong = next((each for each in found if each.message["content"] == _FORGED), None)
-        stage.require(clause, wrong is None, f"{what} was stored", wrong.event if wrong else None)
+        testbed.require_clause(clause, wrong is None, f"{what} was stored", wrong.event if wrong else None)
 
 
 class _Asking:
     """Malformed messages of a consumer."""
 
-    def __init__(self, stage: Stage, clause: str) -> None:
-        self._stage = stage
+    def __init__(self, testbed: Testbed, clause: str) -> None:
+        self._testbed = testbed
         self._clause = clause
 
     async def check(self, names: Sequence[str], alters: Sequence[_Alter]) -> None:
         """Raises `UnmetError` at the first one that has any effect."""
-        stage = self._stage
+        testbed = self._testbed
         # Answers about this partition are wrong, and those about the other one show that they would have come.
-        producer, other = await stage.join("P"), await stage.join("P2", stage.topic + b".other")
-        await save(stage, producer, 0, 0)
-        await save(stage, other, 0, 0)
-        consumer = await stage.join("C")
-        store = await own_address(stage, consumer, "CONSUMER-HELLO", "subscription.store.consumer-hello")
+        producer, other = await testbed.add_peer("P"), await testbed.add_peer("P2", testbed.topic + b".other")
+        await save(testbed, producer, 0, 0)
+        await save(testbed, other, 0, 0)
+        consumer = await testbed.add_peer("C")
+        store = await own_address(testbed, consumer, "CONSUMER-HELLO", "subscription.store.consumer-hello")
         for name in names:
             for alter in alters:
                 for what, frames in alter(self._frames(consumer, producer, name, store)):
-                    consumer.say_frames(frames, name, what)
+                    consumer.send_frames(frames, name, what)
                     await fetch_back(
-                        stage, consumer, other.partition, 0, 0, clause=self._clause, after=f" after {name} {what}"
+                        testbed, consumer, other.partition, 0, 0, clause=self._clause, after=f" after {name} {what}"
                     )
                     self._check_silence(consumer, producer, f"{name} {what}")
 
-    def _frames(self, consumer: Peer, producer: Peer, name: str, store: bytes) -> _Frames:
+    def _frames(self, consumer: ScriptedPeer, producer: ScriptedPeer, name: str, store: bytes) -> _Frames:
         topic = {"FETCH": producer.address, "GET-HEADS": producer.topic, "CONSUMER-HELLO": store}[name]
         values: dict[str, Value] = {"address": consumer.address, "subject": producer.topic, "sequence": 0, "count": 1}
-        return _encode(self._stage, Message(name, topic, {**values, "subjects": (producer.topic,)}))
+        return _encode(self._testbed, Message(name, topic, {**values, "subjects": (producer.topic,)}))
 
-    def _check_silence(self, consumer: Peer, producer: Peer, what: str) -> None:
-        found = answers(self._stage, consumer, producer.partition)
+    def _check_silence(self, consumer: ScriptedPeer, producer: ScriptedPeer, what: str) -> None:
+        found = answers(self._testbed, consumer, producer.partition)
         found += [
-            heard
-            for heard in self._stage.heard
-            if heard.message.name == "DIRECT-HEAD" and heard.message.topic == consumer.address
+            received
+            for received in self._testbed.received
+            if received.message.name == "DIRECT-HEAD" and received.message.topic == consumer.address
         ]
         text = f"{what} was answered with {found[0].message.name}" if found else ""
-        self._stage.require(self._clause, not found, text, found[0].event if found else None)
+        self._testbed.require_clause(self._clause, not found, text, found[0].event if found else None)
 
 
-def _encode(stage: Stage, message: Message) -> _Frames:
-    form = stage.grammar.formats.by_name[message.name]
+def _encode(testbed: Testbed, message: Message) -> _Frames:
+    form = testbed.grammar.formats.by_name[message.name]
     values = {name: message.values[name] for name in form.field_names}
     message = Message(message.name, message.topic, values)
-    return _Frames(tuple(form.encode(message, stage.dialect)), stage.dialect, len(message.topic))
+    return _Frames(tuple(form.encode(message, testbed.dialect)), testbed.dialect, len(message.topic))

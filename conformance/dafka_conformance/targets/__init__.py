@@ -10,7 +10,7 @@ from dafka_conformance.targets.base import (
     Target,
     TargetError,
 )
-from dafka_conformance.targets.opening import open_target, shipped_targets
+from dafka_conformance.targets.loader import open_target, shipped_targets
 
 __all__ = [
     "Ability",

@@ -101,7 +101,7 @@ class Node(abc.ABC):
     def __init__(self) -> None:
         self._deliver, self.deliveries = trio.open_memory_channel[Sequence[Delivery]](math.inf)
         self.ended = trio.Event()
-        self.last_words = ""
+        self.exit_reason = ""
 
     @abc.abstractmethod
     async def feed(self, contents: Sequence[bytes]) -> None:

@@ -56,7 +56,7 @@ class EmbeddedTarget(Target):
                 try:
                     await node.started.wait()
                     if not node.has_started:
-                        raise TargetError(f"the {request.role.title} of {self.name}: {node.last_words}")
+                        raise TargetError(f"the {request.role.title} of {self.name}: {node.exit_reason}")
                     yield node
                 finally:
                     node.cancel()
@@ -65,12 +65,12 @@ class EmbeddedTarget(Target):
         """The settings that a role of this request is run with."""
         return (
             dafka.Config()
-            .override("node", wire=request.dialect.value, bind="tcp://127.0.0.1:*")
-            .override("beacon", sub_addresses=(request.sub_endpoint,), pub_addresses=(request.pub_endpoint,))
-            .override("tower", sub_address=request.sub_endpoint, pub_address=request.pub_endpoint)
-            .override("store", storage=f"sqlite:{request.folder / 'store.db'}")
-            .override("producer", close_timeout_ms=DAY_MS)
-            .override("consumer", offset_reset="earliest" if request.reset is Reset.EARLIEST else "latest")
+            .with_node(wire=request.dialect.value, bind="tcp://127.0.0.1:*")
+            .with_beacon(tower_sub=(request.sub_endpoint,), tower_pub=(request.pub_endpoint,))
+            .with_tower(sub=request.sub_endpoint, pub=request.pub_endpoint)
+            .with_store(storage=f"sqlite:{request.folder / 'store.db'}")
+            .with_producer(close_timeout_ms=DAY_MS)
+            .with_consumer(offset_reset="earliest" if request.reset is Reset.EARLIEST else "latest")
         )
 
     def _role(self, request: Request, node: EmbeddedNode) -> Callable[[], Any]:
@@ -105,7 +105,7 @@ class EmbeddedNode(Node):
     async def feed(self, contents: Sequence[bytes]) -> None:
         """Hands records to the producer, which need not have taken them when this returns."""
         if self.ended.is_set():
-            raise TargetError(f"the producer takes no more input: {self.last_words}")
+            raise TargetError(f"the producer takes no more input: {self.exit_reason}")
         await self._input.send(contents)
 
     async def end_input(self) -> None:
@@ -127,7 +127,7 @@ class EmbeddedNode(Node):
             with self._scope, single_exception():
                 await role()
         except Exception as error:  # whatever a role raises is a finding, not a failure of the suite
-            self.last_words = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
+            self.exit_reason = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
         finally:
             if not self._scope.cancel_called:
                 self.ended.set()

@@ -18,7 +18,7 @@ import trio
 
 from dafka.groups import single_exception
 from dafka_conformance.targets.base import Delivery, Node, TargetError
-from dafka_conformance.targets.lines import InputFormat, LineParser
+from dafka_conformance.targets.line_formats import InputFormat, LineParser
 
 STOP_S = 2.0
 """How long a process may take to end after it was asked to."""
@@ -26,12 +26,12 @@ STOP_S = 2.0
 DRAIN_S = 1.0
 """After a process ended, how long others that hold its streams (its children) are still listened to."""
 
-LAST_WORDS_BYTES = 4096
+EXIT_REASON_BYTES = 4096
 """How much of what a process wrote to standard error is kept."""
 
 
 @attrs.frozen
-class Launch:
+class ProcessCommand:
     """A process to be started.
 
     Attributes:
@@ -56,7 +56,7 @@ class Launch:
 
 
 @asynccontextmanager
-async def run_process(launch: Launch) -> AsyncIterator[Node]:
+async def run_process(launch: ProcessCommand) -> AsyncIterator[Node]:
     """A block in which a process runs. At its end nothing of the process's group is left.
 
     Raises `TargetError` where it cannot be started.
@@ -68,7 +68,7 @@ async def run_process(launch: Launch) -> AsyncIterator[Node]:
     try:
         with single_exception():
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(node.watch)
+                nursery.start_soon(node.run)
                 try:
                     yield node
                 finally:
@@ -83,7 +83,7 @@ async def run_process(launch: Launch) -> AsyncIterator[Node]:
 class ProcessNode(Node):
     """A process of the target; made by `run_process`."""
 
-    def __init__(self, launch: Launch, process: trio.Process, output: trio.abc.ReceiveStream | None) -> None:
+    def __init__(self, launch: ProcessCommand, process: trio.Process, output: trio.abc.ReceiveStream | None) -> None:
         super().__init__()
         self.pid = process.pid
         self._launch = launch
@@ -108,7 +108,7 @@ class ProcessNode(Node):
                 with trio.move_on_after(STOP_S):
                     await self.ended.wait()
                 raise TargetError(
-                    f"{self._launch.what} takes no more input: {self.last_words or 'it was closed'}"
+                    f"{self._launch.what} takes no more input: {self.exit_reason or 'it was closed'}"
                 ) from None
 
     async def end_input(self) -> None:
@@ -124,7 +124,7 @@ class ProcessNode(Node):
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Reads what the process writes, and waits for its end."""
         async with trio.open_nursery() as readers:
             readers.start_soon(self._read_errors)
@@ -132,7 +132,7 @@ class ProcessNode(Node):
             await self._process.wait()
             readers.cancel_scope.deadline = trio.current_time() + DRAIN_S
         if not self._is_stopping:
-            self.last_words = self._describe_end()
+            self.exit_reason = self._describe_end()
             self.ended.set()
 
     async def stop(self) -> None:
@@ -169,9 +169,9 @@ class ProcessNode(Node):
     def _put(self, parser: LineParser, found: Sequence[Delivery]) -> None:
         if found:
             self._deliver.send_nowait(found)
-        if parser.strays:
-            self._keep(b"\n".join(parser.strays) + b"\n")
-            parser.strays.clear()
+        if parser.unparsed_lines:
+            self._keep(b"\n".join(parser.unparsed_lines) + b"\n")
+            parser.unparsed_lines.clear()
 
     async def _read_errors(self) -> None:
         if self._errors is None:
@@ -180,8 +180,8 @@ class ProcessNode(Node):
             self._keep(chunk)
 
     def _keep(self, chunk: bytes) -> None:
-        self._tail += chunk[-LAST_WORDS_BYTES:]
-        del self._tail[:-LAST_WORDS_BYTES]
+        self._tail += chunk[-EXIT_REASON_BYTES:]
+        del self._tail[:-EXIT_REASON_BYTES]
 
     def _describe_end(self) -> str:
         status = self._process.returncode or 0
@@ -192,7 +192,7 @@ class ProcessNode(Node):
         return f"{reason}: {words}" if words else reason
 
 
-async def _open(launch: Launch) -> tuple[trio.Process, trio.abc.ReceiveStream | None]:
+async def _open(launch: ProcessCommand) -> tuple[trio.Process, trio.abc.ReceiveStream | None]:
     """The process, and the stream of its records. Where it prints none, its output goes where its errors do."""
     master = slave = -1
     if any(b"\0" in argument for argument in launch.command):

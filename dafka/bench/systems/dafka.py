@@ -128,10 +128,10 @@ def _config(task: Task) -> Config:
     settings = task.settings
     return (
         Config()
-        .override("beacon", sub_addresses=settings["sub"], pub_addresses=settings["pub"], address="127.0.0.1")
-        .override("node", wire=settings["wire"], bind="tcp://127.0.0.1:*")
-        .override("producer", min_stores=task.stores)
-        .override("consumer", offset_reset="earliest" if task.from_beginning else "latest")
+        .with_beacon(tower_sub=settings["sub"], tower_pub=settings["pub"], advertise="127.0.0.1")
+        .with_node(wire="libdafka" if settings["wire"] == "libdafka" else "rfc46", bind="tcp://127.0.0.1:*")
+        .with_producer(min_stores=task.stores)
+        .with_consumer(offset_reset="earliest" if task.from_beginning else "latest")
     )
 
 

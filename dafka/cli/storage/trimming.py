@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from dafka.cli.options import BYTES, DURATION
 from dafka.cli.storage.common import (
     Meter,
     counted,
@@ -15,7 +16,6 @@ from dafka.cli.storage.common import (
     url_argument,
 )
 from dafka.cli.terminal import UsageMistake
-from dafka.cli.units import BYTES, DURATION
 from dafka.records import Partition
 from dafka.storage import RetentionPolicy, open_storage
 from dafka.storage.tools.partitions import select_partitions

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
-from dafka.protocol.answering.repeats import Repeats
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
-from dafka.protocol.ordering.assembly import Assembly
-from dafka.protocol.ordering.holders import SEQUENCE_MAX
+from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 from dafka.wire import Command
@@ -39,7 +39,7 @@ class ConsumerMachine:
 
     Attributes:
         topics: what it is subscribed to, and from when on GET-HEADS may be sent for it again.
-        assembly: where each partition stands.
+        reassembler: where each partition stands.
         buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
         records_gone: records given up because nobody holds them any more.
         discarded: messages thrown away, by reason.
@@ -48,7 +48,7 @@ class ConsumerMachine:
     def __init__(self, address: str, config: Config, positions: Mapping[Partition, int] | None = None) -> None:
         self.address = address
         self.topics: dict[str, float] = {}
-        self.assembly = Assembly(address, config.fetch, config.node.partitions_unproven_max)
+        self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.buffered_bytes = 0
         self.records_gone = 0
         self.discarded: Counter[str] = Counter()
@@ -60,7 +60,7 @@ class ConsumerMachine:
         self._silent: set[Partition] = set()
         self._silence_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
-        self._repeats = Repeats[str]()
+        self._get_heads_retries = RetrySchedule[str]()
         self._limits = PeerLimits(config.node)
 
     def start(self, now: float) -> list[Action]:
@@ -81,12 +81,12 @@ class ConsumerMachine:
             return []
         del self.topics[topic]
         self._heads_wanted.pop(topic, None)
-        self._repeats.stop(topic)
-        for partition in [partition for partition in self.assembly.cursors if partition.topic == topic]:
+        self._get_heads_retries.cancel(topic)
+        for partition in [partition for partition in self.reassembler.cursors if partition.topic == topic]:
             self._forget(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Records, heads and store hellos; all else is discarded and counted."""
         actions: list[Action] = []
         for message in messages:
@@ -98,7 +98,7 @@ class ConsumerMachine:
                 if message.consumer == self.address and self.topics:
                     actions += self._hello(message.address, now)
             elif isinstance(message, wire.DirectEarliest):
-                reason = self.assembly.receive_earliest(message)
+                reason = self.reassembler.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
@@ -109,7 +109,7 @@ class ConsumerMachine:
         actions: list[Action] = []
         heads: set[str] = set()
         for subscription in subscriptions:
-            self.assembly.holders.subscribed(subscription, self.address)
+            self.reassembler.gap_resolver.note_subscription(subscription, self.address)
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
@@ -122,15 +122,15 @@ class ConsumerMachine:
                     wanted = (topic for topic in self.topics if subscription.covers(Command.GET_HEADS, topic))
                     self._heads_wanted.update(dict.fromkeys(wanted))
             elif subscription.command is Command.FETCH:
-                self.assembly.renew(subscription, now)
+                self.reassembler.refetch_unanswered(subscription, now)
         return actions + self._due_get_heads(now) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. Its address tells, later, whether its partition is new."""
-        holders = self.assembly.holders
-        holders.joined(address)
+        gap_resolver = self.reassembler.gap_resolver
+        gap_resolver.add_node(address)
         self._limits.peer_joined(address)
-        if not holders.is_settled:
+        if not gap_resolver.is_settled:
             if len(self._older_peers) < PEERS_REMEMBERED_MAX:
                 self._older_peers.add(address)
         elif address not in self._older_peers:
@@ -141,7 +141,7 @@ class ConsumerMachine:
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
-        self.assembly.holders.left(address)
+        self.reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         for topic in self.topics:
             partition = Partition(topic, address)
@@ -153,12 +153,12 @@ class ConsumerMachine:
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self.assembly.holders.is_settled = True
+        self.reassembler.gap_resolver.is_settled = True
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered, and GET-HEADS, and notices silent producers."""
-        actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
+        actions: list[Action] = [Notify(event) for event in self.reassembler.tick(now)]
         actions += self._give_up()
         if now >= self._silence_due:
             self._silence_due = now + self._silence / 2
@@ -166,17 +166,23 @@ class ConsumerMachine:
                 if now - heard >= self._silence and partition not in self._silent:
                     self._silent.add(partition)
                     actions.append(Notify(PartitionSilent(partition, now - heard)))
-        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._repeats.take(now)]
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
         return actions + self._due_get_heads(now) + self._fetches(now)
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._config.consumer.buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._fetches(now) if was_full else []
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
-        return min(self.assembly.deadline(), self._silence_due, self._repeats.deadline(), heads_due)
+        return min(self.reassembler.deadline(), self._silence_due, self._get_heads_retries.deadline(), heads_due)
 
     @property
     def _silence(self) -> float:
@@ -188,7 +194,7 @@ class ConsumerMachine:
         if run.requestor is not None and run.requestor != self.address:
             self.discarded["another requestor"] += len(batch)
             return []
-        if run.requestor is not None and partition not in self.assembly.cursors:
+        if run.requestor is not None and partition not in self.reassembler.cursors:
             self.discarded["not asked for"] += len(batch)
             return []
         if batch.end_sequence > SEQUENCE_MAX:
@@ -200,12 +206,12 @@ class ConsumerMachine:
         if run.requestor is None:
             actions = self._note_heard(partition, now)
         else:
-            self.assembly.answered(now)
+            self.reassembler.note_answer(now)
         limit = self._config.consumer.buffer_bytes_max * (1 if run.requestor is None else 2)
         if self.buffered_bytes >= limit:
-            self.assembly.let_go(batch)
+            self.reassembler.drop_batch(batch)
             return actions
-        for ready in self.assembly.take(batch):
+        for ready in self.reassembler.add_batch(batch):
             actions.append(Deliver(ready))
         return actions
 
@@ -220,20 +226,20 @@ class ConsumerMachine:
             return []
         if not self._follow(partition, head.sequence + 1, now, is_live=not is_direct):
             return []
-        self.assembly.learn(partition, head.sequence + 1)
+        self.reassembler.note_known_end(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
 
     def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
-            actions += [Deliver(run) for run in self.assembly.skip(partition, end_sequence)]
+            actions += [Deliver(run) for run in self.reassembler.reset_to(partition, end_sequence)]
         return actions
 
     def _forget(self, partition: Partition) -> None:
-        self.assembly.forget(partition)
+        self.reassembler.forget_partition(partition)
         self._limits.forget_partition(partition)
         self._heard.pop(partition, None)
         self._silent.discard(partition)
@@ -243,23 +249,23 @@ class ConsumerMachine:
         if partition.topic not in self.topics:
             self.discarded["another topic"] += 1
             return False
-        cursors = self.assembly.cursors
+        cursors = self.reassembler.cursors
         if partition not in cursors:
             is_given = partition in self._positions
             if not is_given and not self._has_room(partition, now, is_live=is_live):
                 return False
             begins_at_zero = self._config.consumer.offset_reset == "earliest" or partition.address in self._newer_peers
             begin = self._positions.pop(partition, 0 if begins_at_zero else latest)
-            self.assembly.follow(partition, begin, None if is_given else now)
+            self.reassembler.follow_partition(partition, begin, None if is_given else now)
         return True
 
     def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
         """May this partition be followed? Where there is no room for more names, heads are asked for again later."""
-        if not self.assembly.has_room():
-            for idle in self.assembly.idle(now):
+        if not self.reassembler.has_room():
+            for idle in self.reassembler.idle_partitions(now):
                 self._forget(idle)
-        reason = self._limits.admit_partition(partition, len(self.assembly.cursors), is_live=is_live)
-        if not reason and not self.assembly.has_room():
+        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
+        if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             self._heads_wanted[partition.topic] = None
@@ -277,7 +283,7 @@ class ConsumerMachine:
     def _get_heads(self, topic: str, now: float) -> Action:
         self.topics[topic] = now + GET_HEADS_INTERVAL
         self._heads_wanted.pop(topic, None)
-        self._repeats.begin(topic, now)
+        self._get_heads_retries.schedule(topic, now)
         return Publish(wire.GetHeads(topic, self.address))
 
     def _due_get_heads(self, now: float) -> list[Action]:
@@ -293,4 +299,4 @@ class ConsumerMachine:
     def _fetches(self, now: float) -> list[Action]:
         if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:
             return []
-        return [Publish(fetch) for fetch in self.assembly.fetches(now)]
+        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]

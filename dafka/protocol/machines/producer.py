@@ -14,13 +14,12 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
-from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
-from dafka.protocol.ordering.holders import SEQUENCE_MAX
-from dafka.protocol.ordering.window import Window
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
+from dafka.protocol.ordering.buffers import RetransmitBuffer
+from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
@@ -29,6 +28,9 @@ HELD_RECORDS_MAX = 10_000
 
 ASKERS_MAX = 10_000
 """Nodes that are told, when they ask for records that this producer no longer holds, that it does not."""
+
+SPOOL_TRIM_RECORDS = 10_000
+"""Records that stay in a spool although they may leave it, until they are trimmed together."""
 
 STORES_MAX = 1024
 """Distinct stores whose ACKs are counted; further ones are discarded."""
@@ -44,8 +46,7 @@ class ProducerMachine:
         stored_end: every record before this is acknowledged by some store. Beyond `next_sequence`: the store knows
             more of this partition than its producer, which has resumed from an outdated spool.
         window: the records held for FETCHes; without contents where a spool holds them.
-        replies: the FETCHes to answer, from `window` or the spool.
-        spool_earliest: the first record that the spool still holds; whoever drives the machine keeps it.
+        responder: Answers FETCHes, from `retransmit_buffer` or the spool.
         discarded: messages thrown away, by reason.
     """
 
@@ -55,10 +56,11 @@ class ProducerMachine:
         config: ProducerConfig,
         replies_max: int,
         *,
-        reply_records_max: int = RECORDS_MAX,
+        reply_records_max: int = FETCH_RECORDS_MAX,
         next_sequence: int = 0,
         acknowledged_end: int = 0,
         is_spooled: bool = False,
+        spool_trim_records: int = SPOOL_TRIM_RECORDS,
     ) -> None:
         self.partition = partition
         self.next_sequence = next_sequence
@@ -67,18 +69,20 @@ class ProducerMachine:
         # What comes before and is in no spool must be in some store: this producer does not have it.
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
-        self.window = Window(partition, next_sequence)
-        self.replies = ReplyQueue(replies_max, reply_records_max)
+        self.retransmit_buffer = RetransmitBuffer(partition, next_sequence)
+        self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
-        self.spool_earliest = max(acknowledged_end - 1, 0)
         self._config = config
         self._is_spooled = is_spooled
+        self._spool_earliest = max(acknowledged_end - 1, 0)
+        self._spool_trim_records = spool_trim_records
         self._published_end = next_sequence
+        self._spool_trimmed_end = self.disposable_end
         self._stores: dict[str, int] = {}
-        self._askers = Askers(ASKERS_MAX)
+        self._earliest_responder = EarliestResponder(ASKERS_MAX)
         self._limits = PeerLimits(NodeConfig())
-        self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
+        self._listeners = SubscriberSet(Command.DIRECT_RECORD, ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
         self._silent_from = float("inf")
@@ -92,12 +96,12 @@ class ProducerMachine:
     @property
     def unacknowledged_bytes(self) -> int:
         """The contents of records that lack ACKs, as far as they are in memory; a spool's are not."""
-        return self.window.content_bytes if self._config.min_stores else 0
+        return self.retransmit_buffer.content_bytes if self._config.min_stores else 0
 
     @property
     def earliest_sequence(self) -> int:
         """The first record that can still be sent again."""
-        return self.spool_earliest if self._is_spooled else self.window.first_sequence
+        return self._spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
 
     @property
     def disposable_end(self) -> int:
@@ -132,7 +136,7 @@ class ProducerMachine:
             self._silent_from = now + self._config.silence_ms / 1000
         self.next_sequence += len(contents)
         if not self._is_spooled:
-            self.window.push(contents)
+            self.retransmit_buffer.push(contents)
         if self._config.min_stores == 0:
             self.acknowledged_end = self.next_sequence
         if not self._is_settled:
@@ -153,14 +157,16 @@ class ProducerMachine:
             return self._head(now)
         actions: list[Action] = []
         while self._published_end < self.next_sequence:
-            run = self.window.read(max(self._published_end, self.window.first_sequence), 2**32, 2**62)
+            run = self.retransmit_buffer.read(
+                max(self._published_end, self.retransmit_buffer.first_sequence), 2**32, 2**62
+            )
             if run is None:
                 break
             actions += self._send(run, now)
         self._trim()
         return actions
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """ACKs, FETCHes and GET-HEADS; all else is discarded and counted."""
         actions: list[Action] = []
         asked: dict[str, None] = {}
@@ -182,7 +188,7 @@ class ProducerMachine:
         """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
         is_new = False
         for subscription in subscriptions:
-            self._askers.subscribed(subscription)
+            self._earliest_responder.subscribed(subscription)
             self._listeners.subscribed(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         return self._head(now) if is_new else []
@@ -222,18 +228,35 @@ class ProducerMachine:
         if config.min_stores == 0:
             # What is held back is nowhere else yet: none of it is let go.
             is_held_room = held < config.unacknowledged_records_max
-            return self._is_settled or (is_held_room and self.window.content_bytes < config.unacknowledged_bytes_max)
+            return self._is_settled or (
+                is_held_room and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
+            )
         if self._is_spooled:
             return True
         return (
             self.unacknowledged < config.unacknowledged_records_max
-            and self.window.content_bytes < config.unacknowledged_bytes_max
+            and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
         )
 
-    def readable(self, reply: Reply) -> range:
-        """What is held of this answer: records that were acknowledged meanwhile are left out."""
-        first = max(reply.next_sequence, self.earliest_sequence)
-        return range(first, max(min(reply.end_sequence, self._published_end), first))
+    def begin_spool_trim(self) -> int | None:
+        """Return the sequence before which the spool drops its records now, or None if it drops none yet.
+
+        Records leave the spool many together, or when none is unacknowledged. The last one stays, since it shows where
+        to resume.
+        """
+        end = self.disposable_end
+        if end - self._spool_trimmed_end < (1 if self.is_all_stored else self._spool_trim_records):
+            return None
+        self._spool_trimmed_end = end
+        return end - 1
+
+    def spool_starts_at(self, sequence: int) -> None:
+        """Note that the spool holds no record before this sequence."""
+        self._spool_earliest = sequence
+
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences that this producer can still send: published, and not dropped after their ACKs."""
+        return range(self.earliest_sequence, self._published_end)
 
     def _send(self, batch: RecordBatch, now: float) -> list[Action]:
         if not self._published_end:
@@ -243,7 +266,7 @@ class ProducerMachine:
 
     def _trim(self) -> None:
         if self._config.min_stores == 0:
-            self.window.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
+            self.retransmit_buffer.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
 
     def _head(self, now: float) -> list[Action]:
         if not self._published_end:
@@ -264,7 +287,7 @@ class ProducerMachine:
             return []
         if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
@@ -273,7 +296,7 @@ class ProducerMachine:
             return []
         # What a store has acknowledged is with stores; what nobody has, and was let go, is nowhere.
         gone = earliest if self.stored_end <= fetch.sequence else 0
-        answer = self._askers.answer(fetch, self.partition.address, earliest, gone)
+        answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, gone)
         return [] if answer is None else [Publish(answer)]
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
@@ -296,7 +319,7 @@ class ProducerMachine:
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]
             self.acknowledged_end = max(self.acknowledged_end, confirmed)
-            self.window.release(self.acknowledged_end)
+            self.retransmit_buffer.release(self.acknowledged_end)
         if self._is_silent:
             self._is_silent = False
             return [Notify(StoresHeard())]

@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe
-from dafka.protocol.ordering.arrivals import Arrivals
-from dafka.protocol.ordering.assembly import Assembly
-from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
-from dafka.protocol.ordering.inquiry import Inquiry, Lacking
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.held_end import HeldEndQuery, Incomplete
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.polling import PendingPeers
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_PARTITIONS, TOO_OFTEN, PeerLimits
 from dafka.records import Partition
 from dafka.wire import Command
@@ -43,7 +43,7 @@ class ReaderMachine:
 
     Attributes:
         ends: of the surveyed topics' partitions, the sequence after the last record that a store has made durable.
-        buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
+        buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
         discarded: messages thrown away, by reason.
     """
 
@@ -53,10 +53,10 @@ class ReaderMachine:
         self.buffered_bytes = 0
         self.discarded: Counter[str] = Counter()
         self._topics = tuple(dict.fromkeys(topics))
-        self._assembly = Assembly(address, config.fetch)
+        self._reassembler = Reassembler(address, config.fetch)
         self._limits = PeerLimits(config.node)
-        self._arrivals = Arrivals(config.node.peers_max)
-        self._inquiry = Inquiry(address, config, self._assembly.holders, self._arrivals)
+        self._pending_peers = PendingPeers(config.node.peers_max)
+        self._inquiry = HeldEndQuery(address, config, self._reassembler.gap_resolver, self._pending_peers)
         self._wanted: dict[Partition, tuple[int, int]] = {}
         self._buffer_bytes_max = config.consumer.buffer_bytes_max
         self._partitions_max = config.node.partitions_max
@@ -73,7 +73,7 @@ class ReaderMachine:
     @property
     def stores(self) -> int:
         """How many stores are connected."""
-        return len(self._assembly.holders.stores)
+        return len(self._reassembler.gap_resolver.stores)
 
     def start(self, now: float) -> list[Action]:
         """The subscriptions for what is addressed to this node, and, to survey, to all ACKs: topics are in them."""
@@ -85,15 +85,15 @@ class ReaderMachine:
     def fetch(self, partition: Partition, first_sequence: int, end_sequence: int, now: float) -> list[Action]:
         """Begins to fetch records that are known to exist; of one partition, one range at a time."""
         self._wanted[partition] = first_sequence, end_sequence
-        self._assembly.follow(partition, first_sequence)
-        self._assembly.learn(partition, end_sequence)
+        self._reassembler.follow_partition(partition, first_sequence)
+        self._reassembler.note_known_end(partition, end_sequence)
         return self._fetches(now)
 
     def ask(self, partition: Partition, now: float) -> list[Action]:
         """Begins to ask how much stores hold of a partition; `held_end` tells what came of it so far."""
         return self._inquiry.ask(partition, now)
 
-    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Lacking:
+    def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
         """The sequence after the last record that any store holds, or why that is not certain yet."""
         return self._inquiry.held_end(partition, min_stores, now)
 
@@ -104,13 +104,13 @@ class ReaderMachine:
     def forget(self, partition: Partition) -> None:
         """Ends fetching a partition, finished or not."""
         del self._wanted[partition]
-        self._assembly.forget(partition)
+        self._reassembler.forget_partition(partition)
 
     def position(self, partition: Partition) -> int:
         """How far a range has come: what is before has been delivered, or is gone, held by nobody any more."""
-        return self._assembly.cursors[partition].next_sequence
+        return self._reassembler.cursors[partition].next_sequence
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Records that were asked for, and what stores say of themselves; all else is discarded and counted."""
         actions: list[Action] = []
         for message in messages:
@@ -124,7 +124,7 @@ class ReaderMachine:
             elif isinstance(message, wire.StoreHello):
                 if self._is_mine(message.consumer) and self._may_greet(message.address, now):
                     # Only now is it certain that its answers arrive here.
-                    self._assembly.renew(wire.Subscription(Command.FETCH, ""), now)
+                    self._reassembler.refetch_unanswered(wire.Subscription(Command.FETCH, ""), now)
                     actions += self._greet(message.address) + self._inquiry.probe(now)
             elif isinstance(message, wire.DirectEarliest):
                 self._receive_earliest(message, now)
@@ -138,60 +138,66 @@ class ReaderMachine:
         is_heard = False
         for subscription in subscriptions:
             stores = self.stores
-            self._assembly.holders.subscribed(subscription, self.address)
+            self._reassembler.gap_resolver.note_subscription(subscription, self.address)
             if not subscription.active:
                 continue
-            self._arrivals.subscribed(subscription.topic)
+            self._pending_peers.note_subscription(subscription.topic)
             is_heard |= self.stores > stores or subscription.command is Command.FETCH
             if self.stores > stores and self._may_greet(subscription.topic, now):
                 self._patient_until = now + PATIENCE
                 self._told.discard(subscription.topic)
                 actions += self._greet(subscription.topic)
             elif subscription.command is Command.FETCH:
-                self._assembly.renew(subscription, now)
+                self._reassembler.refetch_unanswered(subscription, now)
         self._look(now)
         return actions + (self._inquiry.probe(now) if is_heard else []) + self._fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Discovery found a node. It may be a store: that is known when it has connected, and subscribed."""
-        self._assembly.holders.joined(address)
+        self._reassembler.gap_resolver.add_node(address)
         self._limits.peer_joined(address)
-        self._arrivals.joined(address)
+        self._pending_peers.add_node(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Discovery lost a node."""
-        self._assembly.holders.left(address)
+        self._reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
-        self._arrivals.left(address)
+        self._pending_peers.remove_node(address)
         return self._give_up()
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before."""
-        self._assembly.holders.is_settled = True
+        self._reassembler.gap_resolver.is_settled = True
         self._patient_until = now + PATIENCE
         self._look(now)
         return self._inquiry.settled(now) + self._give_up()
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._fetches(now) if was_full else []
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered, greetings and questions."""
-        actions: list[Action] = [Notify(event) for event in self._assembly.tick(now)]
+        actions: list[Action] = [Notify(event) for event in self._reassembler.tick(now)]
         actions += self._give_up() + self._inquiry.tick(now)
         self._look(now)
         if now >= self._greeting_due:
             self._greeting_due = now + (REFRESH_INTERVAL if self._is_ready else GREETING_INTERVAL)
-            stores = self._assembly.holders.stores
+            stores = self._reassembler.gap_resolver.stores
             for store in sorted(stores if self._is_ready else stores - self._told):
                 actions += self._greet(store)
         return actions + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return min(self._assembly.deadline(), self._greeting_due, self._patient_until, self._inquiry.deadline())
+        return min(self._reassembler.deadline(), self._greeting_due, self._patient_until, self._inquiry.deadline())
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -202,17 +208,17 @@ class ReaderMachine:
             if batch.partition not in self._inquiry:  # an answer to its question, which an ACK answers better
                 self.discarded["not asked for"] += len(batch)
             return []
-        self._assembly.answered(now)
+        self._reassembler.note_answer(now)
         batch = batch.between(*self._wanted[batch.partition])
         if not len(batch):
             return []
         if self.buffered_bytes >= 2 * self._buffer_bytes_max:
-            self._assembly.let_go(batch)
+            self._reassembler.drop_batch(batch)
             return []
-        return [Deliver(ready) for ready in self._assembly.take(batch)]
+        return [Deliver(ready) for ready in self._reassembler.add_batch(batch)]
 
     def _receive_earliest(self, message: wire.DirectEarliest, now: float) -> None:
-        is_store = message.address in self._assembly.holders.stores
+        is_store = message.address in self._reassembler.gap_resolver.stores
         if is_store and message.address == message.partition:
             if self._is_mine(message.requestor):
                 self._told.add(message.address)
@@ -224,14 +230,14 @@ class ReaderMachine:
             self._inquiry.learn(partition, message.address, 0, now)
         if is_answer and partition not in self._wanted:
             return
-        reason = self._assembly.receive_earliest(message)
+        reason = self._reassembler.receive_earliest(message)
         self.discarded.update([reason] if reason else [])
 
     def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, _, end_sequence in self._assembly.gone(only_news=only_news):
-            actions += [Deliver(run) for run in self._assembly.skip(partition, end_sequence)]
+        for partition, _, end_sequence in self._reassembler.unrecoverable_ranges(only_news=only_news):
+            actions += [Deliver(run) for run in self._reassembler.reset_to(partition, end_sequence)]
         return actions
 
     def _learn(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
@@ -264,9 +270,9 @@ class ReaderMachine:
 
     def _look(self, now: float) -> None:
         """Is it known by now what there is?"""
-        stores = self._assembly.holders.stores
-        is_enough = now >= self._patient_until or (not self._arrivals.awaited and stores <= self._told)
-        if stores and self._assembly.holders.is_settled and is_enough:
+        stores = self._reassembler.gap_resolver.stores
+        is_enough = now >= self._patient_until or (not self._pending_peers.awaited and stores <= self._told)
+        if stores and self._reassembler.gap_resolver.is_settled and is_enough:
             self._is_ready = True
         if now >= self._patient_until:
             self._patient_until = float("inf")
@@ -274,4 +280,4 @@ class ReaderMachine:
     def _fetches(self, now: float) -> list[Action]:
         if self.buffered_bytes >= self._buffer_bytes_max:
             return []
-        return [Publish(fetch) for fetch in self._assembly.fetches(now)]
+        return [Publish(fetch) for fetch in self._reassembler.due_fetches(now)]

@@ -17,15 +17,13 @@ from itertools import islice
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
-from dafka.protocol.answering.heads import HeadAnswers
-from dafka.protocol.answering.repeats import Repeats
-from dafka.protocol.answering.replies import Reply, ReplyQueue
+from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
+from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.ordering.assembly import Assembly
-from dafka.protocol.ordering.holders import HOLDS_NOTHING, SEQUENCE_MAX
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
@@ -34,6 +32,7 @@ from dafka.protocol.presence.peer_limits import (
     TOO_OFTEN,
     PeerLimits,
 )
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
 from dafka.records import Partition
 from dafka.wire import Command
 
@@ -53,11 +52,11 @@ class StoreMachine:
     """One store.
 
     Attributes:
-        assembly: where each partition stands, counting what is on its way to the storage.
+        reassembler: where each partition stands, counting what is on its way to the storage.
         durable: by topic, the sequence after the last durable record of each partition, by address.
         earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
-        pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
-        replies: the FETCHes to answer from the storage.
+        pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
+        responder: Answers FETCHes from the storage.
         discarded: messages thrown away, by reason.
     """
 
@@ -69,28 +68,30 @@ class StoreMachine:
         earliest: Mapping[Partition, int] | None = None,
     ) -> None:
         self.address = address
-        self.assembly = Assembly(address, config.fetch, config.node.partitions_unproven_max)
+        self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.durable: dict[str, dict[str, int]] = {}
         self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
-        self.replies = ReplyQueue(config.fetch.replies_max, config.fetch.reply_records_max)
+        self.responder = FetchResponder(
+            self.readable_range, config.fetch.replies_max, fetch_records_max=config.fetch.reply_records_max
+        )
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
-        self._askers = Askers(config.node.peers_max)
+        self._earliest_responder = EarliestResponder(config.node.peers_max)
         self._halted: set[Partition] = set()
-        self._asked_again = Repeats[str]()
-        self._told_again = Repeats[str]()
+        self._asked_again = RetrySchedule[str]()
+        self._told_again = RetrySchedule[str]()
         self._producers: set[str] = set()
-        self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
-        self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
+        self._head_listeners = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
+        self._record_listeners = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
         self._limits = PeerLimits(config.node)
-        self._heads = HeadAnswers(self.durable, self._direct_heads)
+        self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_due = float("inf")
         self._topics_short: dict[str, None] = {}
         for partition, end in ends.items():
-            self.assembly.follow(partition, end)
+            self.reassembler.follow_partition(partition, end)
             self._set_durable(partition, end)
 
     def start(self, now: float) -> list[Action]:
@@ -105,7 +106,7 @@ class StoreMachine:
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
         return [Subscribe(prefix) for prefix in prefixes]
 
-    def receive(self, messages: Iterable[wire.Inbound], now: float) -> list[Action]:
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Everything a store listens to; all else is discarded and counted."""
         actions: list[Action] = []
         for message in messages:
@@ -118,7 +119,7 @@ class StoreMachine:
             elif isinstance(message, wire.Fetch):
                 actions += self._receive_fetch(message, now)
             elif isinstance(message, wire.DirectEarliest):
-                reason = self.assembly.receive_earliest(message)
+                reason = self.reassembler.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
                 self._answer_heads((message.subject,), message.address, now)
@@ -132,14 +133,14 @@ class StoreMachine:
         """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
         actions: list[Action] = []
         for subscription in subscriptions:
-            self.assembly.holders.subscribed(subscription, self.address)
-            self._askers.subscribed(subscription)
+            self.reassembler.gap_resolver.note_subscription(subscription, self.address)
+            self._earliest_responder.subscribed(subscription)
             self._note_peer(subscription)
             if not subscription.active:
                 continue
             command, topic = subscription.command, subscription.topic
             if command is Command.FETCH:
-                self.assembly.renew(subscription, now)
+                self.reassembler.refetch_unanswered(subscription, now)
             elif command is Command.ACK:
                 for subject in islice(self._by_address.get(topic, ()), ACKS_MAX):
                     actions += self._ack(Partition(subject, topic))
@@ -155,7 +156,7 @@ class StoreMachine:
             return [Publish(wire.StoreHello(topic, self.address))]
         elif command is Command.CONSUMER_HELLO and topic:
             self._answer_heads(self.durable, topic, now)
-            self._told_again.begin(topic, now)
+            self._told_again.schedule(topic, now)
         elif command is Command.GET_HEADS and not topic:
             return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
         return []
@@ -166,12 +167,20 @@ class StoreMachine:
         for partition, end in ends.items():
             self._set_durable(partition, end)
             actions += self._ack(partition)
-            if end >= self.assembly.cursors[partition].known_end and self._is_orphaned(partition):
+            if end >= self.reassembler.cursors[partition].known_end and self._is_orphaned(partition):
                 actions += [
                     Publish(wire.DirectHead(listener, partition.address, partition.topic, end - 1))
                     for listener in self._head_listeners
                 ]
         return actions + self._fetches(now)
+
+    def records_queued(self, memory_bytes: int) -> None:
+        """Note that records wait to be written."""
+        self.pending_bytes += memory_bytes
+
+    def records_unqueued(self, memory_bytes: int) -> None:
+        """Note that records wait no longer: they are durable, or were dropped."""
+        self.pending_bytes -= memory_bytes
 
     def trimmed(self, earliest: Mapping[Partition, int]) -> int:
         """Records before these sequences have been dropped from the storage; gives their number."""
@@ -181,58 +190,57 @@ class StoreMachine:
             self.earliest[partition] = sequence
         return count
 
-    def skipped(self, partition: Partition, next_sequence: int) -> list[Action]:
-        """The storage has done as `Skip` asked it to: the partition goes on from there."""
+    def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
+        """Note that the storage has carried out `ResetPosition`, and acknowledge what it now counts as durable."""
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
         return self._ack(partition)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """A peer shows what it is by what it subscribes to; that it is there at all may matter, too."""
-        self.assembly.holders.joined(address)
+        self.reassembler.gap_resolver.add_node(address)
         self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Its last records, if they were missed, are with other stores."""
-        self.assembly.holders.left(address)
-        self._told_again.stop(address)
+        self.reassembler.gap_resolver.remove_node(address)
+        self._told_again.cancel(address)
         self._limits.peer_left(address)
         topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
-            self._asked_again.begin(topic, now)
+            self._asked_again.schedule(topic, now)
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
 
     def settled(self, now: float) -> list[Action]:
         """A store listens from the first moment; only giving up records waits for this."""
-        self.assembly.holders.is_settled = True
+        self.reassembler.gap_resolver.is_settled = True
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
         """Repeats FETCHes that went unanswered, and what was said and asked where stores or producers came and went."""
-        actions: list[Action] = [Notify(event) for event in self.assembly.tick(now)]
-        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take(now)]
-        for store in self._told_again.take(now):
+        actions: list[Action] = [Notify(event) for event in self.reassembler.tick(now)]
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take_due(now)]
+        for store in self._told_again.take_due(now):
             self._answer_heads(self.durable, store, now)
-        if self._topics_short and self.assembly.has_room():
+        if self._topics_short and self.reassembler.has_room():
             short, self._topics_short = self._topics_short, {}
             for topic in short:
-                self._asked_again.begin(topic, now)
+                self._asked_again.schedule(topic, now)
         return actions + self._give_up() + self._tell_heads(now) + self._fetches(now)
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
         repeats = min(self._asked_again.deadline(), self._told_again.deadline())
-        return min(self.assembly.deadline(), repeats, self._heads_due)
+        return min(self.reassembler.deadline(), repeats, self._heads_due)
 
     def durable_end(self, partition: Partition) -> int:
         """The sequence after the partition's last durable record; 0 where there is none."""
         return self.durable.get(partition.topic, {}).get(partition.address, 0)
 
-    def readable(self, reply: Reply) -> range:
-        """The sequences of this answer that are durable."""
-        end = min(reply.end_sequence, self.durable_end(reply.partition))
-        return range(reply.next_sequence, max(end, reply.next_sequence))
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences of a partition that are durable, and so may be sent."""
+        return range(self.durable_end(partition))
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
@@ -251,12 +259,12 @@ class StoreMachine:
         if not self._follow(partition, now, is_live=run.requestor is None):
             return []
         if run.requestor is not None:
-            self.assembly.answered(now)
+            self.reassembler.note_answer(now)
         limit = self._config.store.pending_bytes_max * (1 if run.requestor is None else 2)
         if self.pending_bytes >= limit:
-            self.assembly.let_go(batch)
+            self.reassembler.drop_batch(batch)
             return []
-        actions: list[Action] = [Append(ready) for ready in self.assembly.take(batch)]
+        actions: list[Action] = [Append(ready) for ready in self.reassembler.add_batch(batch)]
         if not actions and batch.end_sequence <= self.durable_end(partition):
             return self._ack(partition)
         return actions
@@ -271,7 +279,7 @@ class StoreMachine:
             return []
         if not self._follow(partition, now, is_live=isinstance(head, wire.Head)):
             return []
-        self.assembly.learn(partition, head.sequence + 1)
+        self.reassembler.note_known_end(partition, head.sequence + 1)
         # A producer that announces what is long durable may have missed the ACK (erratum 9).
         is_producers = isinstance(head, wire.Head)
         return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
@@ -285,12 +293,12 @@ class StoreMachine:
         if fetch.sequence < earliest:
             self.discarded["before the earliest"] += 1
             return self._tell_earliest(fetch, earliest, earliest)
-        if partition not in self.assembly.cursors:
+        if partition not in self.reassembler.cursors:
             self.discarded["beyond the head"] += 1
             return self._tell_earliest(fetch, HOLDS_NOTHING, 0)
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._record_listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
@@ -298,17 +306,17 @@ class StoreMachine:
 
     def _tell_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
         """Behind the heads that whoever fetched has asked for before: it takes this as a sign that they are told."""
-        answer = self._askers.answer(fetch, self.address, sequence, gone)
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
         return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
 
     def _give_up(self, *, only_news: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.assembly.gone(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
-                actions += [gone, Skip(partition, end_sequence)]
-                actions += [Append(run) for run in self.assembly.skip(partition, end_sequence)]
+                actions += [gone, ResetPosition(partition, end_sequence)]
+                actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)
                 actions.append(Notify(PartitionHalted(partition, first_sequence, end_sequence)))
@@ -316,7 +324,7 @@ class StoreMachine:
 
     def _must_keep(self, partition: Partition) -> bool:
         """Are there records before the gap, in a store that never drops any by itself?"""
-        is_empty = self.assembly.cursors[partition].next_sequence == self.earliest.get(partition, 0)
+        is_empty = self.reassembler.cursors[partition].next_sequence == self.earliest.get(partition, 0)
         return not is_empty and not self._config.store.has_retention
 
     def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
@@ -364,14 +372,14 @@ class StoreMachine:
 
         Where there is none for more names, the heads are asked for again when there is.
         """
-        if partition in self.assembly.cursors:
+        if partition in self.reassembler.cursors:
             return True
-        if not self.assembly.has_room():
-            for idle in self.assembly.idle(now):
-                self.assembly.forget(idle)
+        if not self.reassembler.has_room():
+            for idle in self.reassembler.idle_partitions(now):
+                self.reassembler.forget_partition(idle)
                 self._limits.forget_partition(idle)
-        reason = self._limits.admit_partition(partition, len(self.assembly.cursors), is_live=is_live)
-        if not reason and not self.assembly.has_room():
+        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
+        if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
             if len(self._topics_short) < TOPICS_SHORT_MAX:
@@ -379,10 +387,10 @@ class StoreMachine:
         if reason:
             self.discarded[reason] += 1
             return False
-        self.assembly.follow(partition, 0, now)
+        self.reassembler.follow_partition(partition, 0, now)
         return True
 
     def _fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:
             return []
-        return [Publish(fetch) for fetch in self.assembly.fetches(now)]
+        return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]

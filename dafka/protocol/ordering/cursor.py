@@ -35,16 +35,16 @@ class Cursor:
         """Have any records of it come, one after the other?"""
         return self.next_sequence > self._begin
 
-    def learn(self, end_sequence: int) -> None:
+    def note_known_end(self, end_sequence: int) -> None:
         """Records up to, not including, this sequence are known to exist."""
         self.known_end = max(self.known_end, end_sequence)
 
-    def take(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
+    def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
         """The records that are now in order, thanks to these: none (duplicates, or a gap before them), or runs.
 
         Records ahead of a gap are kept where `ahead_bytes_left` has room for them, otherwise only learned of.
         """
-        self.learn(batch.end_sequence)
+        self.note_known_end(batch.end_sequence)
         if batch.end_sequence <= self.next_sequence:
             return []
         if batch.first_sequence > self.next_sequence:
@@ -56,15 +56,15 @@ class Cursor:
             self._release(ready)
         return ready
 
-    def skip(self, next_sequence: int) -> list[RecordBatch]:
+    def reset_to(self, next_sequence: int) -> list[RecordBatch]:
         """Gives up the records before `next_sequence`; gives the runs that they held back and that are now in order."""
-        self.learn(next_sequence)
+        self.note_known_end(next_sequence)
         self.next_sequence = next_sequence
         ready: list[RecordBatch] = []
         self._release(ready)
         return ready
 
-    def missing(self) -> tuple[int, int] | None:
+    def first_gap(self) -> tuple[int, int] | None:
         """The first gap as (first sequence, end sequence), or None where everything known is here."""
         if self.next_sequence >= self.known_end:
             return None

@@ -16,9 +16,9 @@ import attrs
 from dafka.config import Config
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
-from dafka.protocol.presence.peers import Peers
+from dafka.protocol.presence.peers import PeerTable
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.protocol.trust import HandshakeRefused
+from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
@@ -44,16 +44,16 @@ class SendBeacon:
     """Send the node's own beacon to every tower."""
 
 
-Report: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | HandshakeRefused | Settled
+DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | RefusedByPeer | Settled
 
 
-class Beacons:
+class BeaconMachine:
     """Takes what towers send and the time, in seconds; gives reports, and when to send the own beacon."""
 
     def __init__(self, own_address: str, config: Config) -> None:
         beacon = config.beacon
         self.discarded: Counter[str] = Counter()
-        self.peers = Peers(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
+        self.peers = PeerTable(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
         self._own_address = own_address
         self._has_keys = bool(config.security.key_file)
         self._interval = beacon.interval_ms / 1000
@@ -70,20 +70,20 @@ class Beacons:
         self._settle_periods = 0
         self._news_bucket = TokenBucket(NEWS_PER_S, NEWS_BURST, 0.0)
 
-    def start(self, now: float) -> list[Report | SendBeacon]:
+    def start(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
         """The node begins."""
         self._heard_at = now
         self._beacon_due = now + self._interval / UNHEARD_FACTOR
         self._watch_due = now + self._watch_interval
         return [SendBeacon()]
 
-    def connected(self, now: float) -> list[Report | SendBeacon]:
+    def connected(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
         """A tower's subscription shows that it is connected: the first moment at which a beacon can reach it."""
         return [SendBeacon()]
 
-    def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[Report | SendBeacon]:
+    def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[DiscoveryEvent | SendBeacon]:
         """Takes what towers sent. One beacon answers all newcomers of a batch: many at once do not multiply."""
-        actions: list[Report | SendBeacon] = []
+        actions: list[DiscoveryEvent | SendBeacon] = []
         is_wanted = False
         for frames in messages:
             is_wanted = self._hear(frames, now, actions) or is_wanted
@@ -94,9 +94,9 @@ class Beacons:
                 self._beacon_due = min(self._beacon_due, now + 1 / NEWS_PER_S)
         return actions
 
-    def tick(self, now: float) -> list[Report | SendBeacon]:
+    def tick(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
         """The time that `deadline` named has come: beacons, expires silent peers, notices silent towers."""
-        actions: list[Report | SendBeacon] = []
+        actions: list[DiscoveryEvent | SendBeacon] = []
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
             actions += self.peers.expire(now)
@@ -119,7 +119,7 @@ class Beacons:
         """When `tick` next has something to do."""
         return min(self._beacon_due, self._watch_due, self._settle_due)
 
-    def _hear(self, frames: Sequence[bytes], now: float, reports: list[Report | SendBeacon]) -> bool:
+    def _hear(self, frames: Sequence[bytes], now: float, reports: list[DiscoveryEvent | SendBeacon]) -> bool:
         """Takes one message. True where somebody may not know of this node yet: a tower or a newcomer."""
         self._heard_at = now
         if self._is_silent is not False:

@@ -13,19 +13,19 @@ from typing import TypeAlias
 import attrs
 
 from dafka import wire
+from dafka.endpoints import PeerEndpoint
 from dafka.protocol.events import PeerJoined, PeerLeft
 
-Change: TypeAlias = PeerJoined | PeerLeft
+PeerChange: TypeAlias = PeerJoined | PeerLeft
 
 
 @attrs.define
 class _Peer:
-    endpoint: str
-    place: str
+    endpoint: PeerEndpoint
     expires: float
 
 
-class Peers:
+class PeerTable:
     """Attributes:
     ignored: beacons of nodes beyond `peers_max`.
     """
@@ -40,9 +40,9 @@ class Peers:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def heard(self, beacon: wire.TowerBeacon, now: float) -> list[Change]:
+    def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
         """Takes one beacon; a new or moved node is a change."""
-        address, endpoint = beacon.address, beacon.endpoint
+        address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []
         peer = self._peers.get((address, beacon.key))
@@ -50,16 +50,20 @@ class Peers:
             if len(self._peers) >= self._peers_max:
                 self.ignored += 1
                 return []
-            self._peers[address, beacon.key] = _Peer(endpoint, beacon.place, now + self._timeout)
-            return [PeerJoined(address, beacon.place)]
+            self._peers[address, beacon.key] = _Peer(endpoint, now + self._timeout)
+            return [PeerJoined(address, endpoint)]
         peer.expires = now + self._timeout
-        if endpoint.rpartition(":")[2] == peer.endpoint.rpartition(":")[2]:
+        if _port(endpoint) == _port(peer.endpoint):
             return []
-        left = PeerLeft(address, peer.place)
-        peer.endpoint, peer.place = endpoint, beacon.place
-        return [left, PeerJoined(address, peer.place)]
+        left = PeerLeft(address, peer.endpoint)
+        peer.endpoint = endpoint
+        return [left, PeerJoined(address, endpoint)]
 
-    def expire(self, now: float) -> list[Change]:
+    def expire(self, now: float) -> list[PeerChange]:
         """Forgets the nodes that have been silent for the timeout."""
         silent = [known for known, peer in self._peers.items() if peer.expires <= now]
-        return [PeerLeft(known[0], self._peers.pop(known).place) for known in silent]
+        return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
+
+
+def _port(endpoint: PeerEndpoint) -> str:
+    return endpoint.endpoint.rpartition(":")[2]

@@ -44,10 +44,10 @@ typedef struct {
     int (*error_number)(void);
     void (*version)(int *, int *, int *);
     int is_open;
-    PyObject *run_class;    /* FrameRun(topic_frame, stem, first_sequence, contents) */
+    PyObject *run_class;    /* EncodedRun(topic_frame, header_prefix, first_sequence, contents) */
     PyObject *packed_class; /* PackedContents(octets, lengths) */
     PyObject *failure;      /* the exception for an error number of libzmq's */
-    PyObject *topic_frame_name, *stem_name, *first_sequence_name, *contents_name, *octets_name, *lengths_name;
+    PyObject *topic_frame_name, *header_prefix_name, *first_sequence_name, *contents_name, *octets_name, *lengths_name;
 } State;
 
 /* The state of a module that is connected to libzmq; else NULL, and an exception. */

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 2 /* counted up with every change that Python sees */
+#define INTERFACE 3 /* counted up with every change that Python sees */
 
 void raise_failure(State *state, int number)
 {
@@ -97,12 +97,12 @@ static int module_exec(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     state->topic_frame_name = PyUnicode_InternFromString("topic_frame");
-    state->stem_name = PyUnicode_InternFromString("stem");
+    state->header_prefix_name = PyUnicode_InternFromString("header_prefix");
     state->first_sequence_name = PyUnicode_InternFromString("first_sequence");
     state->contents_name = PyUnicode_InternFromString("contents");
     state->octets_name = PyUnicode_InternFromString("octets");
     state->lengths_name = PyUnicode_InternFromString("lengths");
-    if (!state->topic_frame_name || !state->stem_name || !state->first_sequence_name || !state->contents_name
+    if (!state->topic_frame_name || !state->header_prefix_name || !state->first_sequence_name || !state->contents_name
         || !state->octets_name || !state->lengths_name)
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
@@ -128,7 +128,7 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->packed_class);
         Py_CLEAR(state->failure);
         Py_CLEAR(state->topic_frame_name);
-        Py_CLEAR(state->stem_name);
+        Py_CLEAR(state->header_prefix_name);
         Py_CLEAR(state->first_sequence_name);
         Py_CLEAR(state->contents_name);
         Py_CLEAR(state->octets_name);
@@ -145,7 +145,7 @@ static void module_free(void *module)
 PyDoc_STRVAR(receive_doc,
 "receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
 "What is here, of up to `count_max` messages and about `bytes_max` octets, each frame counting `frame_bytes` more.\n"
-"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one FrameRun, which\n"
+"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one EncodedRun, which\n"
 "stands where the first of them stood.");
 
 PyDoc_STRVAR(send_doc,

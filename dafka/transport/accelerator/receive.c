@@ -145,17 +145,17 @@ static uint64_t read_sequence(const char *octets)
     return sequence;
 }
 
-/* A key that no other header has: the topic frame's length (all ones where there is none), that frame, the stem. */
-static PyObject *header_key(const char *topic, size_t topic_size, const char *stem, size_t stem_size)
+/* A key that no other header has: the topic frame's length (all ones where there is none), that frame, the header_prefix. */
+static PyObject *header_key(const char *topic, size_t topic_size, const char *header_prefix, size_t header_prefix_size)
 {
-    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(uint64_t) + topic_size + stem_size));
+    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(uint64_t) + topic_size + header_prefix_size));
     if (key != NULL) {
         char *octets = PyBytes_AsString(key);
         uint64_t length = topic == NULL ? UINT64_MAX : topic_size;
         memcpy(octets, &length, sizeof length);
         if (topic != NULL)
             memcpy(octets + sizeof length, topic, topic_size);
-        memcpy(octets + sizeof length + topic_size, stem, stem_size);
+        memcpy(octets + sizeof length + topic_size, header_prefix, header_prefix_size);
     }
     return key;
 }
@@ -339,20 +339,20 @@ static PyObject *single_frames(const Run *run)
     return frames;
 }
 
-/* What Python sees of a run: a FrameRun, or the only message's frames. */
+/* What Python sees of a run: a EncodedRun, or the only message's frames. */
 static PyObject *run_item(State *state, const Run *run)
 {
     if (run->first_sequence == run->last_sequence)
         return single_frames(run);
-    Py_ssize_t stem_size = PyBytes_Size(run->header) - SEQUENCE_BYTES;
+    Py_ssize_t header_prefix_size = PyBytes_Size(run->header) - SEQUENCE_BYTES;
     PyObject *topic = run->topic == NULL ? Py_None : run->topic;
-    PyObject *stem = PyBytes_FromStringAndSize(PyBytes_AsString(run->header), stem_size);
+    PyObject *header_prefix = PyBytes_FromStringAndSize(PyBytes_AsString(run->header), header_prefix_size);
     PyObject *first = PyLong_FromUnsignedLongLong(run->first_sequence);
     PyObject *contents = run_contents(state, run);
     PyObject *item = NULL;
-    if (stem != NULL && first != NULL && contents != NULL)
-        item = PyObject_CallFunctionObjArgs(state->run_class, topic, stem, first, contents, NULL);
-    Py_XDECREF(stem);
+    if (header_prefix != NULL && first != NULL && contents != NULL)
+        item = PyObject_CallFunctionObjArgs(state->run_class, topic, header_prefix, first, contents, NULL);
+    Py_XDECREF(header_prefix);
     Py_XDECREF(first);
     Py_XDECREF(contents);
     return item;

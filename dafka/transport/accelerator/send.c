@@ -182,7 +182,7 @@ typedef struct {
 typedef struct {
     Octets topic; /* NULL where the header is the first frame */
     Octets headers; /* room for all, one behind the other; `size` is one's */
-    Octets stem;
+    Octets header_prefix;
     Octets *contents;
     size_t count;
     uint64_t first_sequence;
@@ -272,8 +272,8 @@ static int send_records(State *state, void *socket, const Records *records, Loan
         char *header = records->headers.data + index * records->headers.size;
         Octets content = records->contents[index];
         int number = 0;
-        memcpy(header, records->stem.data, records->stem.size);
-        write_sequence(header + records->stem.size, records->first_sequence + index);
+        memcpy(header, records->header_prefix.data, records->header_prefix.size);
+        write_sequence(header + records->header_prefix.size, records->first_sequence + index);
         if (records->topic.data != NULL)
             number = send_lent(state, socket, loan, lent, records->topic.data, records->topic.size, ZMQ_SNDMORE);
         if (number == 0)
@@ -291,7 +291,7 @@ static int send_records(State *state, void *socket, const Records *records, Loan
 static int lend_records(State *state, void *socket, PyObject *topic, PyObject *owner, Records *records, size_t *sent)
 {
     size_t topic_size = topic == Py_None ? 0 : (size_t)PyBytes_Size(topic), lent = 0;
-    records->headers.size = records->stem.size + SEQUENCE_BYTES;
+    records->headers.size = records->header_prefix.size + SEQUENCE_BYTES;
     Loan *loan = open_loan(owner, topic_size + records->count * records->headers.size + 1);
     if (loan == NULL)
         return -1;
@@ -317,17 +317,17 @@ static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
     int result = -1;
     Records records = {.contents = NULL};
     PyObject *topic = PyObject_GetAttr(run, state->topic_frame_name);
-    PyObject *stem = PyObject_GetAttr(run, state->stem_name);
+    PyObject *header_prefix = PyObject_GetAttr(run, state->header_prefix_name);
     PyObject *first = PyObject_GetAttr(run, state->first_sequence_name);
     PyObject *contents = PyObject_GetAttr(run, state->contents_name);
     PyObject *owner = NULL;
-    if (topic == NULL || stem == NULL || first == NULL || contents == NULL)
+    if (topic == NULL || header_prefix == NULL || first == NULL || contents == NULL)
         goto done;
-    if (!PyBytes_Check(stem) || !(topic == Py_None || PyBytes_Check(topic))) {
-        PyErr_SetString(PyExc_TypeError, "the topic frame and the stem of a run are bytes");
+    if (!PyBytes_Check(header_prefix) || !(topic == Py_None || PyBytes_Check(topic))) {
+        PyErr_SetString(PyExc_TypeError, "the topic frame and the header_prefix of a run are bytes");
         goto done;
     }
-    records.stem = octets_of(stem);
+    records.header_prefix = octets_of(header_prefix);
     records.first_sequence = PyLong_AsUnsignedLongLong(first);
     if (records.first_sequence == UINT64_MAX && PyErr_Occurred())
         goto done;
@@ -342,7 +342,7 @@ static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
 done:
     free(records.contents);
     Py_XDECREF(topic);
-    Py_XDECREF(stem);
+    Py_XDECREF(header_prefix);
     Py_XDECREF(first);
     Py_XDECREF(contents);
     Py_XDECREF(owner);

@@ -1,0 +1,97 @@
+"""A run as JSON, for programs.
+
+The shape is stable: within one `format`, members are added and never changed or removed. Members of the object:
+
+- `format`: 1.
+- `target`, `started_at` (seconds since the epoch), `seconds`, `conforms`.
+- `summary`: `clauses`, how many by verdict (a clause that differs by dialect counts as the worse of the two), and
+  `scenarios`, how many by outcome (each dialect counts).
+- `missing_roles`: by the role's name, why it was not tested.
+- `clauses`: for each `id`, `section`, `level`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`, `erratum`
+  (null where there is none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
+- `scenarios`: for each and each dialect `scenario`, `title`, `role`, `dialect`, `clauses`, `outcome`, `seconds`,
+  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`) and `trace`.
+- A `trace` is null for a scenario in which nothing went wrong, otherwise a list of events: `at` (seconds), `sender`,
+  `receiver`, `kind`, `label`, `fields` (pairs of name and value, in order), `frames` (hexadecimal, long ones cut),
+  `count`, `fault`, `fault_field`. A check's `event` is a place in it, from 0.
+
+Roles, dialects, levels, kinds, verdicts and outcomes are the words that the other reports use.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import attrs
+
+from dafka_conformance.model import Clause, ClauseVerdict, Role, Run, ScenarioResult
+from dafka_conformance.report.findings import figures, is_failure
+
+FORMAT = 1
+
+
+def to_json(run: Run) -> str:
+    """The run, in ASCII."""
+    counts = figures(run)
+    clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
+    return json.dumps(
+        {
+            "format": FORMAT,
+            "target": run.target,
+            "started_at": run.started_at,
+            "seconds": run.seconds,
+            "conforms": run.conforms,
+            "summary": {
+                "clauses": {verdict.value: count for verdict, count in counts.clauses.items()},
+                "scenarios": {outcome.value: count for outcome, count in counts.scenarios.items()},
+            },
+            "missing_roles": {role.title: why for role, why in run.missing_roles.items()},
+            "clauses": [
+                _clause(clause, list(verdicts))
+                for clause, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause)
+            ],
+            "scenarios": [_scenario(result, clauses) for result in run.results],
+        },
+        indent=1,
+    )
+
+
+def _clause(clause: Clause, verdicts: list[ClauseVerdict]) -> dict[str, Any]:
+    return {
+        "id": clause.id,
+        "section": clause.section,
+        "level": clause.level.value,
+        "binding": clause.level.is_binding,
+        "text": clause.text,
+        "roles": [role.title for role in clause.roles],
+        "untestable": clause.untestable,
+        "readings": dict(clause.readings),
+        "holds": clause.holds,
+        "erratum": clause.erratum or None,
+        "verdicts": {
+            verdict.dialect.value: {
+                "verdict": verdict.verdict.value,
+                "scenarios": list(verdict.scenarios),
+                "reading": verdict.reading,
+                "reason": verdict.reason,
+            }
+            for verdict in verdicts
+        },
+    }
+
+
+def _scenario(result: ScenarioResult, clauses: Mapping[str, Clause]) -> dict[str, Any]:
+    members = attrs.asdict(result, value_serializer=_plain)
+    if not is_failure(result, clauses):
+        members["trace"] = None
+    return members
+
+
+def _plain(instance: type | None, attribute: Any, value: Any) -> Any:
+    """An enumeration's member as the word that reports use for it."""
+    if isinstance(value, Role):
+        return value.title
+    return getattr(value, "value", value)

@@ -1,0 +1,213 @@
+"""Where everything of a drawn sequence chart goes: the lifelines, a row for each event, and the text beside it.
+
+Values only, in pixels; the template draws them. To the left stands the time, then the lifelines with the arrows and the
+messages' names, and to the right the fields, where they have room without running into a lifeline.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from dafka_conformance.model import Event, Kind, Role, ScenarioResult
+from dafka_conformance.report.findings import printable
+from dafka_conformance.report.text_chart import TIMES_MARK, Omitted, describe_fault, select_events
+
+LANES_MAX = 10
+"""Further nodes share the last lifeline, called `others`."""
+FIELDS_LETTERS_MAX = 76
+VALUE_LETTERS_MAX = 26
+FRAME_LETTERS_MAX = 96
+"""How much of a frame is shown at a time, as the two hexadecimal digits of each octet."""
+
+_TIME_X = 62
+_LANE_WIDTH = 136
+_LANE_START = _TIME_X + 74
+_HEAD_HEIGHT = 52
+_ROW_HEIGHT = 30
+_LINE_HEIGHT = 17
+_LETTER_WIDTH = 7.3
+_OTHERS = "others"
+
+
+@attrs.frozen
+class Lane:
+    """A lifeline: whose it is, where, and whether that is the target."""
+
+    label: str
+    x: int
+    is_target: bool
+
+
+@attrs.frozen
+class Field:
+    """A field as it is written beside an arrow."""
+
+    text: str
+    is_faulty: bool
+
+
+@attrs.frozen
+class Row:
+    """An event, or events that are left out.
+
+    Attributes:
+        y: the arrow's height.
+        height: how much room the row takes, with what is wrong beneath it.
+        kind: how it is drawn: a `Kind`'s value, or `omitted`.
+        time: when it was, in seconds.
+        label: the message's name, a note's text, or how many events are left out.
+        x_from: where the arrow begins.
+        x_to: where its tip is.
+        fields: what is written beside it.
+        frames: the raw frames, for the hovering pointer.
+        fault: what is wrong, in lines that fit; empty where nothing is.
+    """
+
+    y: int
+    height: int
+    kind: str
+    time: str = ""
+    label: str = ""
+    x_from: int = 0
+    x_to: int = 0
+    fields: tuple[Field, ...] = ()
+    frames: str = ""
+    fault: tuple[str, ...] = ()
+
+    @property
+    def tip(self) -> int:
+        """How far the arrow's head reaches back from its tip: to the left where it points to the right."""
+        return -8 if self.x_to >= self.x_from else 8
+
+
+@attrs.frozen
+class Diagram:
+    """A drawn chart.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        lanes: the lifelines, from the left.
+        rows: the events, from the top.
+        fields_x: where the fields are written.
+        events: the events that are shown, each with what is wrong with it, for the table beneath the chart.
+    """
+
+    width: int
+    height: int
+    lanes: tuple[Lane, ...]
+    rows: tuple[Row, ...]
+    fields_x: int
+    events: tuple[tuple[Event, str], ...]
+
+
+def draw_chart(result: ScenarioResult, faults: Mapping[int, str], events_max: int) -> Diagram:
+    """Lays out a scenario's trace.
+
+    Arguments:
+        result: the scenario and its trace.
+        faults: what is wrong with the trace, by the event's place.
+        events_max: how many events to show at most.
+    """
+    shown = select_events(len(result.trace), faults, events_max)
+    events = [result.trace[index] for index in shown if isinstance(index, int)]
+    lanes = _lanes(events, result.role)
+    places = {lane.label: lane.x for lane in lanes}
+    fields_x = lanes[-1].x + 84 if lanes else _LANE_START
+    rows: list[Row] = []
+    y = _HEAD_HEIGHT + _ROW_HEIGHT
+    for index in shown:
+        if isinstance(index, Omitted):
+            row = Row(y, _ROW_HEIGHT, "omitted", label=f"… {index}", x_from=_LANE_START)
+        else:
+            row = _row(result.trace[index], faults.get(index, ""), y, places)
+        rows.append(row)
+        y += row.height
+    return Diagram(
+        width=fields_x + int(FIELDS_LETTERS_MAX * _LETTER_WIDTH) + 16,
+        height=y,
+        lanes=lanes,
+        rows=tuple(rows),
+        fields_x=fields_x,
+        events=tuple((result.trace[index], faults.get(index, "")) for index in shown if isinstance(index, int)),
+    )
+
+
+def target_label(role: Role, labels: Sequence[str]) -> str:
+    """The label under which a trace knows the target; empty where it says nothing."""
+    return next((label for label in (role.value, role.title, f"{role.value}1") if label in labels), "")
+
+
+def _lanes(events: Sequence[Event], role: Role) -> tuple[Lane, ...]:
+    """The participants by their first appearance, with the lines that go in first and those that come out last."""
+    labels = list(
+        dict.fromkeys(
+            label
+            for event in events
+            if event.kind is not Kind.NOTE
+            for label in (event.sender, event.receiver)
+            if label
+        )
+    )
+    labels.sort(key=lambda label: {"input": 0, "output": 2}.get(label, 1))
+    target = target_label(role, labels)
+    if len(labels) > LANES_MAX:
+        first = [label for label in labels if label != target][: LANES_MAX - 2]
+        labels = [*([target] if target else []), *first, _OTHERS]
+    return tuple(Lane(label, _LANE_START + place * _LANE_WIDTH, label == target) for place, label in enumerate(labels))
+
+
+def _row(event: Event, fault: str, y: int, places: Mapping[str, int]) -> Row:
+    lines = tuple(textwrap.wrap(describe_fault(event, fault), FIELDS_LETTERS_MAX - 2)) if fault else ()
+    height = _ROW_HEIGHT + _LINE_HEIGHT * len(lines) + (6 if lines else 0)
+    time = f"{event.at:.3f}"
+    if event.kind is Kind.NOTE:
+        return Row(y, height, "note", time, label=truncate(event.label, FIELDS_LETTERS_MAX), fault=lines)
+    others = places.get(_OTHERS, _LANE_START)
+    x_from = places.get(event.sender, others)
+    x_to = places.get(event.receiver, others) if event.receiver else x_from
+    return Row(
+        y,
+        height,
+        event.kind.value,
+        time,
+        label=truncate(event.label, 16) + (f" {TIMES_MARK}{event.count}" if event.count > 1 else ""),
+        x_from=x_from,
+        x_to=x_to if x_to != x_from else x_from + _LANE_WIDTH // 2,
+        fields=_fields(event),
+        frames="\n".join(truncate(frame, FRAME_LETTERS_MAX) for frame in event.frames[:4]),
+        fault=lines,
+    )
+
+
+def _fields(event: Event) -> tuple[Field, ...]:
+    """As many fields as have room; the faulty one always has."""
+    fields = []
+    room = FIELDS_LETTERS_MAX
+    faulty = [(name, value) for name, value in event.fields if name == event.fault_field]
+    reserved = sum(len(_field(name, value)) + 1 for name, value in faulty)
+    for name, value in event.fields:
+        is_faulty = name == event.fault_field
+        text = _field(name, value)
+        if is_faulty:
+            reserved = 0
+        elif len(text) + 2 + reserved > room:
+            continue
+        room -= len(text) + 1
+        fields.append(Field(text, is_faulty))
+    if len(fields) < len(event.fields):
+        fields.append(Field("…", False))
+    return tuple(fields)
+
+
+def _field(name: str, value: str) -> str:
+    return f"{truncate(name, 20)}={truncate(value, VALUE_LETTERS_MAX)}"
+
+
+def truncate(text: str, letters_max: int) -> str:
+    """A text for showing, shortened where it is longer."""
+    text = printable(text)
+    return text if len(text) <= letters_max else f"{text[: letters_max - 1]}…"

@@ -1,0 +1,262 @@
+"""How the nodes of a scenario find each other: through a tower that the suite plays, or one that it beacons to."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+
+import trio
+
+from dafka.errors import TransportError
+from dafka.transport.socket import Socket
+from dafka_conformance.grammar import FrameError, Grammar
+from dafka_conformance.model import Kind
+from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address
+from dafka_conformance.testbed.trace import Trace
+
+INTERVAL_S = 1.0
+WELCOME = b"W"
+TOWER = "tower"
+
+PROMPTS_MAX = 10
+PROMPT_INTERVAL_S = 0.05
+
+_UUID_FIELD = "uuid"
+_REBIND_S = 0.05
+
+
+class Discovery(abc.ABC):
+    """Tells the target of the suite's nodes, and the suite of the target's.
+
+    Attributes:
+        sub_endpoint: where nodes send their beacons.
+        pub_endpoint: where nodes hear of each other.
+    """
+
+    sub_endpoint: str
+    pub_endpoint: str
+
+    @abc.abstractmethod
+    async def run(self) -> None:
+        """Works until cancelled."""
+
+    @abc.abstractmethod
+    def announce(self, address: bytes, endpoint: str) -> None:
+        """A node of the suite is there from now on."""
+
+    @abc.abstractmethod
+    def withdraw(self, address: bytes) -> None:
+        """It is silent from now on."""
+
+
+class ScriptedTower(Discovery):
+    """A tower of the suite's own. It reports every beacon that it takes, with what is wrong with it.
+
+    A node's first beacon may be lost, while ZeroMQ connects, and the next one is due only after the interval: by then a
+    consumer may have said its GET-HEADS to nobody. So whoever listens and has not been heard yet is told of newcomers,
+    which have nothing to say: nodes answer those with a beacon at once.
+
+    Attributes:
+        listeners: how many subscriptions to beacons there are.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        trace: Trace,
+        on_beacon: Callable[[Sequence[bytes], dict[str, bytes], str, str], None],
+    ) -> None:
+        self._grammar = grammar
+        self._trace = trace
+        self._on_beacon = on_beacon
+        self._nodes: dict[bytes, str] = {}
+        self._scope = trio.CancelScope()
+        self._closed, self._reopened = trio.Event(), trio.Event()
+        self._bind(LOOPBACK, LOOPBACK)
+
+    def _bind(self, sub_endpoint: str, pub_endpoint: str) -> None:
+        self.listeners = 0
+        self._has_beacons = False
+        self._sockets = Sockets()
+        self._sub, self._pub = self._sockets.subscriber(), self._sockets.publisher(xpub_welcome_msg=WELCOME)
+        self._sub.subscribe(b"")
+        self.sub_endpoint, self.pub_endpoint = self._sub.bind(sub_endpoint), self._pub.bind(pub_endpoint)
+
+    def close(self) -> None:
+        """Closes its sockets, where `run` has not done so."""
+        self._sockets.__exit__()
+
+    async def restart(self, pause_s: float) -> None:
+        """Is gone for a while, and comes back at the same endpoints."""
+        self._scope.cancel()
+        await self._closed.wait()
+        await trio.sleep(pause_s)
+        while True:
+            try:
+                self._bind(self.sub_endpoint, self.pub_endpoint)
+                break
+            except TransportError:  # the system has not let go of the port yet
+                self.close()
+                await trio.sleep(_REBIND_S)
+        self._reopened.set()
+
+    async def run(self) -> None:
+        """Works until cancelled, and again after each restart."""
+        while True:
+            self._closed, self._reopened = trio.Event(), trio.Event()
+            with self._sockets, trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._take_beacons)
+                    nursery.start_soon(self._take_subscriptions, nursery)
+                    nursery.start_soon(self._repeat)
+            self._closed.set()
+            await self._reopened.wait()
+
+    def announce(self, address: bytes, endpoint: str) -> None:
+        """Tells of it at once, and each interval."""
+        self._nodes[address] = endpoint
+        self._publish(address, endpoint)
+
+    def withdraw(self, address: bytes) -> None:
+        """Tells of it no more."""
+        self._nodes.pop(address, None)
+
+    def send(self, frames: Sequence[bytes], label: str = "beacon") -> None:
+        """Sends these frames to every node; what is no tower beacon must be discarded."""
+        self._trace.add_event(Kind.BEACON, TOWER, "", label)
+        self._pub.send_many([frames])
+
+    def _publish(self, address: bytes, endpoint: str) -> None:
+        self._pub.send_many([[b"B", address, endpoint.encode("ascii")]])
+
+    async def _take_beacons(self) -> None:
+        while True:
+            ((frames, source),) = await self._sub.receive_with_sources(1)
+            self._has_beacons = True
+            fault = ""
+            try:
+                parts = self._grammar.node_beacon.decode(frames)
+            except FrameError as error:
+                fault = str(error)
+                if error.field != _UUID_FIELD:
+                    self._on_beacon(frames, {}, "", fault)
+                    continue
+                # A node of another kind of address is found all the same: there is more to be said of it.
+                parts = self._grammar.node_beacon.split(frames)
+            host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
+            endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
+            self._on_beacon(frames, parts, endpoint, fault)
+            self._publish(parts[_UUID_FIELD], endpoint)
+
+    async def _take_subscriptions(self, nursery: trio.Nursery) -> None:
+        while True:
+            for frames in await self._pub.receive_many():
+                if frames[0][:1] == b"\1" and b"B".startswith(frames[0][1:]):
+                    self.listeners += 1
+                    for address, endpoint in self._nodes.items():
+                        self._publish(address, endpoint)
+                    nursery.start_soon(self._prompt)
+
+    async def _prompt(self) -> None:
+        for _ in range(PROMPTS_MAX):
+            await trio.sleep(PROMPT_INTERVAL_S)
+            if self._has_beacons:
+                return
+            self._publish(new_address(), self._sockets.publisher().bind(LOOPBACK))
+
+    async def _repeat(self) -> None:
+        while True:
+            await trio.sleep(INTERVAL_S)
+            for address, endpoint in self._nodes.items():
+                self._publish(address, endpoint)
+
+
+class TowerClient(Discovery):
+    """Beacons to a tower that is not the suite's, as a node does, for any number of nodes.
+
+    Attributes:
+        welcomes: how often the tower greeted.
+        endpoints: the endpoints that it was told for each node, in order.
+    """
+
+    def __init__(
+        self,
+        grammar: Grammar,
+        trace: Trace,
+        sub_endpoint: str,
+        pub_endpoint: str,
+        on_beacon: Callable[[Sequence[bytes], dict[str, bytes], str], None],
+        label: str = "node",
+    ) -> None:
+        self.sub_endpoint, self.pub_endpoint = sub_endpoint, pub_endpoint
+        self.label = label
+        self.welcomes = 0
+        self.endpoints: dict[bytes, list[str]] = {}
+        self._grammar = grammar
+        self._trace = trace
+        self._on_beacon = on_beacon
+        self._nodes: dict[bytes, tuple[bytes, bytes]] = {}
+        self._scope = trio.CancelScope()
+        self._sockets = Sockets()
+        self._pub: Socket = self._sockets.beacon_publisher()
+        self._sub: Socket = self._sockets.subscriber()
+        self._sub.subscribe(WELCOME)
+        self._sub.subscribe(b"B")
+        self._pub.connect(sub_endpoint)
+        self._sub.connect(pub_endpoint)
+
+    def close(self) -> None:
+        """Closes its sockets, where `run` has not done so."""
+        self._sockets.__exit__()
+
+    def vanish(self) -> None:
+        """Is gone, without a word."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Works until it vanishes, or is cancelled; then its sockets are closed."""
+        with self._sockets, self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._listen)
+                nursery.start_soon(self._repeat)
+
+    def announce(self, address: bytes, endpoint: str, host: bytes = b"") -> None:
+        """`host` empty: the tower is to find it out for itself."""
+        port = endpoint.rpartition(":")[2].encode("ascii")
+        self._nodes[address] = (host, port)
+        self._send(address)
+
+    def withdraw(self, address: bytes) -> None:
+        """Tells of it no more."""
+        self._nodes.pop(address, None)
+
+    def send(self, frames: Sequence[bytes], label: str = "beacon", **fields: bytes) -> None:
+        """Sends these frames to the tower."""
+        self._trace.add_event(Kind.BEACON, self.label, TOWER, label, **fields)
+        self._pub.send_many([frames])
+
+    def _send(self, address: bytes) -> None:
+        host, port = self._nodes[address]
+        self.send([b"B", address, host, port], uuid=address, host=host, port=port)
+
+    async def _listen(self) -> None:
+        while True:
+            for frames in await self._sub.receive_many():
+                if frames == [WELCOME]:
+                    self.welcomes += 1
+                    self._trace.add_event(Kind.BEACON, TOWER, self.label, "welcome")
+                    self._on_beacon(frames, {}, "")
+                    continue
+                try:
+                    parts = self._grammar.tower_beacon.decode(frames)
+                except FrameError as fault:
+                    self._on_beacon(frames, {}, str(fault))
+                else:
+                    self.endpoints.setdefault(parts["uuid"], []).append(parts["endpoint"].decode("ascii"))
+                    self._on_beacon(frames, parts, "")
+
+    async def _repeat(self) -> None:
+        while True:
+            await trio.sleep(INTERVAL_S)
+            for address in list(self._nodes):
+                self._send(address)

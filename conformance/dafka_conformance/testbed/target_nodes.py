@@ -1,0 +1,247 @@
+"""Who is there: the target's nodes, as their beacons tell of them, and the tower by which all find each other."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+
+import attrs
+import trio
+
+from dafka_conformance.grammar import Grammar
+from dafka_conformance.model import Dialect, Kind, Role
+from dafka_conformance.targets.base import Target, TargetError
+from dafka_conformance.testbed.discovery import INTERVAL_S, Discovery, ScriptedTower, TowerClient
+from dafka_conformance.testbed.expectations import Expectations
+from dafka_conformance.testbed.known_records import KnownRecords
+from dafka_conformance.testbed.message_checks import MessageChecks
+from dafka_conformance.testbed.network import Sockets, is_suite_address, reserve_endpoint, track_handshakes
+from dafka_conformance.testbed.trace import Trace
+
+SETTLE_S = 0.15
+"""Between a ZeroMQ handshake and the moment that the other side has surely taken our subscriptions from it."""
+
+
+@attrs.frozen
+class TestbedConfig:
+    """What a stage is for.
+
+    Attributes:
+        target: what is tested.
+        role: in which role.
+        dialect: the dialect that all speak.
+        grammar: what is said is held against it.
+        topic: the topic that the target, or who talks to it, publishes or consumes.
+        patience: a factor for every time that the target is given.
+    """
+
+    __test__ = False  # pytest would otherwise collect classes of this name
+
+    target: Target
+    role: Role
+    dialect: Dialect
+    grammar: Grammar
+    topic: bytes
+    patience: float = 1.0
+
+
+@attrs.define
+class TargetNode:
+    """A node of the target, as its beacons tell of it."""
+
+    address: bytes
+    endpoint: str
+    beacons: list[float] = attrs.field(factory=list)
+
+
+class TargetListener:
+    """Attributes:
+    connected: the endpoints that it is connected to.
+    """
+
+    def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
+        self.connected: set[str] = set()
+        self._changed = changed
+        self._socket = sockets.subscriber()
+        self._monitor = sockets.monitor(self._socket)
+        self._socket.subscribe(b"")
+
+    def connect(self, endpoint: str) -> None:
+        """Hears what is published there."""
+        self._socket.connect(endpoint)
+
+    def disconnect(self, endpoint: str) -> None:
+        """Hears it no more."""
+        self._socket.disconnect(endpoint)
+        self.connected.discard(endpoint)
+
+    async def receive_many(self) -> list[list[bytes]]:
+        """Waits for messages."""
+        return await self._socket.receive_many()
+
+    async def watch_connections(self) -> None:
+        """Works until cancelled."""
+        await track_handshakes(self._monitor, self.connected, self._changed)
+
+
+class TargetNodes(Expectations):
+    """Attributes:
+    target, role, dialect, grammar, topic: the setting's.
+    label: the target's name in the scenario, its role's letter.
+    ledger: what was published to the target.
+    watch: what holds for every message.
+    nodes: the target's nodes, by address.
+    introductions: the tower, or the connection to one.
+    """
+
+    def __init__(self, config: TestbedConfig, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
+        super().__init__(Trace(trio.current_time), config.patience)
+        self.target, self.role, self.dialect = config.target, config.role, config.dialect
+        self.grammar, self.topic = config.grammar, config.topic
+        self.label = self.role.value
+        self.known_records = KnownRecords()
+        self.message_checks = MessageChecks(
+            self.grammar, self.role, self.dialect, self.known_records, self.trace, self._report_and_notify
+        )
+        self.nodes: dict[bytes, TargetNode] = {}
+        self._nursery = nursery
+        self._stack = stack
+        self._unexpected_addresses: set[bytes] = set()
+        # Its sockets are closed once nobody listens any more.
+        self._listener = TargetListener(stack.enter_context(Sockets()), self.notify)
+        self.discovery = self._open_discovery()
+
+    @abc.abstractmethod
+    def connect_peers(self, endpoint: str) -> None:
+        """A node of the target listens there: the suite's own connect to it."""
+
+    @property
+    def address(self) -> bytes:
+        """The target's address; of several nodes, the first's."""
+        return next(iter(self.nodes), b"")
+
+    async def restart_tower(self, pause_s: float) -> None:
+        """The suite's tower is gone for a while, and comes back at the same endpoints, knowing nobody."""
+        tower = self.discovery
+        assert isinstance(tower, ScriptedTower)
+        self.trace.add_note("the tower is gone")
+        await tower.restart(pause_s)
+        self.trace.add_note("the tower is back")
+
+    def _open_discovery(self) -> Discovery:
+        attachment = self.target.attachment(self.role)
+        if self.role is Role.TOWER and attachment is not None:
+            return self._open_client(attachment.sub_endpoint, attachment.pub_endpoint, "N")
+        if attachment is not None:
+            self.message_checks.is_alone = False
+            if attachment.topic is not None:
+                self.topic = attachment.topic
+            client = TowerClient(
+                self.grammar, self.trace, attachment.sub_endpoint, attachment.pub_endpoint, self._receive_tower_beacon
+            )
+            self._stack.callback(client.close)
+            return client
+        if self.role is Role.TOWER:
+            sub, pub = (self._stack.enter_context(reserve_endpoint()) for _ in range(2))
+            return self._open_client(sub, pub, "N")
+        tower = ScriptedTower(self.grammar, self.trace, self._receive_node_beacon)
+        self._stack.callback(tower.close)
+        return tower
+
+    def tower_client(self, label: str) -> TowerClient:
+        """A further node's connections to the target, which is a tower; more than one node may use them."""
+        client = self._open_client(self.discovery.sub_endpoint, self.discovery.pub_endpoint, label)
+        self._nursery.start_soon(client.run)
+        return client
+
+    def _open_client(self, sub_endpoint: str, pub_endpoint: str, label: str) -> TowerClient:
+        def received(frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
+            if fault:
+                place = self.trace.add_frames(self.label, label, "beacon", frames)
+                self.report_fault(
+                    "grammar.tower-beacon", f"the tower published what is no tower beacon: {fault}", place
+                )
+            elif parts:
+                self.trace.add_event(
+                    Kind.BEACON, self.label, label, "beacon", uuid=parts["uuid"], endpoint=parts["endpoint"]
+                )
+            self.notify()
+
+        client = TowerClient(self.grammar, self.trace, sub_endpoint, pub_endpoint, received, label)
+        self._stack.callback(client.close)
+        return client
+
+    def _receive_node_beacon(
+        self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str
+    ) -> None:
+        """A beacon reached the suite's tower; only the target sends any."""
+        if parts:
+            self._add_address(parts["uuid"])
+        place = self.trace.add_event(
+            Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
+        )
+        if fault:
+            self.report_fault("grammar.node-beacon", fault, place)
+            if len(frames) == 4 and len(frames[1]) == 16:
+                text = "the beacon's address is of 16 octets, not of 32 hexadecimal digits"
+                self.report_fault("address.uuid", text, place, "uuid", "octets")
+        if parts:
+            self._add_node(parts["uuid"], endpoint)
+
+    def _receive_tower_beacon(self, frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
+        """A tower that is not the suite's told of a node."""
+        if not parts or is_suite_address(parts["uuid"]):
+            return
+        attachment = self.target.attachment(self.role)
+        wanted = attachment.address if attachment is not None else None
+        if wanted is None and self.nodes and parts["uuid"] not in self.nodes:
+            self._unexpected_addresses.add(parts["uuid"])
+        elif wanted in {None, parts["uuid"]}:
+            self._add_node(parts["uuid"], parts["endpoint"].decode("ascii"))
+
+    def _add_node(self, address: bytes, endpoint: str) -> None:
+        node = self.nodes.get(address)
+        if node is None:
+            node = self.nodes[address] = TargetNode(address, endpoint)
+            self._add_address(address)
+            self._listener.connect(endpoint)
+            self.connect_peers(endpoint)
+        node.beacons.append(trio.current_time())
+        self.notify()
+
+    def _add_address(self, address: bytes) -> None:
+        self.trace.name_node(address, self.label)
+        self.message_checks.addresses.add(address)
+
+    async def _find_nodes(self) -> None:
+        expected = self.target.node_counts.get(self.role, 1)
+        is_found = await self.wait(lambda: len(self.nodes) >= expected)
+        problem = self.exit_message() or f"no beacon of the {self.role.title} came within {self.seconds():g} s"
+        self.require_clause("beacon.interval", is_found, problem)
+        is_heard = await self.wait(lambda: self._node_endpoints() <= self._listener.connected)
+        silent = ", ".join(sorted(self._node_endpoints() - self._listener.connected))
+        problem = self.exit_message() or f"nobody answers at the endpoint that the beacon tells: {silent}"
+        self.require_clause("publisher.bound", is_heard, problem)
+        await trio.sleep(SETTLE_S)
+        if isinstance(self.discovery, TowerClient):
+            await self._check_single_node(self.discovery.pub_endpoint)
+
+    async def _check_single_node(self, pub_endpoint: str) -> None:
+        """Where the suite joins a cluster, only one node can be the target. Raises `TargetError`."""
+        await trio.sleep(INTERVAL_S)
+        if self._unexpected_addresses:
+            which = f"say which one is the {self.role.title}, by the key address in its attach table"
+            raise TargetError(f"several nodes beacon at {pub_endpoint}: {which}")
+
+    def _node_endpoints(self) -> set[str]:
+        return {node.endpoint for node in self.nodes.values()}
+
+    def _remove_nodes(self) -> None:
+        for node in self.nodes.values():
+            self._listener.disconnect(node.endpoint)
+        self.nodes.clear()
+
+    def _report_and_notify(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
+        self.report_fault(clause, message, event, field, reading)
+        self.notify()

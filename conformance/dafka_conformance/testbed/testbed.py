@@ -1,0 +1,261 @@
+"""One scenario's cluster: the target, the nodes that the suite plays around it, and all that they say to each other.
+
+The suite hears the target through one connection of its own that subscribes to everything, so that it also hears what
+was sent to a topic that nobody asked for. The nodes it plays connect as real ones do, each with its role's
+subscriptions, and are introduced by a tower.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from dafka_conformance.grammar import Value
+from dafka_conformance.model import Kind, Role
+from dafka_conformance.targets.base import Node, Request, Reset, Target
+from dafka_conformance.testbed.scripted_peer import ScriptedPeer
+from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
+
+
+class _TargetRunner:
+    """Attributes:
+    node: the running target; None while there is none.
+    """
+
+    def __init__(self, target: Target, nursery: trio.Nursery) -> None:
+        self.node: Node | None = None
+        self._target = target
+        self._nursery = nursery
+        self._stop, self._stopped = trio.Event(), trio.Event()
+        self._stopped.set()
+
+    async def start(self, request: Request) -> Node:
+        """Starts the target. Raises `TargetError`."""
+        node: Node = await self._nursery.start(self._hold, request)
+        self.node = node
+        return node
+
+    async def end(self) -> None:
+        """Stops it, where it runs."""
+        self._stop.set()
+        await self._stopped.wait()
+        self.node = None
+
+    async def _hold(self, request: Request, *, task_status: trio.TaskStatus[Node]) -> None:
+        self._stop, self._stopped = trio.Event(), trio.Event()
+        try:
+            async with self._target.start(request) as node:
+                task_status.started(node)
+                await self._stop.wait()
+        finally:
+            self._stopped.set()
+
+
+class Testbed(TargetNodes):
+    """See the module. Who is there is `Meeting`'s, what is heard `Hearing`'s, what is found out `Findings`'.
+
+    Attributes:
+        folder: where the target keeps what it stores.
+        reset: where a consumer begins.
+        peers: the suite's nodes, by label.
+    """
+
+    __test__ = False  # pytest would otherwise collect classes of this name
+
+    def __init__(self, config: TestbedConfig, folder: Path, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
+        super().__init__(config, nursery, stack)
+        self.folder = folder
+        self.reset = Reset.EARLIEST
+        self.peers: dict[str, ScriptedPeer] = {}
+        self._target_runner = _TargetRunner(config.target, nursery)
+
+    @property
+    def node(self) -> Node | None:
+        """The running target; None while there is none."""
+        return self._target_runner.node
+
+    def begin_scenario(self) -> None:
+        """A new scenario begins on this stage: what was said so far is over, and who said it is gone."""
+        self.checks, self.received, self.delivered = [], [], []
+        for label in list(self.peers):
+            self.remove_peer(label)
+        self.trace.reset()
+        self.message_checks.begin_scenario()
+        for address in self.nodes:
+            self._add_address(address)
+
+    # The target
+
+    async def start(self, *, reset: Reset = Reset.EARLIEST, topic: bytes | None = None) -> None:
+        """Starts the target, and waits until it is known where it is. Raises `TargetError`, or `UnmetError`."""
+        self.topic = topic if topic is not None else self.topic
+        self.reset = reset
+        request = Request(
+            self.role,
+            self.dialect,
+            self.discovery.sub_endpoint,
+            self.discovery.pub_endpoint,
+            self.topic,
+            self.folder,
+            reset,
+        )
+        self.trace.add_note(f"the {self.role.title} is started")
+        self._nursery.start_soon(self._collect, await self._target_runner.start(request))
+        if self.role is not Role.TOWER:
+            await self._find_nodes()
+
+    async def kill(self) -> None:
+        """Kills the target as `kill -9` does."""
+        assert self.node is not None
+        self.trace.add_note(f"the {self.role.title} is killed")
+        await self.node.kill()
+        await self._target_runner.end()
+        self._remove_nodes()
+
+    async def restart(self) -> None:
+        """Starts it again, with the storage that it had."""
+        await self._target_runner.end()
+        self._remove_nodes()
+        await self.start(reset=self.reset)
+
+    def exit_message(self, after: str = "") -> str:
+        """How the target ended by itself, and after what; empty while it runs."""
+        if self.node is not None and self.node.ended.is_set():
+            return f"the {self.role.title} ended by itself{after}: {self.node.exit_reason or 'without a word'}"
+        return ""
+
+    def check_running(self, clause: str) -> None:
+        """Records that the target is still running."""
+        self.require_clause(clause, not self.exit_message(), self.exit_message())
+
+    async def feed(self, contents: Sequence[bytes]) -> None:
+        """Gives the target records to publish."""
+        assert self.node is not None
+        first = contents[0] if contents else b""
+        self.trace.add_event(Kind.LINE, "input", self.label, "line", first=first, count=f"{len(contents):,}")
+        await self.node.feed(contents)
+
+    async def _collect(self, node: Node) -> None:
+        async for deliveries in node.deliveries:
+            self.delivered += deliveries
+            self.trace.add_event(
+                Kind.LINE, self.label, "output", "line", first=deliveries[0].content, count=f"{len(deliveries):,}"
+            )
+            self.notify()
+
+    # The suite's own nodes
+
+    async def add_peer(self, label: str, topic: bytes | None = None) -> ScriptedPeer:
+        """A node of the role that its label begins with, introduced and connected to the target.
+
+        Raises `UnmetError` where the target does not connect to it.
+        """
+        peer = ScriptedPeer(
+            label,
+            Role(label[0]),
+            self.topic if topic is None else topic,
+            grammar=self.grammar,
+            dialect=self.dialect,
+            trace=self.trace,
+            message_checks=self.message_checks,
+            known_records=self.known_records,
+            changed=self.notify,
+            target_label=self.label,
+        )
+        self.peers[label] = peer
+        self.trace.name_node(peer.address, label)
+        self.message_checks.peers[peer.address] = peer.role
+        for node in self.nodes.values():
+            peer.connect(node.endpoint)
+        self._nursery.start_soon(peer.run)
+        self.discovery.announce(peer.address, peer.endpoint)
+        is_connected = await self.wait(lambda: bool(+peer.subscriptions) and self._node_endpoints() <= peer.connected)
+        if not is_connected:
+            missing = "does not subscribe to anything there" if peer.connected else "cannot be connected to"
+            text = self.exit_message() or f"the {self.role.title} was told of {label}, but {missing}"
+            self.require_clause("subscriber.connects", False, text)
+        self.check_clause("subscriber.connects", True)
+        return peer
+
+    def connect_peers(self, endpoint: str) -> None:
+        """A node of the target listens there: the suite's own connect to it."""
+        for peer in self.peers.values():
+            peer.connect(endpoint)
+
+    def remove_peer(self, label: str) -> None:
+        """The node is gone: its sockets are closed, and the tower is silent about it."""
+        peer = self.peers.pop(label)
+        self.discovery.withdraw(peer.address)
+        peer.close()
+        self.trace.add_note(f"{label} is gone")
+
+    async def wait_subscribed(self, peer: ScriptedPeer, name: str, topic: bytes, clause: str = "") -> None:
+        """Waits until the target's subscriptions let this message through. Raises `UnmetError`."""
+        if not await self.wait(lambda: peer.is_subscribed(name, topic)):
+            shown = self.trace.show(topic)
+            text = (
+                self.exit_message() or f"the {self.role.title} has no subscription at {peer.label} for {name} ({shown})"
+            )
+            self.require_clause(clause or _subscription_clause(self.role, name), False, text)
+
+    async def send(self, peer: ScriptedPeer, name: str, topic: bytes, **values: Value) -> None:
+        """Says one message, once the target's subscriptions let it through. Raises `UnmetError` where they never do."""
+        await self.wait_subscribed(peer, name, topic)
+        peer.send(name, topic, values)
+
+    async def publish(self, peer: ScriptedPeer, first: int, last: int) -> None:
+        """A played producer publishes its records `first` to `last`."""
+        await self.wait_subscribed(peer, "RECORD", peer.topic)
+        await peer.send_records(range(first, last + 1))
+
+    async def _listen(self) -> None:
+        while True:
+            for frames in await self._listener.receive_many():
+                received = self.message_checks.check_message(frames, self.label)
+                if received is None:
+                    continue
+                self.received.append(received)
+                if received.message.name in {"FETCH", "GET-HEADS"}:
+                    for peer in [peer for peer in self.peers.values() if peer.answers_requests]:
+                        peer.start_answer(received.message)
+            self.notify()
+
+    # The block
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.discovery.run)
+            nursery.start_soon(self._listen)
+            nursery.start_soon(self._listener.watch_connections)
+
+    async def aclose(self) -> None:
+        """Stops the target; its own nodes leave."""
+        for label in list(self.peers):
+            self.remove_peer(label)
+        await self._target_runner.end()
+
+
+def _subscription_clause(role: Role, name: str) -> str:
+    if (role, name) == (Role.PRODUCER, "GET-HEADS"):
+        return "direct-head.producer"  # the RFC forgets the subscription, and demands the answer
+    return f"subscription.{role.title}.{name.lower()}"
+
+
+@asynccontextmanager
+async def open_testbed(config: TestbedConfig) -> AsyncIterator[Testbed]:
+    """A stage on which nothing has begun; all that happens on it has ended when the block is left."""
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-conformance-")))
+        testbed = Testbed(config, folder, nursery, stack)
+        try:
+            nursery.start_soon(testbed.run)
+            yield testbed
+        finally:
+            with trio.CancelScope(shield=True):
+                await testbed.aclose()
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,78 @@
+"""The endpoint of a peer, with the public key to expect there."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+_Z85_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_Z85_KEY = re.compile(f"[{re.escape(_Z85_DIGITS)}]{{40}}")
+
+
+@attrs.frozen
+class PeerEndpoint:
+    """Where to connect to, and whose public key to expect there.
+
+    As text, in the configuration and in log lines, the key follows the endpoint after a space.
+
+    Attributes:
+        endpoint: The ZeroMQ endpoint, such as `tcp://10.0.0.1:7001`.
+        key: The peer's public key, 40 characters of Z85. Empty in a plain cluster.
+    """
+
+    endpoint: str
+    key: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> PeerEndpoint:
+        """Split `ENDPOINT` or `ENDPOINT KEY`. Neither part is checked.
+
+        Args:
+            text: The text of one endpoint.
+
+        Returns:
+            The endpoint and the key. The key is empty if the text has none.
+        """
+        endpoint, _, key = text.strip().partition(" ")
+        return cls(endpoint, key.strip())
+
+    def __str__(self) -> str:
+        return f"{self.endpoint} {self.key}" if self.key else self.endpoint
+
+
+def is_key(text: str) -> bool:
+    """Return whether a text is a CURVE key in Z85 (ZeroMQ RFC 32): 40 characters that encode 32 bytes.
+
+    Args:
+        text: The text to check.
+
+    Returns:
+        Whether it is a key.
+    """
+    if not _Z85_KEY.fullmatch(text):
+        return False
+    # Five characters can express more than four bytes can hold.
+    return all(_value(text[start : start + 5]) < 2**32 for start in range(0, 40, 5))
+
+
+def _value(group: str) -> int:
+    value = 0
+    for character in group:
+        value = value * 85 + _Z85_DIGITS.index(character)
+    return value
+
+
+@attrs.frozen
+class MessageSource:
+    """The connection that a message came by.
+
+    Attributes:
+        host: The IP address of the other side; empty if unknown.
+        key: The public key that the sender has proven to hold; empty in a plain cluster.
+        connection: A number that identifies the connection while it exists: its file descriptor. -1 if it has none.
+    """
+
+    host: str
+    key: str
+    connection: int

@@ -1,0 +1,326 @@
+"""Who looks at a cluster and takes no part in it: which nodes, topics and partitions there are, and how far stores lag.
+
+RFC 46 has no such role, and no question for a list of topics. What can be learned:
+
+- Nodes and their endpoints from beacons; what a node is from the subscriptions with its own address that it makes
+  where it connects: a store wants greetings, a producer FETCHes of its partition, a consumer stores' hellos.
+- Topics from the HEADs of producers that have published, from what consumers and producers subscribe to, and by name.
+- A producer's head from its HEADs; a store's from its answer to GET-HEADS.
+
+A DIRECT-HEAD does not say which store it is from. So whoever drives this has a connection to each store by itself
+(`stores`), and says whose answers it brings (`told`). Behind its questions a store is sent a FETCH for a partition that
+nobody can hold, this node's own, with the question's number as its topic: the answer (erratum 26) says that all before
+it has been told. A libdafka store answers nothing of that kind; it is given time. To an empty topic it answers for all.
+
+Nobody is disturbed: RECORDs and ACKs are not subscribed to, nothing is acknowledged or fetched, and no store or
+consumer takes this node for one of its kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import attrs
+
+from dafka import wire
+from dafka.config import Config
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.events import PeerJoined, PeerLeft
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    TopicView,
+)
+from dafka.protocol.observing.node_table import OWN_COMMANDS, Entry, NodeTable
+from dafka.protocol.observing.rounds import Rounds
+from dafka.records import Partition
+from dafka.wire import Command, Dialect
+
+STORES_MAX = 50
+"""Stores asked; each takes a connection of its own."""
+
+TOPICS_MAX = 10_000
+"""Topics known, and asked for."""
+
+PARTITIONS_MAX = 20_000
+"""Partitions known."""
+
+ALL_TOPICS = ""
+
+_WANTING = (Command.RECORD, Command.HEAD)
+"""What consumers subscribe to with a topic."""
+
+
+@attrs.define
+class _Held:
+    """What a store told, in which round, and as far as the producer had announced the partition by then."""
+
+    end: int
+    known_end: int
+    round: int
+
+
+@attrs.define
+class _Known:
+    """A partition: as far as its producer has announced it, what stores hold, and the first question that covers it."""
+
+    question: int
+    head_end: int = 0
+    held: dict[str, _Held] = attrs.field(factory=dict)
+
+
+class SurveyMachine:
+    """One observer; of these topics alone, where any are named. A round begins with `begin`, and ends `is_complete`.
+
+    Attributes:
+        node_table: the towers and nodes.
+        stores: where each store is that is to be listened to by itself.
+        discarded: messages thrown away, by reason.
+    """
+
+    def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
+        self.address = address
+        self.node_table = NodeTable(
+            address, config.beacon.tower_pub, config.beacon.timeout_ms / 1000, config.node.peers_max
+        )
+        self.stores: dict[str, PeerEndpoint] = {}
+        self.discarded: Counter[str] = Counter()
+        self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
+        self._named = frozenset(topics)
+        self._topics: dict[str, set[Command]] = {topic: set() for topic in self._named}
+        self._partitions: dict[Partition, _Known] = {}
+        self._answered: dict[str, int] = {}
+        self._limits: dict[str, None] = {}
+        self._rounds = Rounds(config.beacon.interval_ms / 1000)
+
+    @property
+    def is_complete(self) -> bool:
+        """Has everybody told what was asked in this round, or had the time to?"""
+        return self._rounds.is_over
+
+    def start(self, now: float) -> list[Action]:
+        """All HEADs: a producer sends one at once to whoever subscribes. By the other, observers know each other."""
+        heads = wire.subscription_prefix(Command.HEAD)
+        return [Subscribe(heads), Subscribe(wire.subscription_prefix(Command.DIRECT_EARLIEST, self.address))]
+
+    def listening_prefixes(self) -> list[bytes]:
+        """What to subscribe to on the connection to one store."""
+        commands = (Command.DIRECT_HEAD, Command.DIRECT_EARLIEST)
+        return [wire.subscription_prefix(command, self.address) for command in commands]
+
+    def begin(self, now: float) -> list[Action]:
+        """A new round: every store is asked for the heads of every known topic."""
+        self.node_table.forget(now)
+        self._limits.clear()
+        self._rounds.begin(now)
+        return self.tick(now)
+
+    def found(self, report: PeerJoined | PeerLeft, now: float) -> None:
+        """Discovery has found a node, or lost it."""
+        entry = self.node_table.found(report, now)
+        if entry is None:
+            return
+        self._rounds.found(now)
+        if not entry.is_joined:
+            self._drop_store(report.address)
+        elif entry.is_store:
+            self._add_store(report.address, entry, now)
+
+    def connected(self, now: float) -> None:
+        """The connection to a store by itself is made: only now its answers arrive."""
+        self._rounds.ask_soon(now, 0.0)
+
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
+        """HEADs; answers come by `told`."""
+        for message in messages:
+            if isinstance(message, wire.Head):
+                self._note_head(message, now)
+            elif not isinstance(message, wire.DirectEarliest):
+                self.discarded["unexpected command"] += 1
+        self._rounds.look(now)
+        return []
+
+    def told(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
+        """What came by the connection to this store."""
+        for message in messages:
+            if not isinstance(message, (wire.DirectHead, wire.DirectEarliest)):
+                self.discarded["unexpected command"] += 1
+            elif message.requestor != self.address:
+                self.discarded["another requestor"] += 1
+            elif store not in self.stores:
+                self.discarded["not asked for"] += 1
+            elif isinstance(message, wire.DirectHead):
+                self._note_held(store, message, now)
+            elif message.address == store and message.partition == self.address and message.subject.isdecimal():
+                # A store may claim a question that was never asked, which then counts as answered when it is.
+                self._answered[store] = max(self._answered.get(store, 0), int(message.subject))
+        self._rounds.look(now)
+
+    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Peers have connected, and so tell what they are, and which topics they want or publish to."""
+        for subscription in subscriptions:
+            command, topic = subscription.command, subscription.topic
+            if not topic:
+                continue
+            if command in OWN_COMMANDS:
+                entry = self.node_table.subscribed(subscription)
+                if entry is not None and entry.is_store and entry.is_joined:
+                    self._add_store(topic, entry, now)
+                continue
+            self._note_topic(topic, now)
+            if command in _WANTING and topic in self._topics:
+                (set.add if subscription.active else set.discard)(self._topics[topic], command)
+        self._rounds.look(now)
+        return []
+
+    def peer_joined(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: `found` says more."""
+        return []
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        """Nothing to do: `found` says more."""
+        return []
+
+    def settled(self, now: float) -> list[Action]:
+        """The nodes that were there before have been found, and are connected to."""
+        self._rounds.settled(now)
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Action]:
+        """Asks, or asks again, or sees that the round is over."""
+        joined = [entry for entry in self.node_table.entries.values() if entry.is_joined]
+        has_shown = bool(joined) and all(map(_has_shown, joined))
+        answers = [self._has_answered(store, self._rounds.question) for store in self.stores]
+        return self._ask() if self._rounds.tick(now, answers, has_shown=has_shown) else []
+
+    def deadline(self) -> float:
+        """When `tick` next has something to do."""
+        return self._rounds.deadline()
+
+    def survey(self, now: float) -> ClusterSurvey:
+        """What is known by now."""
+        nodes = self.node_table.views(now)
+        present = {node.address for node in nodes if node.state is not NodeState.SILENT}
+        counts = Counter(partition.topic for partition in self._partitions)
+        return ClusterSurvey(
+            now,
+            self.node_table.tower_views(now),
+            tuple(self._view_node(node) for node in nodes),
+            tuple(TopicView(name, counts[name], bool(wanted)) for name, wanted in sorted(self._topics.items())),
+            tuple(
+                self._view_partition(partition, known, partition.address in present)
+                for partition, known in sorted(self._partitions.items(), key=lambda item: item[0])
+            ),
+            (*self.node_table.limits(), *self._limits),
+        )
+
+    def _ask(self) -> list[Action]:
+        asks_for_all = self._is_libdafka and not self._named
+        topics = [ALL_TOPICS, *self._topics] if asks_for_all else list(self._topics)
+        actions: list[Action] = [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+        return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._rounds.question), 0, 1))]
+
+    def _has_answered(self, store: str, question: int) -> bool | None:
+        """Has it answered this question, or a later one? None where it never says so."""
+        entry = self.node_table.entries.get(store)
+        if entry is None or not entry.answers:
+            return None
+        return self._answered.get(store, 0) >= question
+
+    def _add_store(self, address: str, entry: Entry, now: float) -> None:
+        if self.stores.get(address) == entry.endpoint:
+            return
+        if address not in self.stores and len(self.stores) >= STORES_MAX:
+            self._limits[f"only {STORES_MAX} stores are asked: there are more"] = None
+            return
+        self.stores[address] = entry.endpoint
+        self._answered.pop(address, None)
+        self._rounds.found(now)
+        self._rounds.ask_soon(now)
+
+    def _drop_store(self, address: str) -> None:
+        if self.stores.pop(address, None) is not None:
+            for known in self._partitions.values():
+                known.held.pop(address, None)
+
+    def _note_head(self, head: wire.Head, now: float) -> None:
+        entry = self.node_table.entries.get(head.address)
+        if entry is not None:
+            entry.publishes = True
+        known = self._learn(Partition(head.subject, head.address), now)
+        if known is None:
+            return
+        if head.sequence < known.head_end:
+            return
+        if not known.head_end:
+            # What stores tell from now on can be held against it.
+            self._rounds.news(now)
+            self._rounds.ask_soon(now)
+            known.question = self._rounds.question + 1
+        self._rounds.moved()
+        known.head_end = head.sequence + 1
+
+    def _note_held(self, store: str, head: wire.DirectHead, now: float) -> None:
+        known = self._learn(Partition(head.subject, head.address), now)
+        if known is not None:
+            known.held[store] = _Held(head.sequence + 1, known.head_end, self._rounds.number)
+
+    def _learn(self, partition: Partition, now: float) -> _Known | None:
+        known = self._partitions.get(partition)
+        if known is not None:
+            return known
+        if len(self._partitions) >= PARTITIONS_MAX:
+            self._limits[f"only {PARTITIONS_MAX} partitions are shown: there are more"] = None
+            return None
+        is_asked_for = partition.topic in self._topics
+        if not self._note_topic(partition.topic, now):
+            return None
+        self._rounds.news(now)
+        question = self._rounds.question + (0 if is_asked_for else 1)
+        return self._partitions.setdefault(partition, _Known(question))
+
+    def _note_topic(self, topic: str, now: float) -> bool:
+        if topic in self._topics or self._named:
+            return topic in self._topics
+        if len(self._topics) >= TOPICS_MAX:
+            self._limits[f"only {TOPICS_MAX} topics are shown: there are more"] = None
+            return False
+        self._topics[topic] = set()
+        self._rounds.news(now)
+        self._rounds.ask_soon(now)
+        return True
+
+    def _view_node(self, node: NodeView) -> NodeView:
+        if node.address not in self.stores:
+            return node
+        return attrs.evolve(node, has_answered=self._has_answered(node.address, self._rounds.first_question))
+
+    def _view_partition(self, partition: Partition, known: _Known, has_producer: bool) -> PartitionView:
+        end = max(known.head_end, *(held.end for held in known.held.values()), 0)
+        announced = known.head_end if has_producer else 0
+        holders = tuple(self._view_holder(store, known, announced, end) for store in sorted(self.stores))
+        return PartitionView(partition, has_producer, end or None, holders)
+
+    def _view_holder(self, store: str, known: _Known, announced: int, end: int) -> HolderView:
+        held = known.held.get(store)
+        if held is None:
+            is_asked = self._rounds.question >= known.question
+            is_certain = is_asked and self._has_answered(store, known.question) is not False
+            return HolderView(store, 0, end) if is_certain else HolderView(store, None, None)
+        is_outdated = (
+            held.round < self._rounds.number and self._has_answered(store, self._rounds.first_question) is False
+        )
+        if is_outdated or (announced and not held.known_end):
+            return HolderView(store, held.end, None)
+        # Where records stream in, what is announced or stored after the store's word must not count as its lag.
+        return HolderView(store, held.end, max((held.known_end if announced else end) - held.end, 0))
+
+
+def _has_shown(entry: Entry) -> bool:
+    """Has it shown what it is, and what it publishes?"""
+    return bool(entry.commands) and (entry.publishes or not entry.is_producer)

@@ -1,0 +1,49 @@
+"""Plays the scenario that is meant for a mutant; `python -m tests.conformance.run_mutant NAME` prints what came of it.
+
+Each mutant has a process of its own, since it breaks the roles of all: so many can be played at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from functools import partial
+from typing import TypeAlias
+
+import pytest
+import trio
+
+from dafka_conformance.catalog import Catalog
+from dafka_conformance.runner import run
+from dafka_conformance.targets import open_target
+from tests.conformance import consumer_mutants, producer_mutants, store_mutants, tower_mutants
+from tests.conformance.mutants import Mutant
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for module in (store_mutants, consumer_mutants, producer_mutants, tower_mutants)
+    for mutant in module.MUTANTS
+}
+
+CATALOG = Catalog.load()
+
+PATIENCE = 0.5
+
+Outcome: TypeAlias = tuple[str, list[tuple[str, str]]]
+"""What came of the scenario, and clause and message of every check that does not hold."""
+
+
+def run_mutant(name: str) -> Outcome:
+    """Breaks the roles of this process, and plays."""
+    mutant = MUTANTS[name]
+    logging.getLogger("dafka").addHandler(logging.NullHandler())
+    target = mutant.target() if mutant.target else open_target("embedded", {})
+    with pytest.MonkeyPatch.context() as patch:
+        mutant.apply(patch)
+        start_run = partial(run, dialects=[mutant.dialect], patterns=[mutant.scenario], patience=PATIENCE)
+        (result,) = trio.run(start_run, CATALOG, target).results
+    return result.outcome.value, [(check.clause, check.message) for check in result.checks if not check.holds]
+
+
+if __name__ == "__main__":
+    print(*run_mutant(sys.argv[1]), sep="\n")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dafka_conformance.grammar.rules import (
+    Choice,
+    GrammarError,
+    Octets,
+    Range,
+    Reference,
+    Repeat,
+    Sequence,
+    parse_rules,
+    read_rules,
+)
+from dafka_conformance.model import Role
+
+A, B = Octets(b"a"), Octets(b"b")
+
+
+@pytest.mark.parametrize(
+    ("right_side", "expression"),
+    [
+        ('"a"', A),
+        ("%d'M'", Octets(b"M")),
+        ("%xAA.A5", Octets(b"\xaa\xa5")),
+        ("%d65", Octets(b"A")),
+        ("%x30-39", Range(0x30, 0x39)),
+        ('"a" "b"', Sequence((A, B))),
+        ('"a" / "b"', Choice((A, B))),
+        ('[ "a" ]', Repeat(A, 0, 1)),
+        ('*"a"', Repeat(A, 0, None)),
+        ('1*"a"', Repeat(A, 1, None)),
+        ('2*3"a"', Repeat(A, 2, 3)),
+        ('4"a"', Repeat(A, 4, 4)),
+        ('"a" / "b" "a"', Choice((A, Sequence((B, A))))),
+        ('("a" / "b") "a"', Sequence((Choice((A, B)), A))),
+        ("4OCTET", Repeat(Reference("OCTET"), 4, 4)),
+        ("S:other", Reference("other", Role.STORE)),
+        (
+            "P:other *( C:other )",
+            Sequence((Reference("other", Role.PRODUCER), Repeat(Reference("other", Role.CONSUMER), 0, None))),
+        ),
+    ],
+)
+def test_expression_is_read(right_side: str, expression: object) -> None:
+    assert parse_rules(f'rule = {right_side} ; a comment with S:"quotes"\nother = "b"\n')["rule"] == expression
+
+
+def test_rules_keep_their_order_and_may_be_repeated_alike() -> None:
+    rules = parse_rules('one = two ; first\n\n; between\ntwo = "a"\n      "b" ; goes on\none = two\n')
+    assert list(rules) == ["one", "two"]
+    assert rules["two"] == Sequence((A, B))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('one = "a"\ntwo = ( "a"\nthree = "b"\n', "grammar is not ABNF: two = ("),
+        ('one = "a"\none = "b"\n', "grammar defines one twice, and differently"),
+        ("one = two\n", "the rule one refers to two, which is not defined"),
+        ("one = S:two\n", "the rule one refers to two, which is not defined"),
+    ],
+)
+def test_faulty_grammar_is_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(GrammarError, match=message.replace("(", r"\(")):
+        parse_rules(text)
+
+
+def test_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(GrammarError, match="cannot read the grammar"):
+        read_rules(tmp_path / "none.abnf")

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import pytest
+
+from dafka import wire
+from dafka.config import FetchConfig
+from dafka.protocol import FetchUnanswered
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.records import Partition, RecordBatch
+from dafka.wire import Command
+from tests.protocol.helpers import HELLO, run, sequences, subscription
+
+ME = "CONSUMER"
+
+
+def make_reassembler(end: int = 0, **settings: int) -> Reassembler:
+    reassembler = Reassembler(ME, FetchConfig(**settings))
+    reassembler.follow_partition(HELLO, 0)
+    reassembler.note_known_end(HELLO, end)
+    return reassembler
+
+
+class Responder:
+    """Holds `end` records of a partition, and answers FETCHes in chunks, 10 ms later, unless `is_lost` says so."""
+
+    def __init__(self, reassembler: Reassembler, end: int, is_lost: Callable[[float, int], bool]) -> None:
+        self.now = 0.0
+        self.asked: list[tuple[int, int]] = []
+        self.received: list[RecordBatch] = []
+        self.unanswered: list[FetchUnanswered] = []
+        self._reassembler = reassembler
+        self._end = end
+        self._is_lost = is_lost
+        self._arriving: list[tuple[float, int, int]] = []
+
+    def serve(self, until: float) -> None:
+        reassembler = self._reassembler
+        while reassembler.cursors[HELLO].next_sequence < self._end:
+            self._answer(reassembler.due_fetches(self.now))
+            self.now = min(reassembler.deadline(), self._arriving[0][0] if self._arriving else float("inf"))
+            assert self.now <= until, "stalled"
+            while self._arriving and self._arriving[0][0] <= self.now:
+                _, first, end = heapq.heappop(self._arriving)
+                self.received += reassembler.add_batch(run(first, end))
+            self.unanswered += reassembler.tick(self.now)
+
+    def _answer(self, fetches: list[wire.Fetch]) -> None:
+        for fetch in fetches:
+            self.asked.append((fetch.sequence, fetch.count))
+            end = min(fetch.sequence + fetch.count, self._end)
+            for index, first in enumerate(range(fetch.sequence, end, 2000)):
+                if not self._is_lost(self.now, first):
+                    heapq.heappush(self._arriving, (self.now + 0.01 + index / 1000, first, min(first + 2000, end)))
+
+
+def test_fetches_name_the_partition_and_the_requestor() -> None:
+    assert make_reassembler(5).due_fetches(0.0) == [wire.Fetch("PRODUCER", ME, "hello", 0, 5)]
+
+
+def test_what_is_missing_is_asked_for_once() -> None:
+    reassembler = make_reassembler(5)
+    assert len(reassembler.due_fetches(0.0)) == 1
+    reassembler.note_known_end(HELLO, 5)
+    assert reassembler.due_fetches(0.1) == []
+    assert reassembler.fetches_sent == 1
+
+
+def test_catching_up_on_350_000_records_takes_few_fetches_erratum_17() -> None:
+    end = 350_000
+    responder = Responder(make_reassembler(end), end, lambda _now, _first: False)
+    responder.serve(until=10.0)
+    assert sequences(responder.received) == list(range(end))
+    assert len(responder.asked) <= 20
+    assert responder.asked[0] == (0, 1000)
+    position = 0
+    for first, count in responder.asked:
+        assert first == position
+        position = first + count
+    assert position == end
+    assert responder.unanswered == []
+
+
+@pytest.mark.parametrize("silence", [0.3, 4.0, 60.0])
+def test_a_page_that_stalls_is_never_lost(silence: float) -> None:
+    end = 20_000
+    reassembler = make_reassembler(end, page_records_max=3000)
+    responder = Responder(reassembler, end, lambda now, _first: 0.005 < now < silence)
+    responder.serve(until=silence + 5.5)
+    assert sequences(responder.received) == list(range(end))
+    assert len(responder.asked) <= end / 1500 + 5 + silence / 2
+    assert len(responder.unanswered) == (1 if silence >= 4.0 else 0)
+
+
+def test_a_lost_chunk_in_the_middle_is_asked_for_again() -> None:
+    end = 20_000
+    responder = Responder(make_reassembler(end), end, lambda now, first: first == 3000 and now < 0.5)
+    responder.serve(until=1.0)
+    assert sequences(responder.received) == list(range(end))
+    assert responder.asked[-1] == (3000, 2000)
+
+
+def test_silence_is_told_once_after_three_attempts() -> None:
+    reassembler = make_reassembler(5)
+    told: list[tuple[float, FetchUnanswered]] = []
+    now = 0.0
+    for _ in range(8):
+        assert len(reassembler.due_fetches(now)) == 1
+        now = reassembler.deadline()
+        told += [(now, event) for event in reassembler.tick(now)]
+    assert told == [(3.5, FetchUnanswered(HELLO, 0, 3))]
+
+
+def test_while_paused_silence_is_nobodys_fault() -> None:
+    reassembler = make_reassembler(5)
+    reassembler.due_fetches(0.0)
+    assert [event for _ in range(8) for event in reassembler.tick(reassembler.deadline())] == []
+    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(60.0)] == [(0, 5)]
+
+
+def test_every_partition_gets_its_turn_when_nobody_answers() -> None:
+    partitions = [Partition("hello", f"P{index}") for index in range(7)]
+    reassembler = Reassembler(ME, FetchConfig(partitions_max=2))
+    for partition in partitions:
+        reassembler.follow_partition(partition, 0)
+        reassembler.note_known_end(partition, 3)
+    asked = [fetch.partition for fetch in reassembler.due_fetches(0.0)]
+    assert len(asked) == 2
+    for _ in range(4):
+        now = reassembler.deadline()
+        reassembler.tick(now)
+        asked += [fetch.partition for fetch in reassembler.due_fetches(now)]
+    assert set(asked) == {partition.address for partition in partitions}
+
+
+def test_a_finished_partition_makes_room_for_the_next() -> None:
+    other = Partition("hello", "OTHER")
+    reassembler = make_reassembler(5, partitions_max=1)
+    reassembler.due_fetches(0.0)
+    reassembler.follow_partition(other, 0)
+    reassembler.note_known_end(other, 4)
+    assert reassembler.due_fetches(0.1) == []
+    reassembler.add_batch(run(0, 5))
+    assert reassembler.due_fetches(0.2) == [wire.Fetch("OTHER", ME, "hello", 0, 4)]
+
+
+@pytest.mark.parametrize(("topic", "count"), [("", 1), ("PRODUCER", 1), ("OTHER", 0)])
+def test_somebody_new_who_answers_is_asked_at_once(topic: str, count: int) -> None:
+    reassembler = make_reassembler(5)
+    reassembler.due_fetches(0.0)
+    (subscribed,) = subscription(Command.FETCH, topic)
+    reassembler.refetch_unanswered(subscribed, 0.0)
+    assert len(reassembler.due_fetches(0.1)) == count
+
+
+def test_records_let_go_are_fetched_later() -> None:
+    reassembler = make_reassembler()
+    reassembler.drop_batch(run(0, 5))
+    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.0)] == [(0, 5)]
+
+
+def test_the_rest_of_a_page_that_was_let_go_is_fetched_at_once() -> None:
+    reassembler = make_reassembler(100)
+    reassembler.due_fetches(0.0)
+    reassembler.add_batch(run(0, 40))
+    reassembler.drop_batch(run(40, 100))
+    assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
+
+
+def test_letting_duplicates_go_asks_for_nothing() -> None:
+    reassembler = make_reassembler(100)
+    reassembler.due_fetches(0.0)
+    reassembler.add_batch(run(0, 40))
+    reassembler.drop_batch(run(0, 40))
+    assert reassembler.due_fetches(0.1) == []
+
+
+def test_records_ahead_share_one_limit_until_they_are_released() -> None:
+    other = Partition("hello", "OTHER")
+    reassembler = make_reassembler(ahead_bytes_max=run(1, 9).memory_bytes + 1)
+    reassembler.follow_partition(other, 0)
+    reassembler.add_batch(run(1, 9))
+    reassembler.add_batch(run(1, 9, other))
+    assert (reassembler.cursors[HELLO].ahead_bytes, reassembler.cursors[other].ahead_bytes) == (
+        run(1, 9).memory_bytes,
+        0,
+    )
+    reassembler.forget_partition(HELLO)
+    reassembler.add_batch(run(1, 9, other))
+    assert reassembler.cursors[other].ahead_bytes == run(1, 9).memory_bytes
+
+
+def test_a_forgotten_partition_is_not_fetched() -> None:
+    reassembler = make_reassembler(5)
+    reassembler.due_fetches(0.0)
+    reassembler.forget_partition(HELLO)
+    assert reassembler.tick(10.0) == []
+    assert reassembler.due_fetches(10.0) == []

@@ -1,0 +1,588 @@
+"""The observer's machine: what it learns of a cluster, what it says to it, and when it has asked enough."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from dafka import Config, wire
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import (
+    PartitionView,
+    PeerJoined,
+    PeerLeft,
+    SurveyMachine,
+)
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.observing import node_table, rounds, survey_machine
+from dafka.protocol.observing.cluster_survey import HolderView, NodeState
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.records import Partition
+from dafka.wire import Command, TowerBeacon, decode_subscription
+from tests.protocol.helpers import head, published, subscription
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+
+ME = "OBSERVER"
+STORE = "STORE"
+OTHER = "OTHER"
+PRODUCER = Partition("orders", "PRODUCER")
+TOWER = "tcp://127.0.0.1:5557"
+COMMANDS = {
+    "store": (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST),
+    "libdafka store": (Command.CONSUMER_HELLO,),
+    "store writer": (Command.DIRECT_RECORD,),
+    "producer": (Command.ACK, Command.FETCH),
+    "consumer": (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST),
+    "observer": (Command.DIRECT_EARLIEST,),
+}
+
+
+class Census:
+    """A machine in a cluster that is played: what it asks stores is answered when a test says so."""
+
+    def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
+        self.machine = SurveyMachine(ME, config or Config(), topics)
+        self.now = 100.0
+        self.machine.start(self.now)
+
+    def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
+        self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
+        for command in COMMANDS.get(role, ()):
+            self.machine.subscribed(subscription(command, address), self.now)
+
+    def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
+        self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
+
+    def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
+        self.machine.node_table.seen(tower, TowerBeacon(address, endpoint, key), self.now)
+
+    def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
+        self.machine.receive([head(sequence, partition)], self.now)
+
+    def begin(self) -> list[Action]:
+        return self.machine.begin(self.now) + self.machine.settled(self.now)
+
+    def wait(self, seconds: float) -> list[Action]:
+        """Lets time pass; gives what it asks meanwhile."""
+        actions: list[Action] = []
+        end = self.now + seconds
+        while self.machine.deadline() <= end:
+            assert self.machine.deadline() > self.now - 1e-9
+            self.now = max(self.machine.deadline(), self.now)
+            actions += self.machine.tick(self.now)
+        self.now = end
+        return actions
+
+    def tell(self, store: str, actions: Iterable[Action], ends: dict[Partition, int]) -> None:
+        """The store answers these questions, having so many records."""
+        topics = {message.subject for message in published(actions, wire.GetHeads)}
+        answers = [
+            wire.DirectHead(ME, partition.address, partition.topic, end - 1)
+            for partition, end in ends.items()
+            if partition.topic in topics
+        ]
+        self.machine.told(store, answers, self.now)
+        for fetch in published(actions, wire.Fetch):
+            assert (fetch.partition, fetch.address) == (ME, ME)
+            self.answer(store, fetch.subject)
+
+    def answer(self, store: str, subject: str, *, requestor: str = ME, address: str = "") -> None:
+        answer = wire.DirectEarliest(requestor, address or store, ME, subject, HOLDS_NOTHING, 0)
+        self.machine.told(store, [answer], self.now)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.machine.is_complete
+
+    def partition(self, partition: Partition = PRODUCER) -> PartitionView:
+        return next(each for each in self.machine.survey(self.now).partitions if each.partition == partition)
+
+    def holder(self, store: str = STORE, partition: Partition = PRODUCER) -> HolderView:
+        return next(each for each in self.partition(partition).holders if each.store == store)
+
+
+def test_it_listens_to_heads_and_to_nothing_that_is_not_for_it() -> None:
+    machine = SurveyMachine(ME, Config())
+    assert machine.start(0.0) == [Subscribe(b"H"), Subscribe(b"T" + ME.encode())]
+    assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode()]
+
+
+def test_all_that_it_says_are_questions() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    said = play.begin()
+    play.hear(9)
+    said += play.wait(5)
+    play.now += 1
+    said += play.begin() + play.wait(5)
+    asked = published(said, wire.GetHeads) + published(said, wire.Fetch)
+    assert len(asked) == len(said)
+    assert {(fetch.partition, fetch.count) for fetch in published(said, wire.Fetch)} == {(ME, 1)}
+
+
+@pytest.mark.parametrize(
+    ("role", "shown"),
+    [(role, "store" if role == "libdafka store" else role) for role in COMMANDS],
+)
+def test_a_role_is_known_by_what_is_subscribed_to(role: str, shown: str) -> None:
+    play = Census()
+    play.join("NODE", role)
+    (node,) = play.machine.survey(play.now).nodes
+    assert (node.roles, node.state) == ((shown,), NodeState.UP)
+
+
+def test_subscriptions_may_come_before_the_beacon() -> None:
+    play = Census()
+    for command in COMMANDS["store"]:
+        play.machine.subscribed(subscription(command, STORE), play.now)
+    assert play.machine.survey(play.now).nodes == ()
+    play.join(STORE)
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
+
+
+def test_a_head_tells_a_producer() -> None:
+    play = Census()
+    play.join(PRODUCER.address)
+    play.hear(0)
+    (node,) = play.machine.survey(play.now).nodes
+    assert (node.roles, node.state) == (("producer",), NodeState.UP)
+
+
+def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    asked = play.begin()
+    assert published(asked, wire.GetHeads) == []
+    play.tell(STORE, asked, {})
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, None, None)
+    asked = play.wait(rounds.ASK_S)
+    assert published(asked, wire.GetHeads) == [wire.GetHeads("orders", ME)]
+    play.tell(STORE, asked, {PRODUCER: 60})
+    assert play.holder() == HolderView(STORE, 60, 40)
+    assert play.partition() == PartitionView(PRODUCER, True, 100, (HolderView(STORE, 60, 40),))
+    assert not play.is_complete
+    assert play.wait(1.0) == []
+    assert play.is_complete
+
+
+def test_what_is_announced_after_a_stores_word_is_no_lag_of_it() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.hear(99)
+    play.tell(STORE, play.begin(), {PRODUCER: 100})
+    play.hear(19_999)
+    assert play.partition().end_sequence == 20_000
+    assert play.holder() == HolderView(STORE, 100, 0)
+    play.tell(STORE, play.machine.begin(play.now), {PRODUCER: 15_000})
+    assert play.holder() == HolderView(STORE, 15_000, 5000)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_answered: bool) -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.hear(99)
+    play.tell(STORE, play.begin(), {PRODUCER: 100})
+    play.wait(0.5)
+    play.hear(1099)
+    asked = play.wait(0.5)
+    assert len(published(asked, wire.Fetch)) == 1
+    assert not play.is_complete
+    if is_answered:
+        play.tell(STORE, asked, {PRODUCER: 1050})
+        play.wait(0.0)
+    else:
+        assert play.wait(rounds.LAST_S - 0.01) == []
+        assert not play.is_complete
+        play.wait(0.01)
+    assert play.is_complete
+    survey = play.machine.survey(play.now)
+    assert play.holder() == (HolderView(STORE, 1050, 50) if is_answered else HolderView(STORE, 100, 0))
+    assert survey.nodes[1].has_answered
+
+
+def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
+    play = Census(Config().with_node(wire="libdafka"))
+    play.join(STORE, "libdafka store")
+    play.join(PRODUCER.address, "producer")
+    play.hear(99)
+    play.begin()
+    play.wait(0.5)
+    play.hear(1099)
+    asked = play.wait(rounds.PATIENCE_S - 0.5)
+    assert len(published(asked, wire.Fetch)) == 1
+    assert not play.is_complete
+    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
+    play.wait(rounds.ASK_AGAIN_S)
+    assert play.is_complete
+    assert play.holder() == HolderView(STORE, 1100, 0)
+
+
+def test_a_store_that_holds_nothing_lags_by_everything() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.hear(99)
+    play.tell(STORE, play.begin(), {})
+    assert play.holder() == HolderView(STORE, 0, 100)
+
+
+def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.tell(STORE, play.begin(), {})
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, None, None)
+    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 100})
+    assert play.holder() == HolderView(STORE, 100, 0)
+
+
+def test_of_a_producer_that_is_gone_stores_are_held_against_each_other() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(OTHER, "store")
+    asked = play.begin()
+    play.tell(STORE, asked, {PRODUCER: 60})
+    play.tell(OTHER, asked, {PRODUCER: 100})
+    assert play.partition() == PartitionView(
+        PRODUCER, False, 100, (HolderView(OTHER, 100, 0), HolderView(STORE, 60, 40))
+    )
+    assert play.partition().lag == 40
+
+
+def test_of_a_producer_that_has_not_announced_itself_too() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.tell(STORE, play.begin(), {PRODUCER: 60})
+    assert play.holder() == HolderView(STORE, 60, 0)
+    play.hear(99)
+    assert play.holder() == HolderView(STORE, 60, None)
+    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 61})
+    assert play.holder() == HolderView(STORE, 61, 39)
+
+
+def test_each_head_counts_for_the_store_by_whose_connection_it_came() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.begin()
+    other = wire.DirectHead("SOMEBODY", PRODUCER.address, "orders", 9)
+    mine = wire.DirectHead(ME, PRODUCER.address, "orders", 9)
+    play.machine.told(STORE, [other], play.now)
+    play.machine.told("NOBODY", [mine], play.now)
+    play.machine.told(STORE, [head(9)], play.now)
+    play.machine.receive([mine], play.now)
+    assert play.machine.survey(play.now).partitions == ()
+    assert play.machine.discarded == {"another requestor": 1, "not asked for": 1, "unexpected command": 2}
+
+
+def test_only_a_stores_own_answer_to_the_last_question_counts() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.join(OTHER, "store")
+    (fetch,) = published(play.begin(), wire.Fetch)
+    play.answer(STORE, fetch.subject, requestor="SOMEBODY")
+    play.answer(STORE, fetch.subject, address=OTHER)
+    play.answer(STORE, "0")
+    play.answer(STORE, "orders")
+    answered = {node.address: node.has_answered for node in play.machine.survey(play.now).nodes}
+    assert answered == {STORE: False, OTHER: False}
+    play.answer(STORE, fetch.subject)
+    answered = {node.address: node.has_answered for node in play.machine.survey(play.now).nodes}
+    assert answered == {STORE: True, OTHER: False}
+
+
+def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_given_up() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.machine.node_table.tower_heard(TOWER, play.now)
+    play.begin()
+    began = play.now
+    times = []
+    while play.machine.deadline() < float("inf"):
+        play.now = play.machine.deadline()
+        if play.machine.tick(play.now):
+            times.append(round(play.now - began, 2))
+    assert times == [0.25, 0.75]
+    assert play.is_complete
+    assert round(play.now - began, 2) == rounds.PATIENCE_S
+    (fault,) = play.machine.survey(play.now).faults(0)
+    assert fault == "store STORE at tcp://10.0.0.1:7000 has not told its heads"
+
+
+def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
+    play = Census(Config().with_node(wire="libdafka"))
+    play.join("READER", "libdafka store")
+    play.join("WRITER", "store writer")
+    play.join(STORE, "store")
+    asked = play.begin()
+    assert published(asked, wire.GetHeads) == [wire.GetHeads("", ME)]
+    play.tell(STORE, asked, {})
+    orders, others = wire.DirectHead(ME, "A", "orders", 9), wire.DirectHead(ME, "B", "others", 0)
+    play.machine.told("READER", [orders, others], play.now)
+    # Ours has answered, and was not asked for these by name.
+    assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
+    asked = play.wait(rounds.PATIENCE_S - 0.01)
+    assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
+    play.tell(STORE, asked, {})
+    assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, 0, 10)
+    assert not play.is_complete
+    play.wait(0.02)
+    assert play.is_complete
+    survey = play.machine.survey(play.now)
+    assert [each.partition for each in survey.partitions] == [Partition("orders", "A"), Partition("others", "B")]
+    assert [node.has_answered for node in survey.nodes] == [None, True, None]
+    assert [(holder.end_sequence, holder.lag) for holder in survey.partitions[0].holders] == [(10, 0), (0, 10)]
+
+
+def test_a_cluster_without_nodes_is_waited_for() -> None:
+    play = Census()
+    play.begin()
+    play.wait(rounds.PATIENCE_S - 0.01)
+    assert not play.is_complete
+    play.wait(0.01)
+    assert play.is_complete
+
+
+@pytest.mark.parametrize("role", ["", "producer"])
+def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
+    play = Census()
+    play.join("NODE", role)
+    play.begin()
+    play.wait(rounds.PATIENCE_S - 0.01)
+    assert not play.is_complete
+    play.wait(0.01)
+    assert play.is_complete
+    (node,) = play.machine.survey(play.now).nodes
+    assert node.state is (NodeState.UP if role else NodeState.UNCONNECTED)
+
+
+def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_quiet() -> None:
+    play = Census(Config().with_beacon(interval_ms=700))
+    play.join("NODE", "consumer")
+    play.begin()
+    for seconds in (0.7, rounds.QUIET_S):
+        play.wait(seconds - 0.01)
+        assert not play.is_complete
+        play.wait(0.01)
+        assert play.is_complete
+        play.machine.begin(play.now)
+
+
+def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
+    play = Census()
+    play.join(STORE, "store")
+    play.begin()
+    for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
+        play.machine.subscribed(subscription(command, topic), play.now)
+    play.machine.subscribed(subscription(Command.RECORD), play.now)
+    asked = published(play.wait(rounds.ASK_S), wire.GetHeads)
+    assert {message.subject for message in asked} == {"wanted", "served"}
+    topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
+    assert topics == {"wanted": True, "served": False}
+    for command in (Command.RECORD, Command.HEAD):
+        play.machine.subscribed(subscription(command, "wanted", active=False), play.now)
+    assert not any(topic.is_wanted for topic in play.machine.survey(play.now).topics)
+
+
+def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None:
+    play = Census(Config().with_node(wire="libdafka"), ["named"])
+    play.join(STORE, "store")
+    play.join(PRODUCER.address, "producer")
+    play.hear(9)
+    play.machine.subscribed(subscription(Command.RECORD, "orders"), play.now)
+    asked = play.begin()
+    assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
+    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
+    survey = play.machine.survey(play.now)
+    assert ([topic.name for topic in survey.topics], survey.partitions) == (["named"], ())
+    play.tell(STORE, asked, {})
+    play.wait(1.0)
+    assert play.is_complete
+
+
+def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.see(STORE)
+    play.tell(STORE, play.begin(), {PRODUCER: 60})
+    play.now += 4.0
+    play.leave(STORE)
+    play.machine.node_table.tower_heard(TOWER, play.now)
+    survey = play.machine.survey(play.now)
+    (node,) = survey.nodes
+    assert (node.roles, node.state) == (("store",), NodeState.SILENT)
+    assert play.machine.stores == {}
+    assert play.partition().holders == ()
+    gone = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
+    assert list(survey.faults(1000)) == [gone, "no store was found"]
+    play.now += node_table.FORGET_S - 4.1
+    play.machine.begin(play.now)
+    assert len(play.machine.survey(play.now).nodes) == 1
+    play.now += 0.1
+    play.machine.begin(play.now)
+    assert play.machine.survey(play.now).nodes == ()
+
+
+def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE, "store")
+    play.tell(STORE, play.begin(), {PRODUCER: 60})
+    play.leave(STORE)
+    play.join(STORE, place="tcp://10.0.0.1:7001")
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
+    assert play.partition().holders == (HolderView(STORE, None, None),)
+    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 60})
+    assert play.holder() == HolderView(STORE, 60, 0)
+
+
+def test_each_towers_word_is_kept() -> None:
+    far = "tcp://10.9.9.9:5557"
+    play = Census(Config().with_beacon(tower_pub=(TOWER, far)))
+    play.machine.node_table.tower_heard(TOWER, play.now)
+    play.join(STORE, "store", "tcp://10.0.0.1:7000")
+    play.see(STORE)
+    play.now += 1
+    play.see(STORE)
+    play.see(STORE, far, "tcp://192.0.2.1:7000")
+    play.see(ME)
+    play.machine.node_table.tower_refused(far, "no entry")
+    survey = play.machine.survey(play.now)
+    (node,) = survey.nodes
+    assert node.endpoint == "tcp://10.0.0.1:7000"
+    assert [(each.tower, each.endpoint, each.last_seen - each.first_seen) for each in node.sightings] == [
+        (TOWER, "tcp://10.0.0.1:7000", 1.0),
+        (far, "tcp://192.0.2.1:7000", 0.0),
+    ]
+    assert [(tower.is_heard, tower.nodes) for tower in survey.towers] == [(True, 1), (False, 1)]
+    assert "no entry" in list(survey.faults(0))
+    (moved,) = survey.at(5000.0).nodes
+    assert [(each.first_seen, each.last_seen) for each in moved.sightings] == [(4999.0, 5000.0), (5000.0, 5000.0)]
+    play.now += 3.0
+    assert [tower.is_heard for tower in play.machine.survey(play.now).towers] == [False, False]
+
+
+def test_a_beacon_with_another_key_says_nothing_of_a_node() -> None:
+    play = Census()
+    play.join(STORE, "store", "tcp://10.0.0.1:7000 KEY")
+    assert play.machine.stores == {STORE: PeerEndpoint.parse("tcp://10.0.0.1:7000 KEY")}
+    play.now += 1
+    play.see(STORE, endpoint="tcp://10.6.6.6:7000", key="ANOTHER")
+    (node,) = play.machine.survey(play.now).nodes
+    assert (node.endpoint, node.sightings, node.last_seen) == ("tcp://10.0.0.1:7000", (), play.now - 1)
+    play.see(STORE, key="KEY")
+    assert len(play.machine.survey(play.now).nodes[0].sightings) == 1
+
+
+def test_what_is_not_well_is_said() -> None:
+    play = Census(topics=["orders"])
+    play.machine.node_table.tower_heard(TOWER, play.now)
+    play.join(PRODUCER.address, "producer")
+    play.hear(99)
+    play.begin()
+    assert list(play.machine.survey(play.now).faults(0)) == ["no store was found"]
+    play.join(STORE, "store")
+    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 90})
+    assert list(play.machine.survey(play.now).faults(10)) == []
+    assert list(play.machine.survey(play.now).faults(9)) == ["store STORE is 10 records behind orders/PRODUCER"]
+    play.join("NODE")
+    (fault,) = play.machine.survey(play.now).faults(10)
+    assert fault.startswith("node NODE at tcp://10.0.0.1:7000 has not connected")
+
+
+def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
+        monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
+    play = Census(Config().with_node(peers_max=5))
+    play.begin()
+    for number in range(10):
+        for command in COMMANDS["store"]:
+            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+        play.join(f"STORE{number}", "store")
+        play.see(f"STRANGER{number}")
+        play.hear(0, Partition("orders", f"PRODUCER{number}"))
+        play.machine.subscribed(subscription(Command.RECORD, f"topic{number}"), play.now)
+    survey = play.machine.survey(play.now)
+    assert (len(survey.nodes), len(play.machine.stores)) == (5, 2)
+    assert (len(survey.topics), len(survey.partitions)) == (3, 4)
+    limits = [
+        "only 5 nodes are shown: there are more",
+        "only 2 stores are asked: there are more",
+        "only 3 topics are shown: there are more",
+        "only 4 partitions are shown: there are more",
+    ]
+    assert sorted(survey.limits) == sorted(limits)
+    assert set(limits) <= set(survey.faults(0))
+    play.machine.begin(play.now)
+    assert play.machine.survey(play.now).limits == ()
+
+
+def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
+    play = Census(Config().with_node(peers_max=3))
+    for number in range(4):
+        for command in COMMANDS["store"]:
+            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+    play.join("EARLY2")
+    play.join("EARLY3")
+    assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
+
+
+def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> None:
+    play = Census(Config().with_node(peers_max=1))
+    for active in (True, False):
+        for command in COMMANDS["store"]:
+            play.machine.subscribed(subscription(command, "EARLY", active=active), play.now)
+    for command in COMMANDS["store"]:
+        play.machine.subscribed(subscription(command, STORE), play.now)
+    play.join(STORE)
+    assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
+
+
+@pytest.mark.parametrize(
+    ("recording", "roles", "topic", "count"),
+    [
+        (
+            "libdafka-session",
+            {"710623": "store", "BF929C": "store writer", "FC8332": "producer", "87BB96": "consumer"},
+            "hello",
+            5,
+        ),
+        (
+            "libdafka-late-store",
+            {"D6C435": "store", "2BCD94": "store writer", "FABBAB": "producer", "522476": "consumer"},
+            "events",
+            3,
+        ),
+    ],
+)
+def test_a_recorded_cluster_of_libdafka_is_understood(
+    recording: str, roles: dict[str, str], topic: str, count: int
+) -> None:
+    events = json.loads((VECTORS / f"{recording}.json").read_text())
+    recorder = next(bytes.fromhex(each["frames"][1]).decode() for each in events if len(each["frames"]) == 3)
+    machine = SurveyMachine(recorder, Config())
+    decoder = wire.BatchDecoder()
+    for event in events:
+        frames = [bytes.fromhex(frame) for frame in event["frames"]]
+        if event["kind"] == "beacon" and len(frames) == 3:
+            machine.node_table.seen(TOWER, TowerBeacon.decode(frames), event["t"])
+        elif event["kind"] == "subscription":
+            found = decode_subscription(frames[0])
+            assert found is not None
+            machine.subscribed([found], event["t"])
+        elif event["kind"] == "message" and frames[0][:1] == b"H":
+            machine.receive(decoder.decode([frames]), event["t"])
+    survey = machine.survey(events[-1]["t"])
+    assert {node.address[:6]: " ".join(node.roles) for node in survey.nodes} == roles
+    (partition,) = survey.partitions
+    assert (partition.partition.topic, partition.end_sequence) == (topic, count)

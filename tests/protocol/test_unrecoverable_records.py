@@ -1,0 +1,359 @@
+"""Erratum 26: how consumers and stores learn that records are gone, and when they go on without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import (
+    ConsumerMachine,
+    PartitionHalted,
+    ProducerMachine,
+    RecordsGone,
+    ResetPosition,
+    StoreMachine,
+)
+from dafka.protocol.actions import Action, Append, Notify
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
+from dafka.records import Partition
+from dafka.wire import Command
+from tests.protocol.helpers import (
+    HELLO,
+    asked,
+    batches,
+    direct,
+    events,
+    head,
+    live,
+    published,
+    run,
+    sequences,
+    subscription,
+)
+
+ME = "ME"
+EARLIEST, HELLO_TO_STORE = Command.DIRECT_EARLIEST, Command.CONSUMER_HELLO
+
+
+def earliest(sequence: int, sender: str = "A", gone: int | None = None, requestor: str = ME) -> wire.DirectEarliest:
+    gone = sequence if gone is None else gone
+    return wire.DirectEarliest(requestor, sender, HELLO.address, HELLO.topic, sequence, gone)
+
+
+def fetch(sequence: int, count: int = 10, partition: Partition = HELLO) -> wire.Fetch:
+    return wire.Fetch(partition.address, "ASKER", partition.topic, sequence, count)
+
+
+def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
+    """Settled, following one partition whose records from 0 to 199 it lacks; these stores are connected."""
+    config = Config().with_consumer(**{"offset_reset": "earliest", **settings})
+    consumer = ConsumerMachine(ME, config)
+    consumer.start(0.0)
+    consumer.subscribe("hello", 0.0)
+    for store in stores:
+        consumer.subscribed(subscription(HELLO_TO_STORE, store), 0.0)
+    consumer.settled(0.0)
+    consumer.receive([head(199)], 0.1)
+    return consumer
+
+
+def make_store(ends: dict[Partition, int] | None = None, config: Config | None = None, **more: Any) -> StoreMachine:
+    store = StoreMachine(ME, config or Config(), ends or {}, **more)
+    store.start(0.0)
+    store.settled(0.0)
+    return store
+
+
+def gone(actions: list[Action]) -> list[RecordsGone]:
+    return [event for event in events(actions) if isinstance(event, RecordsGone)]
+
+
+def wait_in_vain(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
+    """So many FETCHes go unanswered."""
+    actions: list[Action] = []
+    sent = 0
+    while sent < attempts:
+        new = machine.tick(machine.deadline())
+        sent += len(asked(new))
+        actions += new
+    return actions
+
+
+# Who consumes
+
+
+def test_records_are_gone_when_every_store_says_so_erratum_26() -> None:
+    consumer = make_consumer("A", "B")
+    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
+    actions = consumer.receive([earliest(120, "B")], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert asked(actions) == [(100, 100)]
+    assert consumer.records_gone == 100
+    assert sequences(batches(consumer.receive([direct(100, 200, ME)], 0.3))) == [*range(100, 200)]
+    assert asked(consumer.receive([head(199)], 0.4)) == []
+
+
+def test_records_that_came_ahead_follow_what_is_gone() -> None:
+    consumer = make_consumer("A")
+    consumer.receive([live(150, 160)], 0.2)
+    actions = consumer.receive([earliest(150)], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 150)]
+    assert [event.event if isinstance(event, Notify) else event for event in actions].index(
+        RecordsGone(HELLO, 0, 150)
+    ) == 0, "the program is told before it is given what follows"
+    assert sequences(batches(actions)) == [*range(150, 160)]
+
+
+def test_records_that_some_store_sends_are_not_gone() -> None:
+    consumer = make_consumer("A", "B")
+    consumer.receive([earliest(100, "A")], 0.2)
+    assert sequences(batches(consumer.receive([direct(0, 100, ME)], 0.3))) == [*range(100)]
+    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+
+
+def test_a_store_that_has_not_got_them_does_not_make_them_gone() -> None:
+    consumer = make_consumer("A", "B")
+    answers = [earliest(HOLDS_NOTHING, "A", gone=0), earliest(100, "B", gone=0)]
+    assert gone(consumer.receive(answers, 0.2)) == []
+    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+
+
+def test_a_store_that_holds_nothing_is_no_place_to_go_on() -> None:
+    consumer = make_consumer("A", "B")
+    actions = consumer.receive([earliest(HOLDS_NOTHING, "A", gone=0), earliest(100, "B")], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+
+
+def test_where_to_go_on_is_the_earliest_that_anybody_holds() -> None:
+    consumer = make_consumer("A", "B")
+    actions = consumer.receive([earliest(50, "A", gone=0), earliest(100, "B")], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 50)]
+
+
+def test_a_store_that_says_nothing_is_given_time() -> None:
+    consumer = make_consumer("A", "LIBDAFKA")
+    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
+    actions: list[Action] = []
+    for _ in range(PATIENCE_ATTEMPTS - 1):
+        assert gone(actions) == []
+        actions = wait_in_vain(consumer, 1)
+        actions += consumer.receive([earliest(100, "A")], consumer.deadline() - 0.1)
+    assert gone(wait_in_vain(consumer, 1)) == [RecordsGone(HELLO, 0, 100)]
+
+
+def test_the_producer_is_given_time_too_while_it_is_there() -> None:
+    consumer = make_consumer("A")
+    consumer.peer_joined(HELLO.address, 0.1)
+    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
+    actions = consumer.receive([earliest(150, HELLO.address, gone=0)], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+
+
+@pytest.mark.parametrize("leave", ["unsubscribed", "silent"])
+def test_who_has_left_is_not_waited_for(leave: str) -> None:
+    consumer = make_consumer("A", "B")
+    consumer.receive([earliest(100, "A")], 0.2)
+    if leave == "unsubscribed":
+        consumer.subscribed(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
+    else:
+        consumer.peer_left("B", 0.3)
+    assert gone(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
+
+
+def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection_never_ended() -> None:
+    consumer = make_consumer("A")
+    consumer.peer_left("A", 0.2)
+    consumer.peer_joined("A", 0.3)
+    assert consumer.reassembler.gap_resolver.stores == {"A"}
+    assert gone(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
+
+
+def test_nothing_is_given_up_before_the_node_has_settled() -> None:
+    consumer = ConsumerMachine(ME, Config().with_consumer(offset_reset="earliest"))
+    consumer.start(0.0)
+    consumer.subscribe("hello", 0.0)
+    consumer.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    consumer.receive([head(199)], 0.1)
+    assert gone(consumer.receive([earliest(100)], 0.2)) == []
+    assert gone(consumer.settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
+
+
+def test_an_answer_about_another_place_does_not_count() -> None:
+    consumer = make_consumer("A", "B")
+    consumer.receive([earliest(HOLDS_NOTHING, "B", gone=0)], 0.2)
+    consumer.receive([direct(0, 50, ME)], 0.3)
+    # By now B may have received what it lacked.
+    assert gone(consumer.receive([earliest(100, "A")], 0.4)) == []
+    assert gone(consumer.receive([earliest(HOLDS_NOTHING, "B", gone=0)], 0.5)) == [RecordsGone(HELLO, 50, 100)]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (earliest(100, requestor="ANOTHER"), "another requestor"),
+        (wire.DirectEarliest(ME, "A", "UNKNOWN", "hello", 100, 100), "not asked for"),
+        (wire.DirectEarliest(ME, "A", HELLO.address, "hello2", 100, 100), "not asked for"),
+    ],
+)
+def test_what_was_not_asked_for_is_discarded(message: wire.DirectEarliest, reason: str) -> None:
+    consumer = make_consumer("A")
+    assert gone(consumer.receive([message], 0.2)) == []
+    assert consumer.discarded == {reason: 1}
+
+
+def test_an_answer_from_before_the_place_changes_nothing() -> None:
+    consumer = make_consumer("A")
+    consumer.receive([direct(0, 150, ME)], 0.2)
+    assert gone(consumer.receive([earliest(100)], 0.3)) == []
+    assert sequences(batches(consumer.receive([direct(150, 200, ME)], 0.4))) == [*range(150, 200)]
+
+
+def test_a_partition_that_is_empty_now_goes_on_at_its_end() -> None:
+    consumer = make_consumer("A")
+    assert gone(consumer.receive([earliest(200)], 0.2)) == [RecordsGone(HELLO, 0, 200)]
+    assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
+
+
+@pytest.mark.parametrize("sequence", [2**62 + 1, 2**63, HOLDS_NOTHING - 1])
+def test_a_sequence_that_cannot_be_is_not_gone_to(sequence: int) -> None:
+    consumer = make_consumer("A")
+    assert gone(consumer.receive([earliest(sequence)], 0.2)) == []
+    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+
+
+def test_unsubscribing_forgets_what_was_said() -> None:
+    consumer = make_consumer("A", "B")
+    consumer.receive([earliest(100, "A")], 0.2)
+    consumer.unsubscribe("hello")
+    assert gone(wait_in_vain_once(consumer)) == []
+
+
+def wait_in_vain_once(consumer: ConsumerMachine) -> list[Action]:
+    return consumer.tick(consumer.deadline())
+
+
+# Who holds
+
+
+def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26() -> None:
+    store = make_store({HELLO: 200}, earliest={HELLO: 100})
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
+    assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
+    assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
+    assert len(store.responder) == 1
+
+
+def test_a_store_that_trims_tells_so() -> None:
+    store = make_store({HELLO: 200})
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    assert store.trimmed({HELLO: 150}) == 150
+    assert store.trimmed({HELLO: 160}) == 10
+    (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
+    assert (answer.sequence, answer.gone) == (160, 160)
+
+
+def test_a_store_tells_that_it_does_not_know_a_partition() -> None:
+    store = make_store()
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
+    assert (answer.sequence, answer.gone) == (HOLDS_NOTHING, 0)
+
+
+def test_a_store_says_nothing_of_what_it_may_yet_receive() -> None:
+    store = make_store({HELLO: 50})
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    assert published(store.receive([fetch(60)], 0.2), wire.DirectEarliest) == []
+
+
+def test_who_does_not_subscribe_to_it_is_not_told() -> None:
+    store = make_store({HELLO: 200}, earliest={HELLO: 100})
+    for subscribed in (subscription(EARLIEST), subscription(EARLIEST, "ANOTHER")):
+        store.subscribed(subscribed, 0.1)
+        assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    store.subscribed(subscription(EARLIEST, "ASKER", active=False), 0.1)
+    assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
+
+
+def test_a_producer_tells_what_is_with_stores_but_does_not_call_it_gone() -> None:
+    producer = ProducerMachine(HELLO, Config().producer, 10)
+    producer.start(0.0)
+    producer.settled(0.0)
+    producer.publish([b"%d" % sequence for sequence in range(200)], 0.1)
+    producer.receive([wire.Ack(HELLO.address, HELLO.topic, 99, "A")], 0.1)
+    producer.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
+    assert answer == wire.DirectEarliest("ASKER", HELLO.address, HELLO.address, HELLO.topic, 100, 0)
+    assert published(producer.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
+
+
+def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
+    config = Config().with_producer(min_stores=0, unacknowledged_records_max=50).producer
+    producer = ProducerMachine(HELLO, config, 10)
+    producer.start(0.0)
+    producer.settled(0.0)
+    producer.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    for first in range(0, 200, 10):
+        producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
+    (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
+    assert answer.sequence == answer.gone == producer.retransmit_buffer.first_sequence > 0
+    consumer = make_consumer()
+    consumer.peer_joined(HELLO.address, 0.1)
+    told = wire.DirectEarliest(ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.gone)
+    assert gone(consumer.receive([told], 0.2)) == [RecordsGone(HELLO, 0, answer.sequence)]
+
+
+# Stores among each other
+
+
+def test_a_new_store_begins_where_the_others_do() -> None:
+    store = make_store()
+    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive([live(150, 160)], 0.1)
+    actions = store.receive([earliest(100)], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
+    assert asked(actions) == [(100, 50)]
+    assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
+    store.subscribed(subscription(EARLIEST, "ASKER"), 0.3)
+    (answer,) = published(store.receive([fetch(0)], 0.3), wire.DirectEarliest)
+    assert answer.sequence == 100
+
+
+def test_skipping_comes_before_the_records_that_follow() -> None:
+    store = make_store()
+    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive([live(100, 110)], 0.1)
+    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (ResetPosition, Append))]
+    assert actions == [ResetPosition(HELLO, 100), Append(run(100, 110))]
+
+
+def test_a_store_with_retention_gives_up_the_older_records() -> None:
+    store = make_store({HELLO: 50}, Config().with_store(retention_records=1000))
+    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive([head(199)], 0.1)
+    actions = store.receive([earliest(100)], 0.2)
+    assert gone(actions) == [RecordsGone(HELLO, 50, 100)]
+    assert ResetPosition(HELLO, 100) in actions
+
+
+def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
+    store = make_store({HELLO: 50})
+    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive([head(199)], 0.1)
+    actions = store.receive([earliest(100)], 0.2)
+    assert events(actions) == [PartitionHalted(HELLO, 50, 100)]
+    assert not any(isinstance(action, ResetPosition) for action in actions)
+    assert events(store.receive([earliest(100)], 0.3)) == []
+    assert store.durable_end(HELLO) == 50
+
+
+def test_an_empty_partition_of_a_store_without_retention_goes_on() -> None:
+    store = make_store({HELLO: 50}, earliest={HELLO: 50})
+    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive([head(199)], 0.1)
+    assert gone(store.receive([earliest(100)], 0.2)) == [RecordsGone(HELLO, 50, 100)]
