@@ -14,7 +14,7 @@ from dafka.protocol import (
 )
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -93,16 +93,16 @@ def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Su
 
 def test_get_heads_is_repeated_twice_because_an_answer_may_be_lost() -> None:
     consumer = make_consumer()
-    assert consumer.deadline() == REPEAT_WAITS[0]
+    assert consumer.deadline() == RETRY_WAITS_S[0]
     times = [0.5 * half for half in range(1, 200)]
     asked_at = [time for time in times if published(consumer.tick(time), wire.GetHeads)]
-    assert asked_at == [REPEAT_WAITS[0], sum(REPEAT_WAITS)]
+    assert asked_at == [RETRY_WAITS_S[0], sum(RETRY_WAITS_S)]
 
 
 def test_get_heads_is_not_repeated_for_a_topic_that_was_given_up() -> None:
     consumer = make_consumer()
     consumer.unsubscribe("hello")
-    assert published(consumer.tick(sum(REPEAT_WAITS)), wire.GetHeads) == []
+    assert published(consumer.tick(sum(RETRY_WAITS_S)), wire.GetHeads) == []
 
 
 def test_a_store_is_greeted_with_the_topics() -> None:

@@ -6,7 +6,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import FetchUnanswered, StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -290,8 +290,8 @@ def test_another_store_is_told_the_heads_again_because_they_may_be_lost() -> Non
     store = make_store({HELLO: 10})
     told = [wire.DirectHead("STORE2", HELLO.address, HELLO.topic, 9)]
     assert published(store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0), wire.DirectHead) == told
-    assert published(store.tick(REPEAT_WAITS[0]), wire.DirectHead) == told
-    assert published(store.tick(sum(REPEAT_WAITS)), wire.DirectHead) == told
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.DirectHead) == told
+    assert published(store.tick(sum(RETRY_WAITS_S)), wire.DirectHead) == told
     assert published(store.tick(1000.0), wire.DirectHead) == []
 
 
@@ -299,8 +299,8 @@ def test_heads_of_a_producer_that_left_are_asked_for_again() -> None:
     store = make_store({HELLO: 10})
     wanted = [wire.GetHeads(HELLO.topic, ME)]
     assert published(store.peer_left(HELLO.address, 0.0), wire.GetHeads) == wanted
-    assert store.deadline() == REPEAT_WAITS[0]
-    assert published(store.tick(REPEAT_WAITS[0]), wire.GetHeads) == wanted
+    assert store.deadline() == RETRY_WAITS_S[0]
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.GetHeads) == wanted
 
 
 def test_what_becomes_durable_after_its_producer_left_is_told_to_everybody_who_listens() -> None:

@@ -14,11 +14,10 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
@@ -102,7 +101,7 @@ class ConsumerMachine:
                 self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._give_up(only_new=True) + self._due_get_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
@@ -153,7 +152,7 @@ class ConsumerMachine:
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self.reassembler.gap_resolver.is_settled = True
+        self.reassembler.gap_resolver.node_settled()
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -229,10 +228,10 @@ class ConsumerMachine:
         self.reassembler.note_known_end(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
+    def _give_up(self, *, only_new: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.reassembler.reset_to(partition, end_sequence)]

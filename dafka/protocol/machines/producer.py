@@ -17,10 +17,9 @@ from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.ordering.buffers import RetransmitBuffer
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
-from dafka.records import Partition, RecordBatch
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
 HELD_RECORDS_MAX = 10_000

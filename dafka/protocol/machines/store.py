@@ -21,7 +21,7 @@ from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPositio
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import (
@@ -33,7 +33,7 @@ from dafka.protocol.presence.peer_limits import (
     PeerLimits,
 )
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 ALL_TOPICS = ""
@@ -127,7 +127,7 @@ class StoreMachine:
                 self._answer_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._tell_heads(now) + self._fetches(now)
+        return actions + self._give_up(only_new=True) + self._tell_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
@@ -214,7 +214,7 @@ class StoreMachine:
 
     def settled(self, now: float) -> list[Action]:
         """A store listens from the first moment; only giving up records waits for this."""
-        self.reassembler.gap_resolver.is_settled = True
+        self.reassembler.gap_resolver.node_settled()
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -309,10 +309,10 @@ class StoreMachine:
         answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
         return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
+    def _give_up(self, *, only_new: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
                 actions += [gone, ResetPosition(partition, end_sequence)]
