@@ -14,9 +14,9 @@ from dafka.cli.options import DURATION, node_options, setting_option
 from dafka.cli.runner import run, tower_required
 from dafka.cli.supervision import Supervision
 from dafka.config import Config
-from dafka.protocol import Following
 from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
+from dafka.roles.log_events import Following
 
 SAVE_S = 1.0
 """How often a consumer with a name saves its positions; killed, it prints what came since once more."""

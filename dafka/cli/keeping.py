@@ -16,9 +16,9 @@ import trio
 from dafka.config import Config
 from dafka.errors import StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
-from dafka.protocol import StorageReopening
 from dafka.roles import Store, serve_store
-from dafka.roles.log import NodeLog
+from dafka.roles.events import NodeLog
+from dafka.roles.log_events import StorageReopening
 
 _LOG = NodeLog(logging.getLogger("dafka.store"))
 

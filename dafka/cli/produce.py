@@ -21,8 +21,8 @@ from dafka.cli.supervision import Supervision
 from dafka.cli.terminal import UsageMistake, console, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
-from dafka.protocol import Interrupted
 from dafka.roles import Producer, open_producer
+from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
@@ -90,7 +90,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervision: Sup
                 while lines := await supervision.unless_stopping(partial(anext, batches, None)):
                     await _send(producer, lines, config)
             is_all_sent, is_read = True, not supervision.is_stopping
-            await producer.finish()
+            await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
             raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None

@@ -21,8 +21,9 @@ from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
-from dafka.protocol import RefusedByPeer, Stopping, TowersHeard, TowersSilent
+from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
+from dafka.roles.log_events import Stopping
 from dafka.transport import raise_descriptors_max
 
 IMPATIENCE_S = 1.0

@@ -14,7 +14,7 @@ from dafka.config import Config
 from dafka.operations.monitor import Monitor
 from dafka.operations.notify import Notifier
 from dafka.operations.serving import open_operations, stop
-from dafka.protocol import MetricsServed
+from dafka.roles.log_events import MetricsServed
 
 SLACK_S = 5.0
 """Beyond the grace and what sockets linger, a process that is ending has so long to end."""

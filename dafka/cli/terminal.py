@@ -12,8 +12,9 @@ from rich.logging import RichHandler
 from dafka.config import LogConfig
 from dafka.extras import require_extra
 from dafka.operations.lines import SentenceFormatter
-from dafka.protocol import Failed, Notice, TowersHeard, TowersSilent
-from dafka.roles.log import NodeLog
+from dafka.protocol import TowersHeard, TowersSilent
+from dafka.roles.events import NodeLog
+from dafka.roles.log_events import Failed, LogEvent
 
 console = Console(stderr=True)
 """The one that log lines and a progress bar share, so that neither is written into the other."""
@@ -37,12 +38,12 @@ def report_error(sentence: object) -> None:
     _say(f"Error: {sentence}", Failed(str(sentence)), logging.ERROR)
 
 
-def report(notice: Notice) -> None:
+def report(notice: LogEvent) -> None:
     """Prints a sentence that is no log line; where logs are objects, as one of them."""
     _say(str(notice), notice, logging.WARNING)
 
 
-def _say(sentence: str, notice: Notice, level: int) -> None:
+def _say(sentence: str, notice: LogEvent, level: int) -> None:
     if _formats[-1:] == ["json"]:
         COMMAND_LOG.write(notice, level)
     else:

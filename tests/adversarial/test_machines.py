@@ -10,12 +10,18 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
 from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
 from dafka.protocol.polling import KEYS_MAX, RetrySchedule
-from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.adversarial import FAMILIES, Aim, generate
@@ -42,7 +48,7 @@ def make_consumer() -> ConsumerMachine:
 
 def make_producer() -> ProducerMachine:
     producer = ProducerMachine(Partition(TOPIC, ME), CONFIG.producer, CONFIG.fetch.replies_max)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     producer.publish([b"honest"] * 10, 0.0)
     return producer
 
@@ -120,7 +126,7 @@ def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
 def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
     ends = {Partition(TOPIC, f"{number:032X}"): 5 for number in range(3 * SLICE)}
     store = StoreMachine(ME, Config(), ends)
-    store.subscribed([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
+    store.receive_subscriptions([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
     questions = [wire.GetHeads(TOPIC, "STRANGER"), wire.GetHeads(TOPIC, "LISTENER")]
     told = published(store.receive(questions, 1.0), wire.DirectHead)
     assert [head.requestor for head in told[:SLICE]] == ["LISTENER"] * SLICE
@@ -147,7 +153,7 @@ def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
 def test_what_says_that_heads_are_told_comes_behind_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
     own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
-    store.subscribed([wire.Subscription(command, "READER") for command in own_commands], 0.0)
+    store.receive_subscriptions([wire.Subscription(command, "READER") for command in own_commands], 0.0)
     actions = store.receive([wire.ConsumerHello(ME, "READER", (TOPIC,)), wire.Fetch(ME, "READER", TOPIC, 0, 1)], 1.0)
     assert not published(actions, wire.DirectEarliest)
     actions = store.tick(store.deadline()) + store.tick(2.0)
@@ -170,7 +176,7 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     holders = GapResolver()
     for number in range(ANSWERS_MAX + 100):
         holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
-    holders.is_settled = True
+    holders.node_settled()
     assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
     repeats = RetrySchedule[str]()
     for number in range(KEYS_MAX + 100):
@@ -178,20 +184,20 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     assert len(repeats.take_due(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
     a, b, c, d, e = map(PeerEndpoint, "abcde")
     for peer in (a, b, c):
-        assert links.join(peer)
-    assert links.begin(a, 0.0) == []
-    assert links.begin(b, 0.0) == []
-    assert links.begin(c, 0.5) is None
-    assert not links.leave(c)
-    links.connect([a])
-    assert links.join(d)
-    assert links.begin(d, 0.5) == []
-    assert links.join(e)
-    assert links.begin(e, 2.0) == [b]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == b
-    assert links.leave(a)
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)
