@@ -1,16 +1,19 @@
-"""Dafka (ZeroMQ RFC 46) for Trio: decentralised streams of records.
+"""Dafka (ZeroMQ RFC 46) for Trio: decentralized streams of records.
 
-async with dafka.open_producer("orders") as producer:
-    await producer.send(b"...")
+    async with dafka.open_producer("orders") as producer:
+        await producer.send(b"...")
 
-async with dafka.open_consumer(["orders"]) as consumer:
-    async for record in consumer: ...
+    async with dafka.open_consumer(["orders"]) as consumer:
+        async for record in consumer: ...
 
-async with trio.open_nursery() as nursery:
-    await nursery.start(dafka.serve_tower)
-    await nursery.start(dafka.serve_store)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(dafka.serve_tower)
+        await nursery.start(dafka.serve_store)
+
+The classes of events are in `dafka.events`, those of exceptions in `dafka.errors`.
 """
 
+from dafka import errors, events
 from dafka.config import (
     BeaconConfig,
     Config,
@@ -25,11 +28,25 @@ from dafka.config import (
     TowerConfig,
 )
 from dafka.errors import DafkaError
+from dafka.events import Event
+from dafka.protocol.observing.cluster_survey import (
+    ClusterSurvey,
+    HolderView,
+    NodeState,
+    NodeView,
+    PartitionView,
+    Sighting,
+    TopicView,
+    TowerView,
+)
 from dafka.records import Partition, Record, RecordBatch
 from dafka.roles import (
     Consumer,
     ConsumerStatistics,
     EventFeed,
+    Health,
+    Histogram,
+    Observer,
     Producer,
     ProducerStatistics,
     Range,
@@ -39,6 +56,7 @@ from dafka.roles import (
     Tower,
     TowerStatistics,
     open_consumer,
+    open_observer,
     open_producer,
     open_reader,
     serve_store,
@@ -49,17 +67,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BeaconConfig",
+    "ClusterSurvey",
     "Config",
     "Consumer",
     "ConsumerConfig",
     "ConsumerStatistics",
     "DafkaError",
+    "Event",
     "EventFeed",
     "FetchConfig",
+    "Health",
+    "Histogram",
+    "HolderView",
     "LogConfig",
     "MetricsConfig",
     "NodeConfig",
+    "NodeState",
+    "NodeView",
+    "Observer",
     "Partition",
+    "PartitionView",
     "Producer",
     "ProducerConfig",
     "ProducerStatistics",
@@ -68,13 +95,19 @@ __all__ = [
     "Record",
     "RecordBatch",
     "SecurityConfig",
+    "Sighting",
     "Store",
     "StoreConfig",
     "StoreStatistics",
+    "TopicView",
     "Tower",
     "TowerConfig",
     "TowerStatistics",
+    "TowerView",
+    "errors",
+    "events",
     "open_consumer",
+    "open_observer",
     "open_producer",
     "open_reader",
     "serve_store",

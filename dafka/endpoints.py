@@ -61,3 +61,18 @@ def _value(group: str) -> int:
     for character in group:
         value = value * 85 + _Z85_DIGITS.index(character)
     return value
+
+
+@attrs.frozen
+class MessageSource:
+    """The connection that a message came by.
+
+    Attributes:
+        host: The IP address of the other side; empty if unknown.
+        key: The public key that the sender has proven to hold; empty in a plain cluster.
+        connection: A number that identifies the connection while it exists: its file descriptor. -1 if it has none.
+    """
+
+    host: str
+    key: str
+    connection: int

@@ -14,6 +14,7 @@ __all__ = [
     "DiscoveryError",
     "LocalError",
     "MissingExtraError",
+    "RecordError",
     "RemoteError",
     "StorageBusyError",
     "StorageCorruptError",
@@ -46,6 +47,10 @@ class ConfigError(LocalError, ValueError):
 
 class MissingExtraError(LocalError, ImportError):
     """A part of dafka needs packages that are not installed. The message says how to install them."""
+
+
+class RecordError(LocalError, ValueError):
+    """A record cannot be published: its content is not bytes, or is larger than peers accept."""
 
 
 class WireError(RemoteError, ValueError):

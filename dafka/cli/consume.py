@@ -13,9 +13,9 @@ from dafka.cli.lines import StreamError, format_batch, wait_reader_gone, write_b
 from dafka.cli.options import DURATION, node_options, setting_option
 from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.config import Config
-from dafka.protocol import Following
 from dafka.records import RecordBatch
 from dafka.roles import Consumer, open_consumer
+from dafka.roles.log_events import Following
 
 SAVE_S = 1.0
 """How often a consumer with a name saves its positions. If it is killed, it prints the records since then again."""

@@ -15,9 +15,9 @@ from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.config import BeaconConfig, Config
 from dafka.errors import StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
-from dafka.protocol import StorageReopening
 from dafka.roles import Store, Tower, serve_store, serve_tower
-from dafka.roles.log import NodeLog
+from dafka.roles.events import NodeLog
+from dafka.roles.log_events import StorageReopening
 from dafka.transport import open_security
 
 _STORE_LOG = NodeLog(logging.getLogger("dafka.store"))

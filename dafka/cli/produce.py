@@ -19,8 +19,8 @@ from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.cli.terminal import UsageMistake, error_is_terminal, make_progress_bar, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
-from dafka.protocol import Interrupted
 from dafka.roles import Producer, open_producer
+from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
@@ -94,7 +94,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
                 while lines := await supervisor.wait_unless_stopping(partial(anext, batches, None)):
                     await _send(producer, lines, config)
             is_all_sent, is_read = True, not supervisor.is_stopping
-            await producer.finish()
+            await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
             raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None

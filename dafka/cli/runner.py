@@ -24,8 +24,9 @@ from dafka.groups import single_exception
 from dafka.operations.monitor import Monitor
 from dafka.operations.notify import Notifier
 from dafka.operations.serving import open_operations, stop
-from dafka.protocol import MetricsServed, RefusedByPeer, Stopping, TowersHeard, TowersSilent
+from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
+from dafka.roles.log_events import MetricsServed, Stopping
 from dafka.transport import raise_descriptors_max
 
 _T = TypeVar("_T")

@@ -70,7 +70,7 @@ def status(
 
     async def program() -> int:
         nonlocal last_status
-        async with open_observer(config, topics) as observer, require_tower(observer.events, config, observer):
+        async with open_observer(topics, config) as observer, require_tower(observer.events, config, observer):
             await observer.wait_settled()
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)

@@ -13,8 +13,9 @@ import click
 
 from dafka.config import LogConfig
 from dafka.operations.lines import SentenceFormatter, printable
-from dafka.protocol import Failed, Notice, TowersHeard, TowersSilent
-from dafka.roles.log import NodeLog
+from dafka.protocol import TowersHeard, TowersSilent
+from dafka.roles.events import NodeLog
+from dafka.roles.log_events import Failed, LogEvent
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,14 +71,14 @@ def report_error(sentence: object) -> None:
     _report(f"Error: {sentence}", Failed(str(sentence)), logging.ERROR)
 
 
-def report(notice: Notice) -> None:
+def report(event: LogEvent) -> None:
     """Print a sentence that is not a log line; with JSON logs, as one."""
-    _report(str(notice), notice, logging.WARNING)
+    _report(str(event), event, logging.WARNING)
 
 
-def _report(sentence: str, notice: Notice, level: int) -> None:
+def _report(sentence: str, event: LogEvent, level: int) -> None:
     if _formats[-1:] == ["json"]:
-        COMMAND_LOG.write(notice, level)
+        COMMAND_LOG.write(event, level)
     else:
         click.echo(sentence, err=True)
 

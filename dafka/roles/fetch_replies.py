@@ -10,7 +10,7 @@ from dafka import wire
 from dafka.errors import StorageError
 from dafka.protocol import FetchResponder, ReadRequest, StorageFailed
 from dafka.records import RecordBatch
-from dafka.roles.node import Node
+from dafka.roles.sockets import NodeSockets
 
 REPORTS_MAX = 1000
 """Different read failures that are reported; further ones are not."""
@@ -20,9 +20,12 @@ class FetchReplies:
     """Reads what the responder asks for, and publishes it."""
 
     def __init__(
-        self, node: Node, responder: FetchResponder, read: Callable[[ReadRequest], Awaitable[RecordBatch | None]]
+        self,
+        sockets: NodeSockets,
+        responder: FetchResponder,
+        read: Callable[[ReadRequest], Awaitable[RecordBatch | None]],
     ) -> None:
-        self._node = node
+        self._sockets = sockets
         self._responder = responder
         self._read = read
         self._reported: set[str] = set()
@@ -61,10 +64,10 @@ class FetchReplies:
     async def _send_all(self, runs: trio.MemoryReceiveChannel[wire.RecordRun]) -> None:
         async for run in runs:
             await trio.lowlevel.checkpoint()  # lets the next read begin before this run is encoded
-            self._node.send([run])
+            self._sockets.publish([run])
 
     def _report(self, error: StorageError) -> None:
         """Report a read failure once: nodes fetch damaged records again and again."""
         if str(error) not in self._reported and len(self._reported) < REPORTS_MAX:
             self._reported.add(str(error))
-            self._node.events.put(StorageFailed(str(error)))
+            self._sockets.events.put(StorageFailed(str(error)))

@@ -12,19 +12,18 @@ import zmq
 
 from dafka import wire
 from dafka.config import Config
-from dafka.discovery import DiscoveryEvent
 from dafka.endpoints import PeerEndpoint
 from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
-from dafka.protocol import ClusterSurvey, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
+from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
-from dafka.roles.feed import EventFeed
-from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node
+from dafka.roles.arguments import check_topics
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.transport import listen, open_context, open_security
 
 
-class Observer:
+class Observer(NodeRole):
     """Made by `open_observer`.
 
     Attributes:
@@ -33,14 +32,13 @@ class Observer:
 
     def __init__(
         self,
-        node: Node,
         machine: SurveyMachine,
+        sockets: NodeSockets,
         config: Config,
         context: zmq.Context[zmq.Socket[bytes]],
         nursery: trio.Nursery,
     ) -> None:
-        self.address = node.address
-        self._node = node
+        super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
         self._context = context
@@ -48,17 +46,6 @@ class Observer:
         self._security = open_security(config)
         self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
         self._changed = trio.lowlevel.ParkingLot()
-        node.on_report(self._discovered)
-        node.on_change(self._look)
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
-
-    async def wait_settled(self) -> None:
-        """Waits until the nodes of a running cluster have been found, and are connected to."""
-        await self._node.settled.wait()
 
     async def survey(self, seconds: float) -> ClusterSurvey:
         """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
@@ -101,11 +88,13 @@ class Observer:
     def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
         self._machine.node_table.tower_refused(endpoint, str(event))
 
-    def _discovered(self, report: DiscoveryEvent) -> None:
-        if isinstance(report, (PeerJoined, PeerLeft)):
-            self._machine.found(report, trio.current_time())
+    def _on_event(self, event: Event) -> None:
+        super()._on_event(event)
+        if isinstance(event, (PeerJoined, PeerLeft)):
+            self._machine.found(event, trio.current_time())
+            self._node.act(())
 
-    def _look(self) -> None:
+    def _on_change(self) -> None:
         """After everything that happened: listens to the stores that are there, and to no others."""
         stores = self._machine.stores
         for address, (peer, scope) in list(self._listening.items()):
@@ -139,7 +128,7 @@ class Observer:
 
 
 @asynccontextmanager
-async def open_observer(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Observer]:
+async def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Observer]:
     """An observer, for the length of a block. Where `topics` are named, it looks at these alone.
 
     Raises `ConfigError` for topics that cannot be, keys that are not what they should be, and a discovery without
@@ -150,16 +139,16 @@ async def open_observer(config: Config | None = None, topics: Iterable[str] = ()
         raise ConfigError(
             f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
         )
-    machine = SurveyMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    machine = SurveyMachine(new_address(), config, check_topics(topics, config))
     with single_exception():
         async with (
-            open_node(machine.address, machine, config, "observer", config.consumer.high_watermark) as node,
+            open_sockets(machine.address, config, "observer", config.consumer.high_watermark) as sockets,
             open_context(0) as context,
             trio.open_nursery() as nursery,
         ):
-            observer = Observer(node, machine, config, context, nursery)
+            observer = Observer(machine, sockets, config, context, nursery)
             observer.listen_to_towers()
-            await nursery.start(node.run)
+            await nursery.start(observer._run_node)
             try:
                 yield observer
             finally:

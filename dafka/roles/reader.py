@@ -12,21 +12,20 @@ from dafka.errors import DiscoveryError, UnansweredError
 from dafka.groups import single_exception
 from dafka.protocol import BatchBuffer, Incomplete, ReaderMachine, TowersHeard
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.roles.feed import EventFeed
-from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node
+from dafka.roles.arguments import check_topics
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
 
 
-class Reader:
+class Reader(NodeRole):
     """Made by `open_reader`.
 
     Attributes:
         address: the reader's node address.
     """
 
-    def __init__(self, node: Node, machine: ReaderMachine, config: Config) -> None:
-        self.address = node.address
-        self._node = node
+    def __init__(self, machine: ReaderMachine, sockets: NodeSockets, config: Config) -> None:
+        super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
         self._ranges: dict[Partition, Range] = {}
@@ -34,13 +33,6 @@ class Reader:
         self._changed = trio.lowlevel.ParkingLot()
         self._is_tower_heard = False
         self._is_closed = False
-        node.on_batch(self._take)
-        node.on_change(self._wake)
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
 
     async def wait_ready(self) -> None:
         """Waits until `ends` tells what the stores that are there held when this was called.
@@ -57,7 +49,7 @@ class Reader:
 
     def check_settled(self) -> None:
         """For who has waited for `tower_timeout_ms`: raises `DiscoveryError` unless a cluster has been found."""
-        if self._node.settled.is_set():
+        if self._settled.is_set():
             return
         beacon = self._config.beacon
         seconds = self._config.node.tower_timeout_ms / 1000
@@ -88,7 +80,7 @@ class Reader:
         if partition in self._asked:
             raise ValueError(f"{partition} is being asked about already")
         self._asked.add(partition)
-        self._node.act(self._machine.ask(partition, trio.current_time()))
+        self._node.act(self._machine.query_held_end(partition, trio.current_time()))
         try:
             await self._wait_settled()
             with trio.move_on_after(seconds):
@@ -96,7 +88,7 @@ class Reader:
             found = self._look(partition, min_stores)
         finally:
             self._asked.discard(partition)
-            actions = self._machine.drop(partition)
+            actions = self._machine.end_held_end_query(partition)
             if not self._is_closed:
                 self._node.act(actions)
         if isinstance(found, Incomplete):
@@ -124,7 +116,7 @@ class Reader:
         if partition in self._ranges:
             raise ValueError(f"{partition} is being read already")
         self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
-        self._node.act(self._machine.fetch(partition, first_sequence, end_sequence, trio.current_time()))
+        self._node.act(self._machine.fetch_range(partition, first_sequence, end_sequence, trio.current_time()))
         return self._ranges[partition]
 
     async def wait(self, condition: Callable[[], bool]) -> None:
@@ -139,15 +131,14 @@ class Reader:
 
     def release(self, batch: RecordBatch) -> None:
         """A range gave this to the program, or dropped it."""
-        was_full = self._machine.buffered_bytes >= self._config.consumer.buffer_bytes_max
-        self._machine.buffered_bytes -= batch.memory_bytes
-        if was_full:
-            self._node.act(self._machine.taken(trio.current_time()))
+        actions = self._machine.records_taken(batch.memory_bytes, trio.current_time())
+        if actions:
+            self._node.act(actions)
 
     def forget(self, partition: Partition) -> None:
         """A range is closed."""
         if self._ranges.pop(partition, None) is not None:
-            self._machine.forget(partition)
+            self._machine.forget_range(partition)
 
     def close(self) -> None:
         """Makes waiting raise `trio.ClosedResourceError`."""
@@ -163,7 +154,7 @@ class Reader:
 
     async def _wait_settled(self) -> None:
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
-            await self.wait(self._node.settled.is_set)
+            await self.wait(self._settled.is_set)
         self.check_settled()
 
     def _look(self, partition: Partition, min_stores: int) -> int | Incomplete:
@@ -182,11 +173,11 @@ class Reader:
             reason = f"somebody goes on publishing {partition}: what stores hold has not come to rest in {seconds:g} s"
         return UnansweredError(reason, lacking.value, stores)
 
-    def _wake(self) -> None:
+    def _on_change(self) -> None:
         self._changed.unpark_all()
 
-    def _take(self, batch: RecordBatch) -> None:
-        self._machine.buffered_bytes += batch.memory_bytes
+    def _on_records(self, batch: RecordBatch) -> None:
+        self._machine.records_buffered(batch.memory_bytes)
         self._ranges[batch.partition].put(batch)
 
 
@@ -246,21 +237,21 @@ class Range:
 
 
 @asynccontextmanager
-async def open_reader(config: Config | None = None, topics: Iterable[str] = ()) -> AsyncIterator[Reader]:
+async def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Reader]:
     """A reader that surveys these topics, for the length of a block.
 
     Raises `ConfigError` for topics that cannot be, `AddressInUseError` where the node cannot listen, `DiscoveryError`
     where its discovery cannot be set up.
     """
     config = config or Config()
-    machine = ReaderMachine(new_address(), config, [check_topic(topic, config) for topic in topics])
+    machine = ReaderMachine(new_address(), config, check_topics(topics, config))
     high_watermark = config.consumer.high_watermark
     with single_exception():
-        async with open_node(machine.address, machine, config, "reader", high_watermark) as node:
-            reader = Reader(node, machine, config)
+        async with open_sockets(machine.address, config, "reader", high_watermark) as sockets:
+            reader = Reader(machine, sockets, config)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader.watch_towers)
-                await nursery.start(node.run)
+                await nursery.start(reader._run_node)
                 try:
                     yield reader
                 finally:

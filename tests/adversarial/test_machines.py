@@ -10,12 +10,18 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
 from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
 from dafka.protocol.polling import KEYS_MAX, RetrySchedule
-from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.adversarial import FAMILIES, Aim, generate
@@ -170,7 +176,7 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     holders = GapResolver()
     for number in range(ANSWERS_MAX + 100):
         holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
-    holders.is_settled = True
+    holders.node_settled()
     assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
     repeats = RetrySchedule[str]()
     for number in range(KEYS_MAX + 100):
@@ -178,20 +184,20 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     assert len(repeats.take_due(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
     a, b, c, d, e = map(PeerEndpoint, "abcde")
     for peer in (a, b, c):
-        assert links.join(peer)
-    assert links.begin(a, 0.0) == []
-    assert links.begin(b, 0.0) == []
-    assert links.begin(c, 0.5) is None
-    assert not links.leave(c)
-    links.connect([a])
-    assert links.join(d)
-    assert links.begin(d, 0.5) == []
-    assert links.join(e)
-    assert links.begin(e, 2.0) == [b]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == b
-    assert links.leave(a)
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)

@@ -1,4 +1,4 @@
-"""Who subscribes to too much at a publisher is cut off, alone."""
+"""Who subscribes to too much at a publisher is end_connection off, alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.connections import cut, find_connection, open_descriptors
+from dafka.transport.connections import end_connection, find_connection, open_descriptors
 from dafka.transport.publisher import NAMES_MAX
 from tests.roles.helpers import DEADLINE_S
 
@@ -100,8 +100,8 @@ async def test_a_descriptor_that_has_become_another_connection_is_left_alone() -
     one, other = await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port)
     found = find_connection(other.socket.fileno())
     assert found is not None
-    assert not cut(one.socket.fileno(), found)
-    assert cut(other.socket.fileno(), found)
+    assert not end_connection(one.socket.fileno(), found)
+    assert end_connection(other.socket.fileno(), found)
     assert await other.receive_some() == b""
     for each in (one, other, *listeners):
         await each.aclose()

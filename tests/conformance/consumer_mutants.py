@@ -14,7 +14,7 @@ from dafka.errors import WireError
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.machines import consumer
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.driver import Driver
+from dafka.protocol.machines.node import Node
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.reassembler import Reassembler
@@ -41,15 +41,15 @@ def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Ap
     """Everything that the machine wants done is changed first."""
 
     def apply(monkeypatch: pytest.MonkeyPatch) -> None:
-        act = Driver.act
+        act = Node.act
 
-        def changed(self: Driver, actions: Iterable[Action]) -> None:
-            machine = self.machine
+        def changed(self: Node, actions: Iterable[Action]) -> None:
+            machine = self._machine
             if isinstance(machine, ConsumerMachine):
                 actions = [each for action in actions for each in change(machine, action)]
             act(self, actions)
 
-        monkeypatch.setattr(Driver, "act", changed)
+        monkeypatch.setattr(Node, "act", changed)
 
     return apply
 

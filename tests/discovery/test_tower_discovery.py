@@ -10,9 +10,9 @@ import zmq
 
 from dafka.config import Config
 from dafka.discovery import Advertisement, DiscoveryEvent, Settled, open_discovery
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import MessageSource, PeerEndpoint
 from dafka.errors import DiscoveryError
-from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol import PeerJoined, PeerLeft, TowerMachine, TowersHeard, TowersSilent
 from dafka.records import new_address
 from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
@@ -59,6 +59,7 @@ class Node:
         self.reports: list[DiscoveryEvent] = []
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
 
     @property
     def joined(self) -> PeerJoined:
@@ -71,9 +72,11 @@ class Node:
     async def run(self, config: Config, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.CancelScope() as self._scope:
             await open_discovery(config).run(self.advertisement, self._take, task_status=task_status)
+        self._stopped.set()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._scope.cancel()
+        await self._stopped.wait()
 
     async def wait(self, *reports: DiscoveryEvent) -> None:
         """Until each of these has come."""
@@ -113,7 +116,7 @@ async def test_tower_discovery_keeps_the_contract() -> None:
 
     async def stop_peers() -> None:
         for peer in peers:
-            peer.stop()
+            await peer.stop()
 
     async with open_tower() as tower:
         config = config_of(tower, interval_ms=50, timeout_ms=400)
@@ -167,7 +170,7 @@ async def test_silent_peer_leaves_and_comes_back() -> None:
         config = config_of(tower, interval_ms=50, timeout_ms=400)
         async with running(one, two, config=config) as nursery:
             await one.wait(two.joined)
-            two.stop()
+            await two.stop()
             stopped_at = trio.current_time()
             await one.wait(two.left)
             assert 0.2 < trio.current_time() - stopped_at < 3.5
@@ -191,7 +194,7 @@ async def test_peer_on_another_port_has_restarted() -> None:
     again = Node(7003, address=two.advertisement.address)
     async with open_tower() as tower, running(one, two, config=config_of(tower)) as nursery:
         await one.wait(two.joined)
-        two.stop()
+        await two.stop()
         await nursery.start(again.run, config_of(tower))
         await one.wait(again.joined)
         assert one.reports.index(two.left) < one.reports.index(again.joined)
@@ -417,9 +420,12 @@ async def test_node_passes_over_rubbish_from_a_tower() -> None:
     ],
 )
 def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_at: str) -> None:
-    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
+    tower = TowerMachine(Config(), "198.51.100.1", lambda _: True)
     frames = NodeBeacon("A" * 32, host, 7001).encode()
-    assert tower.forward(frames, peer, "198.51.100.1") == TowerBeacon("A" * 32, f"tcp://{reached_at}:7001").encode()
+    assert (
+        tower.forward_beacon(frames, MessageSource(peer, "", 1), 0.0)
+        == TowerBeacon("A" * 32, f"tcp://{reached_at}:7001").encode()
+    )
 
 
 async def test_advertised_host_is_what_peers_hear() -> None:

@@ -8,16 +8,13 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
     ConsumerMachine,
     FetchUnanswered,
-    PartitionHeard,
     PartitionSilent,
-    Publish,
-    Subscribe,
-    Unsubscribe,
 )
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
+from dafka.protocol.events import PartitionHeard
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -96,16 +93,16 @@ def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Su
 
 def test_get_heads_is_repeated_twice_because_an_answer_may_be_lost() -> None:
     consumer = make_consumer()
-    assert consumer.deadline() == REPEAT_WAITS[0]
+    assert consumer.deadline() == RETRY_WAITS_S[0]
     times = [0.5 * half for half in range(1, 200)]
     asked_at = [time for time in times if published(consumer.tick(time), wire.GetHeads)]
-    assert asked_at == [REPEAT_WAITS[0], sum(REPEAT_WAITS)]
+    assert asked_at == [RETRY_WAITS_S[0], sum(RETRY_WAITS_S)]
 
 
 def test_get_heads_is_not_repeated_for_a_topic_that_was_given_up() -> None:
     consumer = make_consumer()
     consumer.unsubscribe("hello")
-    assert published(consumer.tick(sum(REPEAT_WAITS)), wire.GetHeads) == []
+    assert published(consumer.tick(sum(RETRY_WAITS_S)), wire.GetHeads) == []
 
 
 def test_a_store_is_greeted_with_the_topics() -> None:
@@ -216,29 +213,27 @@ def test_direct_records_nobody_asked_for_are_discarded() -> None:
 def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     assert receive(consumer, live(0, 3)) == [0, 1, 2]
-    consumer.buffered_bytes = 100
+    consumer.records_buffered(100)
     assert consumer.receive([live(3, 6), head(7)], 0.2) == []
     assert published(consumer.tick(60.0), wire.Fetch) == []
-    consumer.buffered_bytes = 99
-    assert asked(consumer.taken(60.1)) == [(3, 5)]
+    assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 199
+    consumer.records_buffered(199)
     assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(1)
     assert receive(consumer, direct(4, 10, ME)) == []
-    consumer.buffered_bytes = 0
-    assert asked(consumer.taken(0.2)) == [(4, 6)]
+    assert asked(consumer.records_taken(200, 0.2)) == [(4, 6)]
 
 
 def test_a_pause_is_no_unanswered_fetch() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(200)
     told = []
     for _ in range(10):
         told += events(consumer.tick(consumer.deadline()))

@@ -13,7 +13,13 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ConsumerMachine, ProducerMachine, Publish, ReadRequest, StoreMachine, Subscribe
+from dafka.protocol import (
+    ConsumerMachine,
+    ProducerMachine,
+    ReadRequest,
+    StoreMachine,
+)
+from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import batches, contents, sequences
 

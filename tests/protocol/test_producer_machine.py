@@ -7,7 +7,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import ProducerConfig
-from dafka.protocol import Action, ProducerMachine, StoresHeard, StoresSilent, Subscribe
+from dafka.protocol import ProducerMachine, StoresSilent
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.events import StoresHeard
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 

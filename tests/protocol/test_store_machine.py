@@ -4,8 +4,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, StoreMachine, Subscribe
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol import FetchUnanswered, StoreMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -205,11 +206,11 @@ def test_fetches_beyond_the_limit_are_discarded() -> None:
 def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
     store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
-    store.pending_bytes = 100
+    store.records_queued(100)
     assert receive(store, live(3, 6)) == []
     assert receive(store, head(7)) == []
     assert asked(store.tick(60.0)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(100)
     actions = store.committed({HELLO: 3}, 60.1)
     assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
     assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
@@ -218,11 +219,11 @@ def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> 
 def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
     store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
-    store.pending_bytes = 199
+    store.records_queued(199)
     assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
-    store.pending_bytes = 200
+    store.records_queued(1)
     assert receive(store, direct(4, 10, ME)) == []
-    store.pending_bytes = 0
+    store.records_unqueued(200)
     assert asked(store.committed({HELLO: 4}, 0.2)) == [(4, 6)]
 
 
@@ -289,8 +290,8 @@ def test_another_store_is_told_the_heads_again_because_they_may_be_lost() -> Non
     store = make_store({HELLO: 10})
     told = [wire.DirectHead("STORE2", HELLO.address, HELLO.topic, 9)]
     assert published(store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0), wire.DirectHead) == told
-    assert published(store.tick(REPEAT_WAITS[0]), wire.DirectHead) == told
-    assert published(store.tick(sum(REPEAT_WAITS)), wire.DirectHead) == told
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.DirectHead) == told
+    assert published(store.tick(sum(RETRY_WAITS_S)), wire.DirectHead) == told
     assert published(store.tick(1000.0), wire.DirectHead) == []
 
 
@@ -298,8 +299,8 @@ def test_heads_of_a_producer_that_left_are_asked_for_again() -> None:
     store = make_store({HELLO: 10})
     wanted = [wire.GetHeads(HELLO.topic, ME)]
     assert published(store.peer_left(HELLO.address, 0.0), wire.GetHeads) == wanted
-    assert store.deadline() == REPEAT_WAITS[0]
-    assert published(store.tick(REPEAT_WAITS[0]), wire.GetHeads) == wanted
+    assert store.deadline() == RETRY_WAITS_S[0]
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.GetHeads) == wanted
 
 
 def test_what_becomes_durable_after_its_producer_left_is_told_to_everybody_who_listens() -> None:

@@ -11,16 +11,14 @@ import pytest
 from dafka import Config, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
-    Action,
-    HolderView,
-    NodeState,
     PartitionView,
     PeerJoined,
     PeerLeft,
-    Subscribe,
     SurveyMachine,
 )
-from dafka.protocol.observing import node_table, rounds, survey_machine
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.observing import node_table, poll_schedule, survey_machine
+from dafka.protocol.observing.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
@@ -164,7 +162,7 @@ def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
     play.tell(STORE, asked, {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    asked = play.wait(rounds.ASK_S)
+    asked = play.wait(poll_schedule.ASK_S)
     assert published(asked, wire.GetHeads) == [wire.GetHeads("orders", ME)]
     play.tell(STORE, asked, {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 40)
@@ -203,7 +201,7 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
         play.tell(STORE, asked, {PRODUCER: 1050})
         play.wait(0.0)
     else:
-        assert play.wait(rounds.LAST_S - 0.01) == []
+        assert play.wait(poll_schedule.LAST_S - 0.01) == []
         assert not play.is_complete
         play.wait(0.01)
     assert play.is_complete
@@ -220,11 +218,11 @@ def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
     play.begin()
     play.wait(0.5)
     play.hear(1099)
-    asked = play.wait(rounds.PATIENCE_S - 0.5)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.5)
     assert len(published(asked, wire.Fetch)) == 1
     assert not play.is_complete
     play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
-    play.wait(rounds.ASK_AGAIN_S)
+    play.wait(poll_schedule.ASK_AGAIN_S)
     assert play.is_complete
     assert play.holder() == HolderView(STORE, 1100, 0)
 
@@ -245,7 +243,7 @@ def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() ->
     play.tell(STORE, play.begin(), {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 100})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
     assert play.holder() == HolderView(STORE, 100, 0)
 
 
@@ -270,7 +268,7 @@ def test_of_a_producer_that_has_not_announced_itself_too() -> None:
     assert play.holder() == HolderView(STORE, 60, 0)
     play.hear(99)
     assert play.holder() == HolderView(STORE, 60, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 61})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 61})
     assert play.holder() == HolderView(STORE, 61, 39)
 
 
@@ -317,7 +315,7 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
             times.append(round(play.now - began, 2))
     assert times == [0.25, 0.75]
     assert play.is_complete
-    assert round(play.now - began, 2) == rounds.PATIENCE_S
+    assert round(play.now - began, 2) == poll_schedule.PATIENCE_S
     (fault,) = play.machine.survey(play.now).faults(0)
     assert fault == "store STORE at tcp://10.0.0.1:7000 has not told its heads"
 
@@ -334,7 +332,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
     play.machine.told("READER", [orders, others], play.now)
     # Ours has answered, and was not asked for these by name.
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
-    asked = play.wait(rounds.PATIENCE_S - 0.01)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
     play.tell(STORE, asked, {})
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, 0, 10)
@@ -350,7 +348,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
 def test_a_cluster_without_nodes_is_waited_for() -> None:
     play = Census()
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -361,7 +359,7 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
     play = Census()
     play.join("NODE", role)
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -373,7 +371,7 @@ def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_q
     play = Census(Config().with_beacon(interval_ms=700))
     play.join("NODE", "consumer")
     play.begin()
-    for seconds in (0.7, rounds.QUIET_S):
+    for seconds in (0.7, poll_schedule.QUIET_S):
         play.wait(seconds - 0.01)
         assert not play.is_complete
         play.wait(0.01)
@@ -388,7 +386,7 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
         play.machine.subscribed(subscription(command, topic), play.now)
     play.machine.subscribed(subscription(Command.RECORD), play.now)
-    asked = published(play.wait(rounds.ASK_S), wire.GetHeads)
+    asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
     assert {message.subject for message in asked} == {"wanted", "served"}
     topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
     assert topics == {"wanted": True, "served": False}
@@ -444,7 +442,7 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
     play.join(STORE, place="tcp://10.0.0.1:7001")
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
     assert play.partition().holders == (HolderView(STORE, None, None),)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 60})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 0)
 
 
@@ -494,7 +492,7 @@ def test_what_is_not_well_is_said() -> None:
     play.begin()
     assert list(play.machine.survey(play.now).faults(0)) == ["no store was found"]
     play.join(STORE, "store")
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 90})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 90})
     assert list(play.machine.survey(play.now).faults(10)) == []
     assert list(play.machine.survey(play.now).faults(9)) == ["store STORE is 10 records behind orders/PRODUCER"]
     play.join("NODE")

@@ -9,16 +9,14 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
-    Append,
     ConsumerMachine,
-    Notify,
     PartitionHalted,
     ProducerMachine,
     RecordsGone,
-    Skip,
+    ResetPosition,
     StoreMachine,
 )
+from dafka.protocol.actions import Action, Append, Notify
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command
@@ -318,9 +316,9 @@ def test_a_new_store_begins_where_the_others_do() -> None:
     store.receive([live(150, 160)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
-    assert [action for action in actions if isinstance(action, Skip)] == [Skip(HELLO, 100)]
+    assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
     assert asked(actions) == [(100, 50)]
-    assert published(store.skipped(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
+    assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
     store.subscribed(subscription(EARLIEST, "ASKER"), 0.3)
     (answer,) = published(store.receive([fetch(0)], 0.3), wire.DirectEarliest)
     assert answer.sequence == 100
@@ -330,8 +328,8 @@ def test_skipping_comes_before_the_records_that_follow() -> None:
     store = make_store()
     store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(100, 110)], 0.1)
-    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (Skip, Append))]
-    assert actions == [Skip(HELLO, 100), Append(run(100, 110))]
+    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (ResetPosition, Append))]
+    assert actions == [ResetPosition(HELLO, 100), Append(run(100, 110))]
 
 
 def test_a_store_with_retention_gives_up_the_older_records() -> None:
@@ -340,7 +338,7 @@ def test_a_store_with_retention_gives_up_the_older_records() -> None:
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 50, 100)]
-    assert Skip(HELLO, 100) in actions
+    assert ResetPosition(HELLO, 100) in actions
 
 
 def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
@@ -349,7 +347,7 @@ def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert events(actions) == [PartitionHalted(HELLO, 50, 100)]
-    assert not any(isinstance(action, Skip) for action in actions)
+    assert not any(isinstance(action, ResetPosition) for action in actions)
     assert events(store.receive([earliest(100)], 0.3)) == []
     assert store.durable_end(HELLO) == 50
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import trio
 
 from dafka import Config, Producer
-from dafka.protocol import StorageFailed, StorageRecovered
+from dafka.protocol import StorageFailed
+from dafka.protocol.events import StorageRecovered
 from dafka.storage import open_storage
 from dafka.storage.tools.verify import verify
 from dafka.testing import open_cluster

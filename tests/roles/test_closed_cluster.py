@@ -13,7 +13,7 @@ from dafka.config import DialectName
 from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError, DiscoveryError
 from dafka.protocol import PeerNotAuthorized, PeerRefused, RefusedByPeer
-from dafka.protocol.presence.claims import WRONG_SENDER
+from dafka.protocol.presence.identity import WRONG_SENDER
 from dafka.records import new_address
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh, open_security

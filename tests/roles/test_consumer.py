@@ -10,7 +10,8 @@ import trio.testing
 
 from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
 from dafka.errors import ConfigError
-from dafka.protocol import PartitionHeard, PartitionSilent
+from dafka.protocol import PartitionSilent
+from dafka.protocol.events import PartitionHeard
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
     AN_HOUR_MS,

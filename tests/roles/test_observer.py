@@ -14,7 +14,13 @@ from dafka import Config, Partition, serve_tower, wire
 from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
+from dafka.protocol import (
+    ClusterSurvey,
+    NodeView,
+    PartitionView,
+    PeerJoined,
+)
+from dafka.protocol.observing.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
@@ -127,7 +133,7 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
         await producer.send_many(contents(0, 1000))
         await producer.wait_stored()
         await wait_until(lambda: second.statistics().records_stored == 1000)
-        async with open_observer(cluster.config) as observer:
+        async with open_observer(config=cluster.config) as observer:
             found = await survey(observer)
         assert list(found.faults(0)) == []
         assert {(each.address, each.roles, each.state) for each in found.nodes} == {
@@ -157,7 +163,7 @@ async def test_the_lag_of_each_store_is_its_own() -> None:
         async with (
             play_node(cluster.config, OUR_STORE, {producer.partition: 60, absent: 7}) as behind,
             play_node(cluster.config, OUR_STORE) as empty,
-            open_observer(cluster.config) as observer,
+            open_observer(config=cluster.config) as observer,
         ):
             found = await survey(observer)
             stores = cluster.store.address, behind.address, empty.address
@@ -186,7 +192,7 @@ async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
         async with (
             play_node(cluster.config, LIBDAFKA_READER, ends, "libdafka") as reader,
             play_node(cluster.config, LIBDAFKA_WRITER, {}, "libdafka") as writer,
-            open_observer(cluster.config) as observer,
+            open_observer(config=cluster.config) as observer,
         ):
             found = await survey(observer)
             assert (node(found, reader.address).roles, node(found, writer.address).roles) == (
@@ -212,7 +218,7 @@ async def test_nobody_is_disturbed() -> None:
         for played in (witness, store):
             await wait_until(lambda played=played: len(played.subscriptions) > 5)  # type: ignore[misc]
         before = {played.address: list(played.subscriptions) for played in (witness, store)}
-        async with open_observer(cluster.config) as observer:
+        async with open_observer(config=cluster.config) as observer:
             await survey(observer)
             await survey(observer)
             me = observer.address.encode()
@@ -230,7 +236,7 @@ async def test_nobody_is_disturbed() -> None:
 
 async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None:
     config = FAST.with_beacon(timeout_ms=800)
-    async with open_cluster(config) as cluster, open_observer(cluster.config) as observer:
+    async with open_cluster(config) as cluster, open_observer(config=cluster.config) as observer:
         assert cluster.store is not None
         async with trio.open_nursery() as nursery:
             # A port at which nobody listens: it beacons, and neither connects nor can be connected to.
@@ -252,7 +258,7 @@ async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None
 
 async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
     absent = Partition("orders", "ABSENT")
-    async with open_cluster(FAST, storage=None) as cluster, open_observer(cluster.config, ["orders"]) as observer:
+    async with open_cluster(FAST, storage=None) as cluster, open_observer(["orders"], cluster.config) as observer:
         for end in (7, 9):
             async with play_node(cluster.config, OUR_STORE, {absent: end}, address="STORE"):
                 with trio.fail_after(DEADLINE_S):
@@ -270,7 +276,7 @@ async def test_each_tower_is_heard_by_itself() -> None:
             tower_sub=(*beacon.tower_sub, second.sub_endpoint),
             tower_pub=(*beacon.tower_pub, second.pub_endpoint, nowhere),
         )
-        async with open_store(both) as store, open_observer(both) as observer:
+        async with open_store(both) as store, open_observer(config=both) as observer:
             found = await survey(observer)
             assert [(tower.endpoint, tower.is_heard, tower.nodes) for tower in found.towers] == [
                 (beacon.tower_pub[0], True, 2),
@@ -295,13 +301,13 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
     ):
         await producer.send_many(contents(0, 10))
         await producer.wait_stored()
-        async with open_observer(keys.config("operator", cluster.config)) as observer:
+        async with open_observer(config=keys.config("operator", cluster.config)) as observer:
             found = await survey(observer)
             assert lags(found, producer.partition) == {store.address: 0}
             assert [(len(each.sightings), each.state) for each in found.nodes] == [(1, NodeState.UP)] * 2
             assert list(found.faults(0)) == []
             keys.add("stranger")
-            async with open_observer(keys.config("stranger", cluster.config)) as stranger:
+            async with open_observer(config=keys.config("stranger", cluster.config)) as stranger:
                 with trio.fail_after(DEADLINE_S):
                     (tower,) = (await stranger.survey(0.1)).towers
                     while not tower.refusal:
@@ -314,8 +320,8 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
 async def test_observers_know_each_other() -> None:
     async with (
         open_cluster(FAST) as cluster,
-        open_observer(cluster.config) as one,
-        open_observer(cluster.config) as two,
+        open_observer(config=cluster.config) as one,
+        open_observer(config=cluster.config) as two,
     ):
         for observer, other in ((one, two), (two, one)):
             assert node(await survey(observer), other.address).roles == ("observer",)
@@ -325,7 +331,7 @@ async def test_it_leaves_nothing_behind() -> None:
     async with open_cluster(FAST) as cluster:
 
         async def cycle() -> None:
-            async with open_observer(cluster.config) as observer:
+            async with open_observer(config=cluster.config) as observer:
                 assert len((await survey(observer)).stores) == 1
 
         await check_leaves_nothing(cycle)
@@ -340,5 +346,5 @@ async def test_it_leaves_nothing_behind() -> None:
 )
 async def test_what_cannot_be_observed(config: Config, topics: list[str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        async with open_observer(config, topics):
+        async with open_observer(topics, config):
             pass

@@ -13,13 +13,14 @@ from dafka.errors import (
     AddressInUseError,
     ConfigError,
     DiscoveryError,
+    RecordError,
     StorageBusyError,
     StorageError,
     StorageSequenceError,
     UnacknowledgedError,
-    WireError,
 )
-from dafka.protocol import StorageFailed, StoresHeard, StoresSilent
+from dafka.protocol import StorageFailed, StoresSilent
+from dafka.protocol.events import StoresHeard
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -198,9 +199,9 @@ async def test_waiting_send_ends_with_the_block() -> None:
 @pytest.mark.parametrize("content", ["text", bytearray(b"octets"), None, 1])
 async def test_content_that_is_not_bytes_is_refused(content: object, dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
-        with pytest.raises(WireError, match="content: expected bytes"):
+        with pytest.raises(RecordError, match="content: expected bytes"):
             await producer.send(content)  # type: ignore[arg-type]
-        with pytest.raises(WireError, match="content: expected bytes"):
+        with pytest.raises(RecordError, match="content: expected bytes"):
             await producer.send_many([b"0", content])  # type: ignore[list-item]
         assert await producer.send(b"0") == 0
 
@@ -208,7 +209,7 @@ async def test_content_that_is_not_bytes_is_refused(content: object, dafka_clust
 async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_node(message_bytes_max=2000)
     async with dafka_cluster.producer("hello", config) as producer:
-        with pytest.raises(WireError, match="content: expected at most 2000 octets, not 2001"):
+        with pytest.raises(RecordError, match=r"content: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
             await producer.send(b"x" * 2001)
         assert await producer.send(b"x" * 2000) == 0
 

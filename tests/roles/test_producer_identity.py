@@ -11,7 +11,8 @@ import trio
 from dafka import Config, open_producer, wire
 from dafka.config import ProducerConfig
 from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError
-from dafka.protocol import ProducerMachine, Publish
+from dafka.protocol import ProducerMachine
+from dafka.protocol.actions import Publish
 from dafka.records import Partition
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition

@@ -17,7 +17,8 @@ from dafka.errors import (
     StorageFormatError,
     UnacknowledgedError,
 )
-from dafka.protocol import StorageFailed, StorageRecovered, TowersHeard
+from dafka.protocol import StorageFailed, TowersHeard
+from dafka.protocol.events import StorageRecovered
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster

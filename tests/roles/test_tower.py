@@ -8,7 +8,9 @@ import trio
 import zmq
 
 from dafka import Config, Tower, TowerStatistics, serve_tower
+from dafka.endpoints import MessageSource
 from dafka.errors import AddressInUseError
+from dafka.protocol import TowerMachine
 from dafka.transport import Socket, open_context
 from tests.roles.helpers import DEADLINE_S, check_leaves_nothing
 
@@ -129,8 +131,9 @@ async def test_rubbish_is_counted_and_not_forwarded() -> None:
 )
 def test_host_of_a_node(host: bytes, peer: str, endpoint: str) -> None:
     """Its own word first; else where it was seen, unless that is this machine's loopback."""
-    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
-    assert tower.forward([b"B", b"NODE1", host, b"5000"], peer, "192.168.1.5") == [b"B", b"NODE1", endpoint.encode()]
+    tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
+    source = MessageSource(peer, "", 1)
+    assert tower.forward_beacon([b"B", b"NODE1", host, b"5000"], source, 0.0) == [b"B", b"NODE1", endpoint.encode()]
 
 
 @pytest.mark.parametrize("which", ["sub", "pub"])

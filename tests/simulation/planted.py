@@ -16,22 +16,21 @@ import pytest
 from dafka import wire
 from dafka.protocol import (
     BeaconMachine,
-    Commits,
+    CommitQueue,
     ConsumerMachine,
-    Delivery,
+    DeliveryBuffer,
     FetchResponder,
-    Links,
-    PeerTable,
     ProducerMachine,
-    Publish,
-    SpoolTrim,
     StoreMachine,
 )
+from dafka.protocol.actions import Publish
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.simulation import run_seed
@@ -99,23 +98,23 @@ def restart_forgets_what_is_stored(patch: Patch) -> None:
 
 
 def failed_write_is_forgotten(patch: Patch) -> None:
-    def forget(given: Any, commits: Commits, *_: Any) -> Any:
+    def forget(given: Any, commits: CommitQueue, *_: Any) -> Any:
         commits._work = None
         return given
 
-    _after(patch, Commits, "failed", forget)
+    _after(patch, CommitQueue, "work_failed", forget)
 
 
 def written_octets_stay_counted(patch: Patch) -> None:
-    done = Commits.done
+    done = CommitQueue.work_done
 
-    def keep(self: Commits, now: float) -> Any:
+    def keep(self: CommitQueue, now: float) -> Any:
         pending_bytes = self._machine.pending_bytes
         actions = done(self, now)
         self._machine.pending_bytes = pending_bytes
         return actions
 
-    patch.setattr(Commits, "done", keep)
+    patch.setattr(CommitQueue, "work_done", keep)
 
 
 def trimmed_records_are_not_noted(patch: Patch) -> None:
@@ -222,7 +221,7 @@ def resumes_at_what_was_acknowledged(patch: Patch) -> None:
 
 def spool_is_trimmed_before_ack(patch: Patch) -> None:
     patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
-    _after(patch, SpoolTrim, "due", lambda earliest, _: earliest)
+    _after(patch, ProducerMachine, "begin_spool_trim", lambda earliest, _: earliest)
 
 
 # Consumers, and what they share with stores
@@ -296,23 +295,23 @@ def records_ahead_are_kept_without_limit(patch: Patch) -> None:
 
 def room_is_not_used_again(patch: Patch) -> None:
     _after(patch, FetchPlanner, "plan_fetch", lambda planned, *_: planned)
-    take = Delivery.take
+    take = DeliveryBuffer.take_run
 
-    def take_silently(self: Delivery, now: float) -> Any:
+    def take_silently(self: DeliveryBuffer, now: float) -> Any:
         buffered_bytes = self._machine.buffered_bytes
         taken = take(self, now)
         self._machine.buffered_bytes = buffered_bytes
         return taken
 
-    patch.setattr(Delivery, "take", take_silently)
+    patch.setattr(DeliveryBuffer, "take_run", take_silently)
 
 
 def position_is_one_too_far(patch: Patch) -> None:
-    def further(batch: Any, delivery: Delivery, *_: Any) -> Any:
+    def further(batch: Any, delivery: DeliveryBuffer, *_: Any) -> Any:
         delivery.positions[batch.partition] += 1
         return batch
 
-    _after(patch, Delivery, "give", further)
+    _after(patch, DeliveryBuffer, "hand_over", further)
 
 
 def topic_given_up_is_remembered(patch: Patch) -> None:
@@ -368,10 +367,10 @@ def moved_node_is_not_followed(patch: Patch) -> None:
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
-    def always(_: bool, links: Links, endpoint: str) -> bool:
+    def always(_: bool, links: ConnectionManager, endpoint: str) -> bool:
         return bool(endpoint)
 
-    _after(patch, Links, "join", always)
+    _after(patch, ConnectionManager, "join", always)
 
 
 def never_beacons_again(patch: Patch) -> None:
@@ -383,7 +382,7 @@ def never_beacons_again(patch: Patch) -> None:
 
 
 def never_settles(patch: Patch) -> None:
-    patch.setattr(Links, "settle", lambda *_: False)
+    patch.setattr(ConnectionManager, "settle", lambda *_: False)
 
 
 def repeats_what_a_tower_says(patch: Patch) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import (
-    Commits,
+    CommitQueue,
     ConsumerMachine,
-    Delivery,
+    DeliveryBuffer,
     FetchResponder,
     ProducerMachine,
     ReadRequest,
-    Skip,
-    SpoolTrim,
+    ResetPosition,
     StoreMachine,
-    Work,
 )
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from tests.simulation.disk import Disk, contents
@@ -36,9 +35,9 @@ class Answering(SimulatedNode):
     responder: FetchResponder
     _is_reading = False
 
-    def changed(self) -> None:
-        """See `Surroundings.changed`."""
-        super().changed()
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+        super().on_change()
         self._answer()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
@@ -57,7 +56,7 @@ class Answering(SimulatedNode):
         self._is_reading = False
         run = self.responder.complete_read(request, batch)
         if run is not None:
-            self.send([run])
+            self.publish([run])
         self._answer()
 
 
@@ -71,21 +70,21 @@ class SimulatedStore(Answering):
         self.machine = StoreMachine(name, config, ends, earliest)
         super().__init__(cluster, name, name, self.machine, config, port)
         self.disk = disk
-        self.commits = Commits(self.machine)
+        self.commits = CommitQueue(self.machine)
         self.responder = self.machine.responder
         self._config = config.store
-        self._writing: Work | None = None
+        self._writing: StorageWork | None = None
         if config.store.has_retention:
             self.after(config.store.retention_interval_ms / 1000, self._retain)
 
-    def take(self, batch: RecordBatch) -> None:
-        """See `Surroundings.take`."""
-        self.commits.take(batch)
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
+        self.commits.put_records(batch)
         self._write()
 
-    def skip(self, skip: Skip) -> None:
-        """See `Surroundings.skip`."""
-        self.commits.skip(skip)
+    def on_reset_position(self, reset: ResetPosition) -> None:
+        """See `NodeCallbacks`."""
+        self.commits.put_reset(reset)
         self._write()
 
     def read(self, request: ReadRequest) -> RecordBatch | None:
@@ -101,27 +100,27 @@ class SimulatedStore(Answering):
     def stop(self) -> None:
         """Stops as it should: what it has received it writes first."""
         while self.commits and not self.disk.is_full:
-            work = self.commits.begin()
+            work = self.commits.begin_work()
             self.disk.write(work, self.cluster.clock.now)
             self.cluster.checks.stored(self, work)
-            self.act(self.commits.done(self.cluster.clock.now))
+            self.act(self.commits.work_done(self.cluster.clock.now))
         self.vanish()
 
     def _write(self) -> None:
         if self._writing is None and self.commits:
-            self._writing = self.commits.begin()
+            self._writing = self.commits.begin_work()
             self.after(self.cluster.disk_delay(), self._written)
 
     def _written(self) -> None:
         work, self._writing = self._writing, None
         assert work is not None
         if self.disk.is_full:
-            self.act(self.commits.failed(str(StorageError("the disk is full"))))
+            self.act(self.commits.work_failed(str(StorageError("the disk is full"))))
             self.after(self._config.retry_ms / 1000, self._write)
             return
         self.disk.write(work, self.cluster.clock.now)
         self.cluster.checks.stored(self, work)
-        self.act(self.commits.done(self.cluster.clock.now))
+        self.act(self.commits.work_done(self.cluster.clock.now))
         self._write()
 
     def _retain(self) -> None:
@@ -148,6 +147,7 @@ class SimulatedProducer(Answering):
             next_sequence=end,
             acknowledged_end=acknowledged,
             is_spooled=spool is not None,
+            spool_trim_records=SPOOL_TRIM_RECORDS,
         )
         super().__init__(cluster, name, partition.address, self.machine, config, port)
         self.partition = partition
@@ -155,17 +155,16 @@ class SimulatedProducer(Answering):
         self.responder = self.machine.responder
         self.to_publish = 0
         self._spooling: RecordBatch | None = None
-        self._spool_trim = SpoolTrim(self.machine, SPOOL_TRIM_RECORDS)
         self._is_publishing = False
 
-    def publish(self, count: int) -> None:
+    def publish_records(self, count: int) -> None:
         """The program has so many more records."""
         self.to_publish += count
         self._publish()
 
-    def changed(self) -> None:
-        """See `Surroundings.changed`."""
-        super().changed()
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+        super().on_change()
         if self.to_publish and not self._is_publishing:
             self._publish()
         self._trim()
@@ -215,9 +214,9 @@ class SimulatedProducer(Answering):
         self.act(self.machine.publish(batch.contents, self.cluster.clock.now))
 
     def _trim(self) -> None:
-        if self.spool is not None and (earliest := self._spool_trim.due()) is not None:
+        if self.spool is not None and (earliest := self.machine.begin_spool_trim()) is not None:
             self.spool.save_positions({self.partition: earliest + 1})
-            self.machine.spool_earliest = earliest
+            self.machine.spool_starts_at(earliest)
             self.spool.trim(self.partition, earliest)
 
 
@@ -229,15 +228,15 @@ class SimulatedConsumer(SimulatedNode):
         super().__init__(cluster, name, address, self.machine, config, port)
         self.disk = disk
         self.begins = dict(disk.positions)
-        self.delivery = Delivery(self.machine, config.consumer.buffer_bytes_max)
+        self.delivery = DeliveryBuffer(self.machine)
         self.is_earliest = config.consumer.offset_reset == "earliest"
         self.taking_s = 0.0
         self._is_taking = False
 
-    def take(self, batch: RecordBatch) -> None:
-        """See `Surroundings.take`."""
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
         self.cluster.checks.delivered(self, batch)
-        self.delivery.put(batch)
+        self.delivery.put_records(batch)
         self._take_next()
 
     def subscribe_topic(self, topic: str) -> None:
@@ -247,8 +246,9 @@ class SimulatedConsumer(SimulatedNode):
     def unsubscribe_topic(self, topic: str) -> None:
         """The program gives up a topic."""
         self.act(self.machine.unsubscribe(topic))
-        self.delivery.drop_topic(topic)
+        actions = self.delivery.drop_topic(topic, self.cluster.clock.now)
         self.cluster.checks.unsubscribed(self, topic)
+        self.act(actions)
 
     def save_positions(self) -> None:
         """The program makes durable how far it is."""
@@ -271,10 +271,10 @@ class SimulatedConsumer(SimulatedNode):
 
     def _taken(self) -> None:
         self._is_taking = False
-        taken = self.delivery.take(self.cluster.clock.now)
+        taken = self.delivery.take_run(self.cluster.clock.now)
         if taken is None:
             return
         batch, actions = taken
-        self.cluster.checks.given(self, self.delivery.give(batch))
+        self.cluster.checks.given(self, self.delivery.hand_over(batch))
         self.act(actions)
         self._take_next()

@@ -10,7 +10,7 @@ from functools import cache
 
 import zmq
 
-from dafka.transport.socket import Socket, read_handshake
+from dafka.transport.socket import Socket, connected_endpoint
 
 LOOPBACK = "tcp://127.0.0.1:*"
 
@@ -67,7 +67,7 @@ class Sockets:
 async def track_handshakes(monitor: Socket, connected: set[str], changed: Callable[[], None]) -> None:
     """Keeps adding the endpoints that were connected to, and tells of it."""
     while True:
-        connected.update(read_handshake(message) for message in await monitor.receive_many())
+        connected.update(connected_endpoint(message) for message in await monitor.receive_many())
         changed()
 
 

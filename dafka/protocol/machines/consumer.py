@@ -14,11 +14,10 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
@@ -102,7 +101,7 @@ class ConsumerMachine:
                 self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._give_up(only_new=True) + self._due_get_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
@@ -153,7 +152,7 @@ class ConsumerMachine:
 
     def settled(self, now: float) -> list[Action]:
         """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self.reassembler.gap_resolver.is_settled = True
+        self.reassembler.gap_resolver.node_settled()
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -169,9 +168,15 @@ class ConsumerMachine:
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
         return actions + self._due_get_heads(now) + self._fetches(now)
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._config.consumer.buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._fetches(now) if was_full else []
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
@@ -223,10 +228,10 @@ class ConsumerMachine:
         self.reassembler.note_known_end(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
+    def _give_up(self, *, only_new: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.reassembler.reset_to(partition, end_sequence)]

@@ -17,11 +17,9 @@ from dafka.protocol.actions import Action, Notify, Publish, Subscribe
 from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.ordering.buffers import RetransmitBuffer
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
-from dafka.records import Partition, RecordBatch
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
 HELD_RECORDS_MAX = 10_000
@@ -29,6 +27,9 @@ HELD_RECORDS_MAX = 10_000
 
 ASKERS_MAX = 10_000
 """Nodes that are told, when they ask for records that this producer no longer holds, that it does not."""
+
+SPOOL_TRIM_RECORDS = 10_000
+"""Records that stay in a spool although they may leave it, until they are trimmed together."""
 
 STORES_MAX = 1024
 """Distinct stores whose ACKs are counted; further ones are discarded."""
@@ -44,8 +45,7 @@ class ProducerMachine:
         stored_end: every record before this is acknowledged by some store. Beyond `next_sequence`: the store knows
             more of this partition than its producer, which has resumed from an outdated spool.
         window: the records held for FETCHes; without contents where a spool holds them.
-        responder: answers FETCHes, from `retransmit_buffer` or the spool.
-        spool_earliest: the first record that the spool still holds; whoever drives the machine keeps it.
+        responder: Answers FETCHes, from `retransmit_buffer` or the spool.
         discarded: messages thrown away, by reason.
     """
 
@@ -59,6 +59,7 @@ class ProducerMachine:
         next_sequence: int = 0,
         acknowledged_end: int = 0,
         is_spooled: bool = False,
+        spool_trim_records: int = SPOOL_TRIM_RECORDS,
     ) -> None:
         self.partition = partition
         self.next_sequence = next_sequence
@@ -71,14 +72,16 @@ class ProducerMachine:
         self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
-        self.spool_earliest = max(acknowledged_end - 1, 0)
         self._config = config
         self._is_spooled = is_spooled
+        self._spool_earliest = max(acknowledged_end - 1, 0)
+        self._spool_trim_records = spool_trim_records
         self._published_end = next_sequence
+        self._spool_trimmed_end = self.disposable_end
         self._stores: dict[str, int] = {}
-        self._askers = Askers(ASKERS_MAX)
+        self._earliest_responder = EarliestResponder(ASKERS_MAX)
         self._limits = PeerLimits(NodeConfig())
-        self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
+        self._listeners = SubscriberSet(Command.DIRECT_RECORD, ASKERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
         self._silent_from = float("inf")
@@ -97,7 +100,7 @@ class ProducerMachine:
     @property
     def earliest_sequence(self) -> int:
         """The first record that can still be sent again."""
-        return self.spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
+        return self._spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
 
     @property
     def disposable_end(self) -> int:
@@ -184,7 +187,7 @@ class ProducerMachine:
         """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
         is_new = False
         for subscription in subscriptions:
-            self._askers.subscribed(subscription)
+            self._earliest_responder.subscribed(subscription)
             self._listeners.subscribed(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         return self._head(now) if is_new else []
@@ -234,6 +237,22 @@ class ProducerMachine:
             and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
         )
 
+    def begin_spool_trim(self) -> int | None:
+        """Return the sequence before which the spool drops its records now, or None if it drops none yet.
+
+        Records leave the spool many together, or when none is unacknowledged. The last one stays, since it shows where
+        to resume.
+        """
+        end = self.disposable_end
+        if end - self._spool_trimmed_end < (1 if self.is_all_stored else self._spool_trim_records):
+            return None
+        self._spool_trimmed_end = end
+        return end - 1
+
+    def spool_starts_at(self, sequence: int) -> None:
+        """Note that the spool holds no record before this sequence."""
+        self._spool_earliest = sequence
+
     def readable_range(self, partition: Partition) -> range:
         """Return the sequences that this producer can still send: published, and not dropped after their ACKs."""
         return range(self.earliest_sequence, self._published_end)
@@ -276,7 +295,7 @@ class ProducerMachine:
             return []
         # What a store has acknowledged is with stores; what nobody has, and was let go, is nowhere.
         gone = earliest if self.stored_end <= fetch.sequence else 0
-        answer = self._askers.answer(fetch, self.partition.address, earliest, gone)
+        answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, gone)
         return [] if answer is None else [Publish(answer)]
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:

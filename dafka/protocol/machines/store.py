@@ -17,15 +17,13 @@ from itertools import islice
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
@@ -34,7 +32,8 @@ from dafka.protocol.presence.peer_limits import (
     TOO_OFTEN,
     PeerLimits,
 )
-from dafka.records import Partition
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 ALL_TOPICS = ""
@@ -56,8 +55,8 @@ class StoreMachine:
         reassembler: where each partition stands, counting what is on its way to the storage.
         durable: by topic, the sequence after the last durable record of each partition, by address.
         earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
-        pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
-        responder: answers FETCHes from the storage.
+        pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
+        responder: Answers FETCHes from the storage.
         discarded: messages thrown away, by reason.
     """
 
@@ -80,13 +79,13 @@ class StoreMachine:
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
-        self._askers = Askers(config.node.peers_max)
+        self._earliest_responder = EarliestResponder(config.node.peers_max)
         self._halted: set[Partition] = set()
         self._asked_again = RetrySchedule[str]()
         self._told_again = RetrySchedule[str]()
         self._producers: set[str] = set()
-        self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
-        self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
+        self._head_listeners = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
+        self._record_listeners = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_due = float("inf")
@@ -128,14 +127,14 @@ class StoreMachine:
                 self._answer_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._tell_heads(now) + self._fetches(now)
+        return actions + self._give_up(only_new=True) + self._tell_heads(now) + self._fetches(now)
 
     def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
         actions: list[Action] = []
         for subscription in subscriptions:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
-            self._askers.subscribed(subscription)
+            self._earliest_responder.subscribed(subscription)
             self._note_peer(subscription)
             if not subscription.active:
                 continue
@@ -175,6 +174,14 @@ class StoreMachine:
                 ]
         return actions + self._fetches(now)
 
+    def records_queued(self, memory_bytes: int) -> None:
+        """Note that records wait to be written."""
+        self.pending_bytes += memory_bytes
+
+    def records_unqueued(self, memory_bytes: int) -> None:
+        """Note that records wait no longer: they are durable, or were dropped."""
+        self.pending_bytes -= memory_bytes
+
     def trimmed(self, earliest: Mapping[Partition, int]) -> int:
         """Records before these sequences have been dropped from the storage; gives their number."""
         count = 0
@@ -183,8 +190,8 @@ class StoreMachine:
             self.earliest[partition] = sequence
         return count
 
-    def skipped(self, partition: Partition, next_sequence: int) -> list[Action]:
-        """The storage has done as `Skip` asked it to: the partition goes on from there."""
+    def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
+        """Note that the storage has carried out `ResetPosition`, and acknowledge what it now counts as durable."""
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
         return self._ack(partition)
@@ -207,7 +214,7 @@ class StoreMachine:
 
     def settled(self, now: float) -> list[Action]:
         """A store listens from the first moment; only giving up records waits for this."""
-        self.reassembler.gap_resolver.is_settled = True
+        self.reassembler.gap_resolver.node_settled()
         return self._give_up()
 
     def tick(self, now: float) -> list[Action]:
@@ -299,16 +306,16 @@ class StoreMachine:
 
     def _tell_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
         """Behind the heads that whoever fetched has asked for before: it takes this as a sign that they are told."""
-        answer = self._askers.answer(fetch, self.address, sequence, gone)
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
         return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
+    def _give_up(self, *, only_new: bool = False) -> list[Action]:
         """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
-                actions += [gone, Skip(partition, end_sequence)]
+                actions += [gone, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)

@@ -163,7 +163,7 @@ class Failed:
         return self.reason
 
 
-Notice: TypeAlias = (
+LogEvent: TypeAlias = (
     Started
     | ClusterFound
     | StorageOpened
@@ -183,12 +183,12 @@ _PEERS = (PeerJoined, PeerLeft, AddressConflict)
 """Whose `address` is another node's."""
 
 
-def notice_name(kind: type) -> str:
+def event_name(kind: type) -> str:
     """The name that an event or a notice of this class has in logs: `PeerJoined` is `peer_joined`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def notice_fields(notice: Event | Notice) -> dict[str, Field]:
+def event_fields(notice: Event | LogEvent) -> dict[str, Field]:
     """What it says, by name: its attributes, where a partition is `topic` and `partition`, another node is `peer`."""
     fields: dict[str, Field] = {}
     for attribute in attrs.fields(type(notice)):
