@@ -22,7 +22,7 @@ COMMANDS = {
     "storage": ("dafka.cli.storage", "Look after the records that a store keeps."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
-    "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with Spark."),
+    "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
     "demo": ("dafka.cli.demo", "Publish real records, receive them live and late, and compare."),
     "bench": ("dafka.cli.bench", "Run the same jobs over dafka and other systems, and compare."),
 }
