@@ -106,7 +106,7 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
         config = cluster.config.with_store(storage=f"sqlite:{folder}/store", retry_ms=20)
         await nursery.start(serve_store_with_restarts, config, noting(kept))
         shutil.rmtree(folder)
-        await wait_until(lambda: "there is no folder" in caplog.text)
+        await wait_until(lambda: "does not exist; create it first" in caplog.text)
         await trio.sleep(0.1)
         assert caplog.text.count("cannot be opened again, trying on") == 1
         assert len(kept) == 1

@@ -17,8 +17,7 @@ from dafka.operations.lines import printable
 from dafka.records import Partition
 from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage
 from dafka.storage.tools.partitions import select_partitions
-from dafka.storage.tools.verify import Verification
-from dafka.storage.tools.verify import verify as verify_storage
+from dafka.storage.tools.verify import Verification, verify_storage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
