@@ -9,7 +9,6 @@ import click
 
 from dafka.cli.options import DURATION, usage_mistakes
 from dafka.config import MetricsConfig
-from dafka.operations.addresses import split_address
 
 ANSWER_BYTES_MAX = 4096
 
@@ -32,7 +31,7 @@ def health(address: str, live: bool, timeout: int) -> None:
     and prints the reason: a probe for containers.
     """
     with usage_mistakes():
-        host, port = split_address(MetricsConfig(listen=address).listen)
+        host, port = MetricsConfig(listen=address).address
     status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout / 1000)
     click.echo(sentence)
     sys.exit(0 if status == 200 else 1)

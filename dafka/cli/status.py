@@ -11,10 +11,11 @@ import trio
 
 from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import run, tower_required
-from dafka.cli.storage.common import counted, print_table, printable
+from dafka.cli.storage.common import counted, print_table
 from dafka.config import Config
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
+from dafka.text import escape_unprintable
 
 UNKNOWN = "?"
 """Instead of a number that nobody has told."""
@@ -162,7 +163,7 @@ def _print(survey: ClusterSurvey, faults: list[str] | None) -> None:
         print_table(("topics of which no partition is known",), (), [(name,) for name in without])
     click.echo(f"\n{_summary(survey)}")
     for sentence in survey.limits if faults is None else faults:
-        click.echo(f"{'note' if faults is None else 'fault'}: {printable(sentence)}")
+        click.echo(f"{'note' if faults is None else 'fault'}: {escape_unprintable(sentence)}")
 
 
 def _rank(node: NodeView) -> tuple[int, str]:

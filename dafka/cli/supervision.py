@@ -11,9 +11,7 @@ import trio
 from dafka.cli.runner import Ending
 from dafka.cli.terminal import COMMAND_LOG
 from dafka.config import Config
-from dafka.operations.monitor import Monitor
-from dafka.operations.notify import Notifier
-from dafka.operations.serving import open_operations, stop
+from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.roles.log_events import MetricsServed
 
 SLACK_S = 5.0
@@ -58,6 +56,6 @@ class Supervision:
 
     def _stop(self) -> None:
         self.is_stopping = True
-        stop(self.monitor, self._notifier)
+        begin_stopping(self.monitor, self._notifier)
         if self._waiting is not None:
             self._waiting.cancel()

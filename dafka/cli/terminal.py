@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from dafka.config import LogConfig
-from dafka.operations.lines import SentenceFormatter
+from dafka.operations.logs import SentenceFormatter, json_formatter
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles.events import NodeLog
 from dafka.roles.log_events import Failed, LogEvent
@@ -55,8 +55,6 @@ def start_logging(config: LogConfig) -> None:
     _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
-        from dafka.operations.logs import json_formatter  # noqa: PLC0415 (structlog takes its time to load)
-
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(json_formatter())
     elif console.is_terminal:

@@ -13,6 +13,7 @@ from rich.text import Text
 from dafka.cli.runner import run
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, open_storage
+from dafka.text import escape_unprintable
 
 LINE_WIDTH = 10_000
 """Where no terminal sets one: wide enough for one line a partition."""
@@ -59,11 +60,6 @@ def _to_table(partitions: list[tuple[Partition, PartitionInfo]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for partition, info in partitions:
         counts = (info.earliest_sequence, info.end_sequence - 1, info.count)
-        names = (Text(_printable(name)) for name in (partition.topic, partition.address))
+        names = (Text(escape_unprintable(name)) for name in (partition.topic, partition.address))
         table.add_row(*names, *map(str, counts), decimal(info.content_bytes))
     return table
-
-
-def _printable(name: str) -> str:
-    """As it is, or escaped where it would upset a terminal."""
-    return name if name.isprintable() else ascii(name)[1:-1]

@@ -20,6 +20,7 @@ from dafka.cli.terminal import console, report_error
 from dafka.errors import StorageCorruptError
 from dafka.groups import single_exception
 from dafka.storage.tools.copy import RecordsDifferError
+from dafka.text import escape_unprintable
 
 REFRESH_S = 0.1
 
@@ -100,7 +101,7 @@ def print_summary(sentence: str, values: dict[str, Any], as_json: bool, *, err: 
 
 def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     """Columns of names first, then columns of numbers, which stand to the right; a terminal gets lines that fit."""
-    cells = [tuple(map(printable, row)) for row in rows]
+    cells = [tuple(map(escape_unprintable, row)) for row in rows]
     output = Console()
     if not output.is_terminal:
         click.echo(_align([names + numbers, *cells], len(names)))
@@ -124,11 +125,6 @@ def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
         width = max(map(len, column))
         columns.append([cell.ljust(width) if index < name_count else cell.rjust(width) for cell in column])
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
-
-
-def printable(text: str) -> str:
-    """As it is, or escaped where it would upset a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]
 
 
 def counted(count: int, noun: str) -> str:

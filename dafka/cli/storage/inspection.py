@@ -16,7 +16,6 @@ from dafka.cli.storage.common import (
     counted,
     json_option,
     print_table,
-    printable,
     run_metered,
     topics_option,
     url_argument,
@@ -26,6 +25,7 @@ from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, ope
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification
 from dafka.storage.tools.verify import verify as verify_storage
+from dafka.text import escape_unprintable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -169,7 +169,7 @@ def verify(url: str, as_json: bool) -> None:
             click.echo(json.dumps(_verification_values(found, damages)))
         else:
             for damage in damages:
-                click.echo(printable(str(damage)))
+                click.echo(escape_unprintable(str(damage)))
             click.echo(
                 f"{counted(found.records, 'record')} in {counted(found.partitions, 'partition')}: "
                 + (counted(len(damages), "damage") if damages else "all there, and as written")
