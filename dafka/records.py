@@ -18,6 +18,9 @@ from dafka.errors import WireError
 
 __all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "join", "new_address"]
 
+SEQUENCE_MAX = 2**62
+"""The largest sequence that nodes accept: no partition comes this far, and every storage can count to it."""
+
 RECORD_MEMORY_BYTES = 64
 """What a record takes in memory beyond its content where it is taken apart: an object and a place in a list."""
 

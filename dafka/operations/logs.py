@@ -10,6 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from dafka.extras import require_extra
 from dafka.text import escape_unprintable
 
 if TYPE_CHECKING:
@@ -55,8 +56,12 @@ def json_formatter() -> logging.Formatter:
 
     Returns:
         The formatter.
+
+    Raises:
+        MissingExtraError: The extra `dafka[json-logs]` is not installed.
     """
-    import structlog  # noqa: PLC0415 (optional, and slow to load)
+    with require_extra("json-logs", "JSON logging"):
+        import structlog  # noqa: PLC0415 (optional, and slow to load)
 
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[

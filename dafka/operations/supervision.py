@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from dafka.extras import require_extra
 from dafka.groups import single_exception
 from dafka.operations.monitor import Monitor
 from dafka.operations.systemd import STOPPING, Notifier, report_state
@@ -41,7 +42,8 @@ async def open_operations(
         async with AsyncExitStack() as stack:
             url = None
             if listen:
-                from dafka.operations.http import make_handlers, open_server  # noqa: PLC0415 (optional, slow to load)
+                with require_extra("metrics", "the HTTP server for metrics and health"):
+                    from dafka.operations.http import make_handlers, open_server  # noqa: PLC0415 (slow to load)
 
                 url = await stack.enter_async_context(open_server(listen, make_handlers(monitor)))
             nursery = await stack.enter_async_context(trio.open_nursery())

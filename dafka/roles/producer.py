@@ -14,7 +14,7 @@ from dafka.contents import count_bytes, take_within
 from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.protocol import ProducerMachine, ReadRequest, StorageFailed
-from dafka.records import Partition, RecordBatch, new_address
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch, new_address
 from dafka.roles.arguments import check_contents, check_topic
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.role import NodeRole
@@ -27,9 +27,6 @@ RUN_RECORDS_MAX = 4000
 
 RUN_BYTES_MAX = 2**20
 """Likewise, in octets: so much more than the limit may be unacknowledged."""
-
-SEQUENCE_MAX = 2**62
-"""No partition comes this far: its end must be a number that any storage can count to."""
 
 _ACKNOWLEDGED = "acknowledged"
 _ADDRESS = re.compile("[0-9A-F]{32}")

@@ -80,7 +80,7 @@ class Reader(NodeRole):
         if partition in self._asked:
             raise ValueError(f"{partition} is being asked about already")
         self._asked.add(partition)
-        self._node.act(self._machine.ask(partition, trio.current_time()))
+        self._node.act(self._machine.query_held_end(partition, trio.current_time()))
         try:
             await self._wait_settled()
             with trio.move_on_after(seconds):
@@ -88,7 +88,7 @@ class Reader(NodeRole):
             found = self._look(partition, min_stores)
         finally:
             self._asked.discard(partition)
-            actions = self._machine.drop(partition)
+            actions = self._machine.end_held_end_query(partition)
             if not self._is_closed:
                 self._node.act(actions)
         if isinstance(found, Incomplete):
@@ -116,7 +116,7 @@ class Reader(NodeRole):
         if partition in self._ranges:
             raise ValueError(f"{partition} is being read already")
         self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
-        self._node.act(self._machine.fetch(partition, first_sequence, end_sequence, trio.current_time()))
+        self._node.act(self._machine.fetch_range(partition, first_sequence, end_sequence, trio.current_time()))
         return self._ranges[partition]
 
     async def wait(self, condition: Callable[[], bool]) -> None:
@@ -138,7 +138,7 @@ class Reader(NodeRole):
     def forget(self, partition: Partition) -> None:
         """A range is closed."""
         if self._ranges.pop(partition, None) is not None:
-            self._machine.forget(partition)
+            self._machine.forget_range(partition)
 
     def close(self) -> None:
         """Makes waiting raise `trio.ClosedResourceError`."""

@@ -145,7 +145,7 @@ class NodeSockets:
         while True:
             frames = await self._mesh.publisher.receive_many()
             found = [wire.decode_subscription(message[0]) for message in frames]
-            node.subscribed([each for each in found if each is not None], trio.current_time())
+            node.receive_subscriptions([each for each in found if each is not None], trio.current_time())
 
     async def _keep_time(self, node: Node) -> None:
         while True:

@@ -121,11 +121,11 @@ def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
         (["produce", "t", "--file", "{folder}/none"], "cannot read {folder}/none: No such file or directory"),
         (["produce", "t", "--file", "{folder}"], "cannot read {folder}: it is a folder"),
         (["consume", "t", "--config", "{folder}/none"], "cannot read the configuration {folder}/none: No such file"),
-        (["store", "--storage", "dafka.db"], "storage 'dafka.db': expected SCHEME:PLACE, such as sqlite:dafka.db"),
+        (["store", "--storage", "dafka.db"], "storage 'dafka.db': expected SCHEME:LOCATION, such as sqlite:dafka.db"),
         (["store", "--storage", "redis:x"], "unknown storage 'redis': installed are "),
         (["up", "--sub", FREE, "--pub", FREE, "--storage", "redis:x"], "unknown storage 'redis': installed are "),
         (["store", "--storage", "sqlite:"], "storage 'sqlite:': expected a path, as in sqlite:dafka.db"),
-        (["store", "--storage", "sqlite:{folder}/none/x.db"], "there is no folder {folder}/none"),
+        (["store", "--storage", "sqlite:{folder}/none/x.db"], "folder {folder}/none does not exist; create it first"),
         (["store", "--storage", "sqlite:{folder}"], "{folder} is a folder, not a dafka store"),
         (["store", "--storage", "sqlite:{folder}/text"], "{folder}/text is not a dafka store"),
         (["store", "--storage", "sqlite:{folder}/other.db"], "{folder}/other.db is not a dafka store"),
@@ -215,7 +215,7 @@ def test_a_store_that_is_taken(cluster: Dafka) -> None:
     path = cluster.folder / "store.db"
     ended = cluster.node("store", "--storage", f"sqlite:{path}")
     assert ended.status == 2
-    assert ended.error == f"{path} is being written to by another store"
+    assert ended.error == f"{path} is in use by another writer; stop it first"
 
 
 def test_producing_without_a_store(dafka: Dafka, tower: list[str]) -> None:

@@ -50,7 +50,7 @@ def test_a_store_at_work(dafka: Dafka, source: str) -> None:
     assert verified.output == b"1,000 records in 1 partition: all there, and as written\n"
     trimmed = dafka.run("storage", "trim", source, "--records", "1")
     assert (trimmed.status, trimmed.output) == (2, b"")
-    assert trimmed.error.endswith("is being written to by another store")
+    assert trimmed.error.endswith("is in use by another writer; stop it first")
 
 
 def test_a_terminal_shows_how_much_is_copied(dafka: Dafka, source: str, tmp_path: Path) -> None:

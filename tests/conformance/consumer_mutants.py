@@ -129,7 +129,7 @@ def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
             self.reassembler.follow_partition(partition, 0)
         return True
 
-    monkeypatch.setattr(ConsumerMachine, "_follow", follow)
+    monkeypatch.setattr(ConsumerMachine, "_follow_partition", follow)
 
 
 def _believe_topic_frame(monkeypatch: pytest.MonkeyPatch) -> None:

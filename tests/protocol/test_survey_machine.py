@@ -17,7 +17,7 @@ from dafka.protocol import (
     SurveyMachine,
 )
 from dafka.protocol.actions import Action, Subscribe
-from dafka.protocol.observing import node_table, rounds, survey_machine
+from dafka.protocol.observing import node_table, poll_schedule, survey_machine
 from dafka.protocol.observing.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
@@ -52,7 +52,7 @@ class Census:
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
         self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
-            self.machine.subscribed(subscription(command, address), self.now)
+            self.machine.receive_subscriptions(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
         self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
@@ -64,7 +64,7 @@ class Census:
         self.machine.receive([head(sequence, partition)], self.now)
 
     def begin(self) -> list[Action]:
-        return self.machine.begin(self.now) + self.machine.settled(self.now)
+        return self.machine.begin(self.now) + self.machine.node_settled(self.now)
 
     def wait(self, seconds: float) -> list[Action]:
         """Lets time pass; gives what it asks meanwhile."""
@@ -139,7 +139,7 @@ def test_a_role_is_known_by_what_is_subscribed_to(role: str, shown: str) -> None
 def test_subscriptions_may_come_before_the_beacon() -> None:
     play = Census()
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     assert play.machine.survey(play.now).nodes == ()
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
@@ -162,7 +162,7 @@ def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
     play.tell(STORE, asked, {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    asked = play.wait(rounds.ASK_S)
+    asked = play.wait(poll_schedule.ASK_S)
     assert published(asked, wire.GetHeads) == [wire.GetHeads("orders", ME)]
     play.tell(STORE, asked, {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 40)
@@ -201,7 +201,7 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
         play.tell(STORE, asked, {PRODUCER: 1050})
         play.wait(0.0)
     else:
-        assert play.wait(rounds.LAST_S - 0.01) == []
+        assert play.wait(poll_schedule.LAST_S - 0.01) == []
         assert not play.is_complete
         play.wait(0.01)
     assert play.is_complete
@@ -218,11 +218,11 @@ def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
     play.begin()
     play.wait(0.5)
     play.hear(1099)
-    asked = play.wait(rounds.PATIENCE_S - 0.5)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.5)
     assert len(published(asked, wire.Fetch)) == 1
     assert not play.is_complete
     play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
-    play.wait(rounds.ASK_AGAIN_S)
+    play.wait(poll_schedule.ASK_AGAIN_S)
     assert play.is_complete
     assert play.holder() == HolderView(STORE, 1100, 0)
 
@@ -243,7 +243,7 @@ def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() ->
     play.tell(STORE, play.begin(), {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 100})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
     assert play.holder() == HolderView(STORE, 100, 0)
 
 
@@ -268,7 +268,7 @@ def test_of_a_producer_that_has_not_announced_itself_too() -> None:
     assert play.holder() == HolderView(STORE, 60, 0)
     play.hear(99)
     assert play.holder() == HolderView(STORE, 60, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 61})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 61})
     assert play.holder() == HolderView(STORE, 61, 39)
 
 
@@ -315,7 +315,7 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
             times.append(round(play.now - began, 2))
     assert times == [0.25, 0.75]
     assert play.is_complete
-    assert round(play.now - began, 2) == rounds.PATIENCE_S
+    assert round(play.now - began, 2) == poll_schedule.PATIENCE_S
     (fault,) = play.machine.survey(play.now).faults(0)
     assert fault == "store STORE at tcp://10.0.0.1:7000 has not told its heads"
 
@@ -332,7 +332,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
     play.machine.told("READER", [orders, others], play.now)
     # Ours has answered, and was not asked for these by name.
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
-    asked = play.wait(rounds.PATIENCE_S - 0.01)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
     play.tell(STORE, asked, {})
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, 0, 10)
@@ -348,7 +348,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
 def test_a_cluster_without_nodes_is_waited_for() -> None:
     play = Census()
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -359,7 +359,7 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
     play = Census()
     play.join("NODE", role)
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -371,7 +371,7 @@ def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_q
     play = Census(Config().with_beacon(interval_ms=700))
     play.join("NODE", "consumer")
     play.begin()
-    for seconds in (0.7, rounds.QUIET_S):
+    for seconds in (0.7, poll_schedule.QUIET_S):
         play.wait(seconds - 0.01)
         assert not play.is_complete
         play.wait(0.01)
@@ -384,14 +384,14 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     play.join(STORE, "store")
     play.begin()
     for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
-        play.machine.subscribed(subscription(command, topic), play.now)
-    play.machine.subscribed(subscription(Command.RECORD), play.now)
-    asked = published(play.wait(rounds.ASK_S), wire.GetHeads)
+        play.machine.receive_subscriptions(subscription(command, topic), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD), play.now)
+    asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
     assert {message.subject for message in asked} == {"wanted", "served"}
     topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
     assert topics == {"wanted": True, "served": False}
     for command in (Command.RECORD, Command.HEAD):
-        play.machine.subscribed(subscription(command, "wanted", active=False), play.now)
+        play.machine.receive_subscriptions(subscription(command, "wanted", active=False), play.now)
     assert not any(topic.is_wanted for topic in play.machine.survey(play.now).topics)
 
 
@@ -400,7 +400,7 @@ def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
     play.hear(9)
-    play.machine.subscribed(subscription(Command.RECORD, "orders"), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD, "orders"), play.now)
     asked = play.begin()
     assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
     play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
@@ -442,7 +442,7 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
     play.join(STORE, place="tcp://10.0.0.1:7001")
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
     assert play.partition().holders == (HolderView(STORE, None, None),)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 60})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 0)
 
 
@@ -492,7 +492,7 @@ def test_what_is_not_well_is_said() -> None:
     play.begin()
     assert list(play.machine.survey(play.now).faults(0)) == ["no store was found"]
     play.join(STORE, "store")
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 90})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 90})
     assert list(play.machine.survey(play.now).faults(10)) == []
     assert list(play.machine.survey(play.now).faults(9)) == ["store STORE is 10 records behind orders/PRODUCER"]
     play.join("NODE")
@@ -507,11 +507,11 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     play.begin()
     for number in range(10):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
         play.join(f"STORE{number}", "store")
         play.see(f"STRANGER{number}")
         play.hear(0, Partition("orders", f"PRODUCER{number}"))
-        play.machine.subscribed(subscription(Command.RECORD, f"topic{number}"), play.now)
+        play.machine.receive_subscriptions(subscription(Command.RECORD, f"topic{number}"), play.now)
     survey = play.machine.survey(play.now)
     assert (len(survey.nodes), len(play.machine.stores)) == (5, 2)
     assert (len(survey.topics), len(survey.partitions)) == (3, 4)
@@ -531,7 +531,7 @@ def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
     play = Census(Config().with_node(peers_max=3))
     for number in range(4):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
     play.join("EARLY2")
     play.join("EARLY3")
     assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
@@ -541,9 +541,9 @@ def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> No
     play = Census(Config().with_node(peers_max=1))
     for active in (True, False):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, "EARLY", active=active), play.now)
+            play.machine.receive_subscriptions(subscription(command, "EARLY", active=active), play.now)
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
@@ -579,7 +579,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None
-            machine.subscribed([found], event["t"])
+            machine.receive_subscriptions([found], event["t"])
         elif event["kind"] == "message" and frames[0][:1] == b"H":
             machine.receive(decoder.decode([frames]), event["t"])
     survey = machine.survey(events[-1]["t"])

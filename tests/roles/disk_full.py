@@ -16,7 +16,7 @@ from dafka import Config, Producer
 from dafka.protocol import StorageFailed
 from dafka.protocol.events import StorageRecovered
 from dafka.storage import open_storage
-from dafka.storage.tools.verify import verify
+from dafka.storage.tools.verify import verify_storage
 from dafka.testing import open_cluster
 from tests.roles.helpers import contents, open_store, wait_event, wait_until
 
@@ -64,7 +64,7 @@ async def main(url: str, folder: Path) -> None:
             print(f"room again: {store.statistics().records_stored} records stored", flush=True)
             assert store.statistics().records_stored == sent
         async with open_storage(url) as storage:
-            assert (await verify(storage)).damages == ()
+            assert (await verify_storage(storage)).damages == ()
             assert list(storage.repairs) == []
             batch = await storage.read(producer.partition, 0, sent)
             assert batch is not None

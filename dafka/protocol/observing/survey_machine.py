@@ -37,7 +37,7 @@ from dafka.protocol.observing.cluster_survey import (
     TopicView,
 )
 from dafka.protocol.observing.node_table import OWN_COMMANDS, Entry, NodeTable
-from dafka.protocol.observing.rounds import Rounds
+from dafka.protocol.observing.poll_schedule import PollSchedule
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
@@ -94,14 +94,13 @@ class SurveyMachine:
         self._named = frozenset(topics)
         self._topics: dict[str, set[Command]] = {topic: set() for topic in self._named}
         self._partitions: dict[Partition, _Known] = {}
-        self._answered: dict[str, int] = {}
         self._limits: dict[str, None] = {}
-        self._rounds = Rounds(config.beacon.interval_ms / 1000)
+        self._schedule = PollSchedule(config.beacon.interval_ms / 1000)
 
     @property
     def is_complete(self) -> bool:
         """Has everybody told what was asked in this round, or had the time to?"""
-        return self._rounds.is_over
+        return self._schedule.is_over
 
     def start(self, now: float) -> list[Action]:
         """All HEADs: a producer sends one at once to whoever subscribes. By the other, observers know each other."""
@@ -117,7 +116,7 @@ class SurveyMachine:
         """A new round: every store is asked for the heads of every known topic."""
         self.node_table.forget(now)
         self._limits.clear()
-        self._rounds.begin(now)
+        self._schedule.begin_round(now)
         return self.tick(now)
 
     def found(self, report: PeerJoined | PeerLeft, now: float) -> None:
@@ -125,7 +124,7 @@ class SurveyMachine:
         entry = self.node_table.found(report, now)
         if entry is None:
             return
-        self._rounds.found(now)
+        self._schedule.note_node(now)
         if not entry.is_joined:
             self._drop_store(report.address)
         elif entry.is_store:
@@ -133,7 +132,7 @@ class SurveyMachine:
 
     def connected(self, now: float) -> None:
         """The connection to a store by itself is made: only now its answers arrive."""
-        self._rounds.ask_soon(now, 0.0)
+        self._schedule.ask_soon(now, 0.0)
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """HEADs; answers come by `told`."""
@@ -142,7 +141,7 @@ class SurveyMachine:
                 self._note_head(message, now)
             elif not isinstance(message, wire.DirectEarliest):
                 self.discarded["unexpected command"] += 1
-        self._rounds.look(now)
+        self._schedule.check_soon(now)
         return []
 
     def told(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
@@ -158,10 +157,10 @@ class SurveyMachine:
                 self._note_held(store, message, now)
             elif message.address == store and message.partition == self.address and message.subject.isdecimal():
                 # A store may claim a question that was never asked, which then counts as answered when it is.
-                self._answered[store] = max(self._answered.get(store, 0), int(message.subject))
-        self._rounds.look(now)
+                self._schedule.poll.add_answer(store, int(message.subject))
+        self._schedule.check_soon(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Peers have connected, and so tell what they are, and which topics they want or publish to."""
         for subscription in subscriptions:
             command, topic = subscription.command, subscription.topic
@@ -175,7 +174,7 @@ class SurveyMachine:
             self._note_topic(topic, now)
             if command in _WANTING and topic in self._topics:
                 (set.add if subscription.active else set.discard)(self._topics[topic], command)
-        self._rounds.look(now)
+        self._schedule.check_soon(now)
         return []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
@@ -186,21 +185,23 @@ class SurveyMachine:
         """Nothing to do: `found` says more."""
         return []
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """The nodes that were there before have been found, and are connected to."""
-        self._rounds.settled(now)
+        self._schedule.node_settled(now)
         return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
         """Asks, or asks again, or sees that the round is over."""
         joined = [entry for entry in self.node_table.entries.values() if entry.is_joined]
         has_shown = bool(joined) and all(map(_has_shown, joined))
-        answers = [self._has_answered(store, self._rounds.question) for store in self.stores]
-        return self._ask() if self._rounds.tick(now, answers, has_shown=has_shown) else []
+        answering = [store for store in self.stores if self._can_answer(store)]
+        has_silent = len(answering) < len(self.stores)
+        is_asking = self._schedule.tick(now, answering, has_silent=has_silent, has_shown=has_shown)
+        return self._ask() if is_asking else []
 
     def deadline(self) -> float:
         """When `tick` next has something to do."""
-        return self._rounds.deadline()
+        return self._schedule.deadline()
 
     def survey(self, now: float) -> ClusterSurvey:
         """What is known by now."""
@@ -223,14 +224,17 @@ class SurveyMachine:
         asks_for_all = self._is_libdafka and not self._named
         topics = [ALL_TOPICS, *self._topics] if asks_for_all else list(self._topics)
         actions: list[Action] = [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
-        return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._rounds.question), 0, 1))]
+        return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._schedule.poll.question), 0, 1))]
 
     def _has_answered(self, store: str, question: int) -> bool | None:
         """Has it answered this question, or a later one? None where it never says so."""
-        entry = self.node_table.entries.get(store)
-        if entry is None or not entry.answers:
+        if not self._can_answer(store):
             return None
-        return self._answered.get(store, 0) >= question
+        return self._schedule.poll.has_answered(store, question)
+
+    def _can_answer(self, store: str) -> bool:
+        entry = self.node_table.entries.get(store)
+        return entry is not None and entry.answers
 
     def _add_store(self, address: str, entry: Entry, now: float) -> None:
         if self.stores.get(address) == entry.endpoint:
@@ -239,9 +243,9 @@ class SurveyMachine:
             self._limits[f"only {STORES_MAX} stores are asked: there are more"] = None
             return
         self.stores[address] = entry.endpoint
-        self._answered.pop(address, None)
-        self._rounds.found(now)
-        self._rounds.ask_soon(now)
+        self._schedule.poll.forget_answers(address)
+        self._schedule.note_node(now)
+        self._schedule.ask_soon(now)
 
     def _drop_store(self, address: str) -> None:
         if self.stores.pop(address, None) is not None:
@@ -259,16 +263,16 @@ class SurveyMachine:
             return
         if not known.head_end:
             # What stores tell from now on can be held against it.
-            self._rounds.news(now)
-            self._rounds.ask_soon(now)
-            known.question = self._rounds.question + 1
-        self._rounds.moved()
+            self._schedule.note_news(now)
+            self._schedule.ask_soon(now)
+            known.question = self._schedule.poll.question + 1
+        self._schedule.note_progress()
         known.head_end = head.sequence + 1
 
     def _note_held(self, store: str, head: wire.DirectHead, now: float) -> None:
         known = self._learn(Partition(head.subject, head.address), now)
         if known is not None:
-            known.held[store] = _Held(head.sequence + 1, known.head_end, self._rounds.number)
+            known.held[store] = _Held(head.sequence + 1, known.head_end, self._schedule.number)
 
     def _learn(self, partition: Partition, now: float) -> _Known | None:
         known = self._partitions.get(partition)
@@ -280,8 +284,8 @@ class SurveyMachine:
         is_asked_for = partition.topic in self._topics
         if not self._note_topic(partition.topic, now):
             return None
-        self._rounds.news(now)
-        question = self._rounds.question + (0 if is_asked_for else 1)
+        self._schedule.note_news(now)
+        question = self._schedule.poll.question + (0 if is_asked_for else 1)
         return self._partitions.setdefault(partition, _Known(question))
 
     def _note_topic(self, topic: str, now: float) -> bool:
@@ -291,14 +295,14 @@ class SurveyMachine:
             self._limits[f"only {TOPICS_MAX} topics are shown: there are more"] = None
             return False
         self._topics[topic] = set()
-        self._rounds.news(now)
-        self._rounds.ask_soon(now)
+        self._schedule.note_news(now)
+        self._schedule.ask_soon(now)
         return True
 
     def _view_node(self, node: NodeView) -> NodeView:
         if node.address not in self.stores:
             return node
-        return attrs.evolve(node, has_answered=self._has_answered(node.address, self._rounds.first_question))
+        return attrs.evolve(node, has_answered=self._has_answered(node.address, self._schedule.first_question))
 
     def _view_partition(self, partition: Partition, known: _Known, has_producer: bool) -> PartitionView:
         end = max(known.head_end, *(held.end for held in known.held.values()), 0)
@@ -309,11 +313,11 @@ class SurveyMachine:
     def _view_holder(self, store: str, known: _Known, announced: int, end: int) -> HolderView:
         held = known.held.get(store)
         if held is None:
-            is_asked = self._rounds.question >= known.question
+            is_asked = self._schedule.poll.question >= known.question
             is_certain = is_asked and self._has_answered(store, known.question) is not False
             return HolderView(store, 0, end) if is_certain else HolderView(store, None, None)
         is_outdated = (
-            held.round < self._rounds.number and self._has_answered(store, self._rounds.first_question) is False
+            held.round < self._schedule.number and self._has_answered(store, self._schedule.first_question) is False
         )
         if is_outdated or (announced and not held.known_end):
             return HolderView(store, held.end, None)

@@ -9,14 +9,11 @@ is given time to send the records instead.
 from __future__ import annotations
 
 from dafka import wire
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 HOLDS_NOTHING = wire.NUMBER_8_MAX
 """The `sequence` of who has never held a record of the partition."""
-
-SEQUENCE_MAX = 2**62
-"""No partition comes this far. A peer that says so would have a store go on where no storage can count."""
 
 PATIENCE_ATTEMPTS = 5
 """FETCHes in a row without an answer, after which a node that says nothing counts as one that has nothing."""
@@ -46,6 +43,10 @@ class GapResolver:
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
         self._answers_count = 0
         self._news: set[Partition] = set()
+
+    def node_settled(self) -> None:
+        """Allow giving records up: the nodes that were there before are connected."""
+        self.is_settled = True
 
     def add_node(self, address: str) -> None:
         """Discovery found a node: if a partition is its own, it may hold records of it."""

@@ -110,14 +110,14 @@ class Reassembler:
         self.gap_resolver.add_answer(message, cursor.next_sequence)
         return ""
 
-    def unrecoverable_ranges(self, *, only_news: bool = False) -> list[tuple[Partition, int, int]]:
+    def unrecoverable_ranges(self, *, only_new: bool = False) -> list[tuple[Partition, int, int]]:
         """Partitions that stand before records to be had nowhere: with these records' first and end sequence.
 
-        `only_news`: of those alone about which somebody has answered since.
+        `only_new`: of those alone about which somebody has answered since.
         """
         found = []
         for partition in (
-            self.gap_resolver.take_newly_answered() if only_news else self.gap_resolver.answered_partitions()
+            self.gap_resolver.take_newly_answered() if only_new else self.gap_resolver.answered_partitions()
         ):
             first = self.cursors[partition].next_sequence
             end = self.gap_resolver.resume_sequence(partition, first, self._planner.attempts(partition))
