@@ -1,4 +1,4 @@
-"""`dafka bench`: the same jobs over this project and others, as a table, JSON and a plot."""
+"""`dafka bench`: the same jobs on dafka and other systems, reported as a table, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -10,71 +10,79 @@ from rich.console import Console
 
 from dafka.bench import JOBS, Results, run_jobs
 from dafka.bench.report import notes, to_json, to_svg, to_table
-from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Raw, System
-from dafka.bench.systems.dafka import accelerator_missing
+from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
+from dafka.bench.systems.dafka import accelerator_unavailable_reason
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, console
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
-"""What is run where no job is named: what all systems have in common."""
+"""The default jobs: those that most systems support."""
 FILE_WIDTH = 120
-"""Of a table that is not printed on a terminal."""
+"""The width of a table that is not printed on a terminal, in columns."""
 SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(list(JOBS)), metavar="[JOB]...")
 @click.option(
-    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Measure this; repeat it.  [default: all]"
+    "--system",
+    "systems",
+    multiple=True,
+    type=click.Choice(SYSTEMS),
+    help="A system to measure; may be repeated.  [default: all]",
 )
 @click.option(
     "--storage",
     "storages",
     multiple=True,
     type=click.Choice(list(STORAGES)),
-    help="A storage of dafka's stores; repeat it.  [default: sqlite]",
+    help="A storage for dafka's stores; may be repeated.  [default: sqlite]",
 )
 @click.option(
     "--wire",
     "wires",
     multiple=True,
     type=click.Choice(["rfc46", "libdafka"]),
-    help="A dialect for dafka to send; repeat it.  [default: rfc46]",
+    help="A dialect for dafka's nodes; may be repeated.  [default: rfc46]",
 )
 @click.option(
     "--accelerator",
     "accelerators",
     multiple=True,
     type=click.Choice(["on", "off"]),
-    help="With or without dafka's transport accelerator; repeat it.  [default: both, where it is built]",
-)
-@click.option("--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the C implementation is.")
-@click.option(
-    "--base", metavar="NAME", help="The system that ratios are to, as the table names it.  [default: the first]"
+    help="With or without dafka's transport accelerator; may be repeated.  [default: both, if it is built]",
 )
 @click.option(
-    "--records", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="To move in a job."
+    "--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="The folder of the C implementation."
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of all jobs.")
+@click.option(
+    "--base", metavar="NAME", help="The system that ratios refer to, as named in the table.  [default: the first]"
+)
+@click.option(
+    "--records", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="Records per job."
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Rounds of all jobs."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="On the disk to measure.  [default: that of temporary files]",
+    help="A folder on the disk to measure.  [default: that of temporary files]",
 )
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write all that was found here.",
+    help="Write all results to this file.",
 )
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write an SVG picture here.",
+    help="Write a plot as SVG to this file.",
 )
 def bench(
     jobs: tuple[str, ...],
@@ -90,15 +98,15 @@ def bench(
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    """Run the same jobs over dafka and others, and compare.
+    """Run the same jobs on dafka and other systems, and compare.
 
     Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions.
-    Systems take turns, round by round; the table has medians, and ratios to one of them. What is not installed is
-    left out by name.
+    Systems take turns, round by round. The table shows medians, and ratios to one of the systems. Systems that are not
+    installed are left out and named.
     """
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
-            raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")
+            raise UsageMistake(f"cannot write {path}: folder {path.parent} does not exist; create it first")
     chosen = _choose_systems(systems or SYSTEMS, storages or ("sqlite",), wires or ("rfc46",), accelerators, c_tools)
     if base is not None and base not in [system.name for system in chosen]:
         names = ", ".join(repr(system.name) for system in chosen)
@@ -114,7 +122,7 @@ def bench(
                 base=base or "",
                 folder=folder,
                 settings={"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds},
-                tell=status.update,
+                report_progress=status.update,
             )
         _report(results, json_path, plot_path)
         return 1 if results.failures else 0
@@ -138,9 +146,9 @@ def _report(results: Results, json_path: Path | None, plot_path: Path | None) ->
 def _choose_systems(
     names: Sequence[str], storages: Sequence[str], wires: Sequence[str], accelerators: Sequence[str], tools: Path | None
 ) -> list[System]:
-    """In the order of the names."""
+    """Return the systems in the order of the names."""
     if not accelerators:
-        accelerators = ("off",) if accelerator_missing() else ("on", "off")
+        accelerators = ("off",) if accelerator_unavailable_reason() else ("on", "off")
     ours = [
         DafkaSystem(storage, wire, accelerator)
         for accelerator in dict.fromkeys(accelerators)
@@ -149,7 +157,7 @@ def _choose_systems(
     ]
     found: dict[str, Sequence[System]] = {
         "dafka": ours,
-        "raw": [Raw()],
+        "raw": [RawZmq()],
         "c": [Libdafka(tools.absolute() if tools else None)],
         "nats": [NATS],
         "redis": [REDIS],

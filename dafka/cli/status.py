@@ -11,8 +11,9 @@ import trio
 
 from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import run, tower_required
-from dafka.cli.storage.common import counted, print_table, printable
+from dafka.cli.storage.common import counted, print_table
 from dafka.config import Config
+from dafka.operations.lines import printable
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
 

@@ -1,4 +1,4 @@
-"""What the storage commands share: their options, tables, a count of records, and how they end."""
+"""Options, tables, progress and exit status of the storage commands."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from dafka.cli.runner import run
 from dafka.cli.terminal import console, report_error
 from dafka.errors import StorageCorruptError
 from dafka.groups import single_exception
+from dafka.operations.lines import printable
 from dafka.storage.tools.copy import RecordsDifferError
 
 REFRESH_S = 0.1
+"""How often the progress bar is updated."""
 
 WIDE = 140
-"""A terminal of fewer columns has a time's date and hour in two lines, so that names keep room."""
+"""On a terminal with fewer columns, the date and the time are on two lines, to leave room for names."""
 
 _TIME_MARK = re.compile(r"(?<=\d)T(?=\d)")
 
 url_argument = click.argument("url")
 topics_option = click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; repeat it for several.  [default: all]"
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.  [default: all topics]"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Meter:
-    """Counts records; within its block, where standard error is a terminal, with a bar and a rate."""
+    """Counts records. Within its block it shows a bar and a rate, if standard error is a terminal."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -45,7 +47,7 @@ class Meter:
         self._started_at = self._shown_at = 0.0
 
     def __call__(self, done: int, total: int | None) -> None:
-        """A storage tool's `progress`."""
+        """Update the count; a `ProgressCallback`."""
         self.done = done
         now = time.perf_counter()
         if self._bar is not None and (now - self._shown_at >= REFRESH_S or done == total):
@@ -72,9 +74,11 @@ class Meter:
 
 
 def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoReturn:
-    """Runs a program as `run` does; damage and differences end it with 1, and so does an interrupt.
+    """Run a program as `run` does, and exit with status 1 if records are damaged or differ, or after an interrupt.
 
-    `done` says what was done with the records that were counted until an interrupt, such as `copied`.
+    Args:
+        program: The program; returns the exit status.
+        done: What was done with the records counted before an interrupt, such as `copied`.
     """
     meter = Meter()
 
@@ -94,12 +98,12 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
 
 
 def print_summary(sentence: str, values: dict[str, Any], as_json: bool, *, err: bool = False) -> None:
-    """Prints what was done, for people or for programs."""
+    """Print a summary, as a sentence or as JSON."""
     click.echo(json.dumps(values) if as_json else sentence, err=err)
 
 
 def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Columns of names first, then columns of numbers, which stand to the right; a terminal gets lines that fit."""
+    """Print a table: columns of names, then right-aligned columns of numbers. On a terminal, long names are wrapped."""
     cells = [tuple(map(printable, row)) for row in rows]
     output = Console()
     if not output.is_terminal:
@@ -118,7 +122,7 @@ def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable
 
 
 def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
-    """A line a row, however long: laying out tens of thousands of rows as a table takes many seconds."""
+    """Format one line per row. Rich would take many seconds for tens of thousands of rows."""
     columns = []
     for index, column in enumerate(zip(*rows, strict=True)):
         width = max(map(len, column))
@@ -126,11 +130,6 @@ def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
     return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
 
 
-def printable(text: str) -> str:
-    """As it is, or escaped where it would upset a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
 def counted(count: int, noun: str) -> str:
-    """`1 record`, `1,000 records`."""
+    """Return a count with its noun: `1 record`, `1,000 records`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
