@@ -10,7 +10,8 @@ import attrs
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from dafka.bench.results import BenchError, Results, Row, Spread
+from dafka.bench.results import Results, Row, Spread
+from dafka.extras import require_extra
 
 VERSION = 1
 """The version of the JSON document, incremented when a key is renamed or removed."""
@@ -105,14 +106,13 @@ def to_svg(results: Results) -> str:
     """Return an SVG with a bar for every figure of every system, relative to the largest value of the figure.
 
     Raises:
-        BenchError: If jinja2 is not installed.
+        MissingExtraError: If the extra `bench` is not installed.
     """
-    try:
-        import jinja2  # noqa: PLC0415 (an optional dependency)
-    except ImportError:
-        raise BenchError("the plot needs the package jinja2; install it with: pip install 'dafka[bench]'") from None
     groups = list(_groups(results))
     height = groups[-1].bars[-1].y + 2 * ROW_HEIGHT if groups else ROW_HEIGHT
+    with require_extra("bench", "a plot"):
+        import jinja2  # noqa: PLC0415 (an extra)
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dafka.bench", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )

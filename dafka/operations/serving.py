@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from dafka.extras import require_extra
 from dafka.groups import single_exception
 from dafka.operations.monitor import Monitor
 from dafka.operations.notify import ALIVE, READY, STOPPING, Notifier
@@ -37,8 +38,9 @@ async def open_operations(
         async with AsyncExitStack() as stack:
             url = None
             if listen:
-                from dafka.operations.answers import handlers  # noqa: PLC0415 (a tenth of a second to load)
-                from dafka.operations.http import open_server  # noqa: PLC0415 (likewise)
+                with require_extra("metrics", "the HTTP server for metrics and health"):
+                    from dafka.operations.answers import handlers  # noqa: PLC0415 (optional, and slow to load)
+                    from dafka.operations.http import open_server  # noqa: PLC0415
 
                 url = await stack.enter_async_context(open_server(listen, handlers(monitor)))
             nursery = await stack.enter_async_context(trio.open_nursery())

@@ -190,7 +190,7 @@ class Store(NodeRole):
         partition = request.partition
         info = (await self._storage.partitions(partition.topic)).get(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
-            self._records_dropped += self._machine.trimmed({partition: info.earliest_sequence})
+            self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
     async def _write(self) -> None:
         while True:
@@ -247,7 +247,7 @@ class Store(NodeRole):
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
             else:
-                dropped = self._machine.trimmed(moved)
+                dropped = self._machine.records_trimmed(moved)
                 self._records_dropped += dropped
                 if dropped:
                     self.events.put(RecordsDropped(dropped, len(moved)))

@@ -48,7 +48,7 @@ def make_consumer() -> ConsumerMachine:
 
 def make_producer() -> ProducerMachine:
     producer = ProducerMachine(Partition(TOPIC, ME), CONFIG.producer, CONFIG.fetch.replies_max)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     producer.publish([b"honest"] * 10, 0.0)
     return producer
 
@@ -126,7 +126,7 @@ def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
 def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
     ends = {Partition(TOPIC, f"{number:032X}"): 5 for number in range(3 * SLICE)}
     store = StoreMachine(ME, Config(), ends)
-    store.subscribed([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
+    store.receive_subscriptions([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
     questions = [wire.GetHeads(TOPIC, "STRANGER"), wire.GetHeads(TOPIC, "LISTENER")]
     told = published(store.receive(questions, 1.0), wire.DirectHead)
     assert [head.requestor for head in told[:SLICE]] == ["LISTENER"] * SLICE
@@ -153,7 +153,7 @@ def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
 def test_what_says_that_heads_are_told_comes_behind_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
     own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
-    store.subscribed([wire.Subscription(command, "READER") for command in own_commands], 0.0)
+    store.receive_subscriptions([wire.Subscription(command, "READER") for command in own_commands], 0.0)
     actions = store.receive([wire.ConsumerHello(ME, "READER", (TOPIC,)), wire.Fetch(ME, "READER", TOPIC, 0, 1)], 1.0)
     assert not published(actions, wire.DirectEarliest)
     actions = store.tick(store.deadline()) + store.tick(2.0)

@@ -26,7 +26,7 @@ def acknowledge_before_durable() -> None:
 
     def take_and_acknowledge(self: Store, batch: RecordBatch) -> None:
         take(self, batch)
-        self._node.act(self._machine.committed({batch.partition: batch.end_sequence}, trio.current_time()))
+        self._node.act(self._machine.records_committed({batch.partition: batch.end_sequence}, trio.current_time()))
 
     async def flush_late(self: Store) -> None:
         await trio.sleep(WRITE_DELAY_S)

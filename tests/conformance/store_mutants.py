@@ -36,7 +36,7 @@ def acknowledge_with(make: Callable[[StoreMachine, Partition, int], wire.Ack], p
         end = self.durable_end(partition)
         return [Publish(make(self, partition, end - 1))] if end else []
 
-    patch.setattr(StoreMachine, "_ack", ack)
+    patch.setattr(StoreMachine, "_acknowledge", ack)
 
 
 def acknowledge_beyond_gap(patch: Patch) -> None:
@@ -175,12 +175,12 @@ def take_others_answers(patch: Patch) -> None:
 
 
 def greet_nobody(patch: Patch) -> None:
-    subscribed = StoreMachine.subscribed
+    subscribed = StoreMachine.receive_subscriptions
 
     def subscribed_silently(self: StoreMachine, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         return subscribed(self, [each for each in subscriptions if each.command is not Command.STORE_HELLO], now)
 
-    patch.setattr(StoreMachine, "subscribed", subscribed_silently)
+    patch.setattr(StoreMachine, "receive_subscriptions", subscribed_silently)
 
 
 def ignore_hellos(patch: Patch) -> None:
@@ -228,13 +228,13 @@ def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def limit_partitions(patch: Patch) -> None:
-    follow = StoreMachine._follow
+    follow = StoreMachine._follow_partition
 
     def follow_some(self: StoreMachine, partition: Partition, now: float, *, is_live: bool) -> bool:
         is_room = partition in self.reassembler.cursors or len(self.reassembler.cursors) < 256
         return is_room and follow(self, partition, now, is_live=is_live)
 
-    patch.setattr(StoreMachine, "_follow", follow_some)
+    patch.setattr(StoreMachine, "_follow_partition", follow_some)
 
 
 def answer_any_subject(patch: Patch) -> None:
@@ -358,7 +358,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 def no_long_topics(patch: Patch) -> None:
     """A string of four octets' length is taken for one whose length has one octet, with a sign."""
-    strings = FrameReader.strings
+    strings = FrameReader.read_strings
 
     def short_strings(self: FrameReader, field: str) -> tuple[str, ...]:
         found = strings(self, field)
@@ -369,9 +369,9 @@ def no_long_topics(patch: Patch) -> None:
 
 def read_32_bits(patch: Patch) -> None:
     def number_8(self: FrameReader, field: str) -> int:
-        return int.from_bytes(self.octets(8, field)[4:], "big")
+        return int.from_bytes(self.read_bytes(8, field)[4:], "big")
 
-    patch.setattr(FrameReader, "number_8", number_8)
+    patch.setattr(FrameReader, "read_number_8", number_8)
     patch.setitem(codec._READ, FieldType.NUMBER_8, number_8)
 
 

@@ -261,17 +261,17 @@ def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: P
 def test_a_process_that_cannot_end_is_ended(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time, trio
-from dafka.cli.runner import Ending, run
+from dafka.cli.runner import Shutdown, run
 
 async def program():
     os.kill(os.getpid(), signal.SIGTERM)
     await trio.to_thread.run_sync(time.sleep, 600)
 
-run(program, ending=Ending(limit_s=0.2))
+run(program, shutdown=Shutdown(limit_s=0.2))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "Error: not ended 0 s after the signal; ended without finishing\n"
+    assert done.stderr == "Error: not stopped 0 s after the signal; exited without finishing\n"
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, .
     reader.start(0.0)
     for store in stores:
         connect(reader, store)
-    reader.settled(0.0)
+    reader.node_settled(0.0)
     return reader
 
 
 def connect(reader: ReaderMachine, store: str, now: float = 0.0) -> list[Action]:
-    return reader.subscribed(subscription(Command.CONSUMER_HELLO, store), now)
+    return reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), now)
 
 
 def ack(sequence: int, store: str = "A", partition: Partition = HELLO) -> wire.Ack:
@@ -102,7 +102,7 @@ def test_not_before_the_cluster_has_been_found() -> None:
     reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing()], 0.2)
     assert reader.held_end(HELLO, 1, 50.0) is Incomplete.STORES
-    assert questions(reader.settled(50.0)) == [QUESTION]
+    assert questions(reader.node_settled(50.0)) == [QUESTION]
     assert reader.held_end(HELLO, 1, 50.0) == 0
 
 
@@ -125,7 +125,7 @@ def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
     reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing("A")], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
-    reader.subscribed(subscription(Command.ACK, "P"), 0.3)
+    reader.receive_subscriptions(subscription(Command.ACK, "P"), 0.3)
     assert reader.held_end(HELLO, 1, 0.3) == 0
 
 
@@ -143,9 +143,9 @@ def test_who_can_only_now_hear_is_asked_again() -> None:
     reader = make_reader()
     reader.query_held_end(HELLO, 0.1)
     assert questions(connect(reader, "A", 0.2)) == [QUESTION]
-    assert questions(reader.subscribed(subscription(Command.FETCH), 0.2)) == [QUESTION]
+    assert questions(reader.receive_subscriptions(subscription(Command.FETCH), 0.2)) == [QUESTION]
     assert questions(reader.receive([wire.StoreHello(ME, "A")], 0.2)) == [QUESTION]
-    assert questions(reader.subscribed(subscription(Command.HEAD), 0.2)) == []
+    assert questions(reader.receive_subscriptions(subscription(Command.HEAD), 0.2)) == []
 
 
 def test_an_unanswered_question_is_asked_again() -> None:

@@ -94,7 +94,7 @@ class Cluster:
             node.hold(batch)
             if isinstance(node.machine, StoreMachine):
                 ends = {batch.partition: batch.end_sequence}
-                self.later(self.now + 0.005, node, partial(node.machine.committed, ends))
+                self.later(self.now + 0.005, node, partial(node.machine.records_committed, ends))
 
     def fetches_sent(self) -> list[int]:
         machines = [node.machine for node in self.nodes]
@@ -117,7 +117,7 @@ class Cluster:
     def _subscribe(self, node: Node, prefix: bytes) -> None:
         found = wire.decode_subscription(b"\1" + prefix)
         assert found is not None
-        self.later(self.now + 0.01, node, partial(node.machine.subscribed, [found]))
+        self.later(self.now + 0.01, node, partial(node.machine.receive_subscriptions, [found]))
 
     def _publish(self, sender: Node, message: wire.BatchedMessage) -> None:
         topic = topic_frame(message)
@@ -154,7 +154,7 @@ def converge(seed: int, min_stores: int) -> Cluster:
     producers = [ProducerMachine(partition, config.producer, 100) for partition in PARTITIONS]
     for producer in producers:
         node = cluster.add(producer)
-        cluster.later(0.1, node, producer.settled)
+        cluster.later(0.1, node, producer.node_settled)
         for first in range(0, RECORDS, RUN):
             cluster.later(5.0 * first / RECORDS, node, partial(producer.publish, contents(first, first + RUN)))
     cluster.add(StoreMachine("STORE1", config, {}))

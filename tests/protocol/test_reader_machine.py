@@ -46,7 +46,7 @@ def gone(sequence: int, store: str = "STORE") -> wire.DirectEarliest:
 
 
 def connect(reader: ReaderMachine, store: str, now: float = 0.1) -> list[Action]:
-    return reader.subscribed(subscription(Command.CONSUMER_HELLO, store), now)
+    return reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), now)
 
 
 def greeted(actions: list[Action]) -> list[str]:
@@ -83,7 +83,7 @@ def test_ready_is_when_every_store_has_told_its_heads() -> None:
     reader = make_reader("hello")
     assert greeted(connect(reader, "A")) == ["A"]
     connect(reader, "B")
-    reader.settled(0.2)
+    reader.node_settled(0.2)
     reader.receive([told("A")], 0.3)
     assert not reader.is_ready
     actions = reader.receive([wire.StoreHello(ME, "B")], 0.3)
@@ -98,7 +98,7 @@ def test_ready_is_when_every_store_has_told_its_heads() -> None:
 def test_a_stores_answer_to_another_greeting_is_not_its_own() -> None:
     reader = make_reader("hello")
     connect(reader, "A")
-    reader.settled(0.2)
+    reader.node_settled(0.2)
     reader.receive([wire.DirectEarliest(ME, "A", "B", "hello", HOLDS_NOTHING, 0)], 0.3)
     assert not reader.is_ready
 
@@ -107,9 +107,9 @@ def test_a_store_that_connects_anew_has_to_tell_anew() -> None:
     reader = make_reader("hello")
     connect(reader, "A")
     reader.receive([told("A")], 0.2)
-    reader.subscribed(subscription(Command.CONSUMER_HELLO, "A", active=False), 0.3)
+    reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "A", active=False), 0.3)
     assert greeted(connect(reader, "A", 0.4)) == ["A"]
-    reader.settled(0.5)
+    reader.node_settled(0.5)
     assert not reader.is_ready
 
 
@@ -118,7 +118,7 @@ def test_not_ready_before_the_cluster_has_been_found() -> None:
     connect(reader, "A")
     reader.receive([told("A")], 0.3)
     assert not reader.is_ready
-    reader.settled(0.4)
+    reader.node_settled(0.4)
     assert reader.is_ready
 
 
@@ -127,16 +127,16 @@ def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
     reader.peer_joined("P", 0.1)
     connect(reader, "A")
     reader.receive([told("A")], 0.2)
-    reader.settled(0.3)
+    reader.node_settled(0.3)
     assert not reader.is_ready
-    reader.subscribed(subscription(Command.ACK, "P"), 0.4)
+    reader.receive_subscriptions(subscription(Command.ACK, "P"), 0.4)
     assert reader.is_ready
 
 
 def test_a_store_that_says_nothing_is_given_time_and_then_not_waited_for() -> None:
     reader = make_reader("hello")
     connect(reader, "LIBDAFKA", 0.1)
-    reader.settled(0.2)
+    reader.node_settled(0.2)
     again = reader.tick(GREETING_INTERVAL_S)
     assert greeted(again) == ["LIBDAFKA"]
     now = 0.2
@@ -149,7 +149,7 @@ def test_a_store_that_says_nothing_is_given_time_and_then_not_waited_for() -> No
 
 def test_without_a_store_it_is_never_ready_nor_restless() -> None:
     reader = make_reader("hello")
-    reader.settled(0.2)
+    reader.node_settled(0.2)
     now, ticks = 0.2, 0
     while now < 10:
         assert reader.deadline() > now
@@ -167,7 +167,7 @@ def test_without_a_store_it_is_never_ready_nor_restless() -> None:
 def test_stores_are_asked_again_from_time_to_time() -> None:
     reader = make_reader("hello")
     connect(reader, "A")
-    reader.settled(0.2)
+    reader.node_settled(0.2)
     reader.receive([told("A")], 0.2)
     assert greeted(reader.tick(GREETING_INTERVAL_S)) == ["A"]
     assert greeted(reader.tick(0.2 + PATIENCE_S)) == []
@@ -197,7 +197,7 @@ def test_others_records_are_discarded() -> None:
 def test_a_fetch_that_nobody_could_hear_is_sent_again_as_soon_as_somebody_can() -> None:
     reader = make_reader()
     reader.fetch_range(HELLO, 0, 10, 0.0)
-    assert asked(reader.subscribed(subscription(Command.FETCH), 0.01)) == [(0, 10)]
+    assert asked(reader.receive_subscriptions(subscription(Command.FETCH), 0.01)) == [(0, 10)]
     assert asked(reader.receive([wire.StoreHello(ME, "STORE")], 0.02)) == [(0, 10)]
     assert greeted(reader.receive([wire.StoreHello(ME, "STORE")], 0.02)) == [], "there is no topic to survey"
 
@@ -211,7 +211,7 @@ def test_a_fetch_that_stays_unanswered_is_repeated() -> None:
 def test_records_that_nobody_holds_any_more_are_left_out() -> None:
     reader = make_reader()
     connect(reader, "STORE")
-    reader.settled(0.1)
+    reader.node_settled(0.1)
     reader.fetch_range(HELLO, 0, 10, 0.2)
     assert asked(reader.receive([gone(4)], 0.3)) == [(4, 6)]
     assert reader.position(HELLO) == 4
@@ -222,7 +222,7 @@ def test_the_producer_of_gone_records_answers_for_them_too() -> None:
     reader = make_reader()
     connect(reader, "STORE")
     reader.peer_joined(HELLO.address, 0.1)
-    reader.settled(0.1)
+    reader.node_settled(0.1)
     reader.fetch_range(HELLO, 0, 10, 0.2)
     reader.receive([gone(4)], 0.3)
     assert reader.position(HELLO) == 0, "the producer may have them"

@@ -9,7 +9,7 @@ from tests.protocol.helpers import HELLO, contents
 def make_producer(config: ProducerConfig) -> ProducerMachine:
     producer = ProducerMachine(HELLO, config, 10, is_spooled=True, spool_trim_records=10)
     producer.start(0.0)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     return producer
 
 

@@ -52,7 +52,7 @@ class Census:
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
         self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
-            self.machine.subscribed(subscription(command, address), self.now)
+            self.machine.receive_subscriptions(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
         self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
@@ -64,7 +64,7 @@ class Census:
         self.machine.receive([head(sequence, partition)], self.now)
 
     def begin(self) -> list[Action]:
-        return self.machine.begin(self.now) + self.machine.settled(self.now)
+        return self.machine.begin(self.now) + self.machine.node_settled(self.now)
 
     def wait(self, seconds: float) -> list[Action]:
         """Lets time pass; gives what it asks meanwhile."""
@@ -139,7 +139,7 @@ def test_a_role_is_known_by_what_is_subscribed_to(role: str, shown: str) -> None
 def test_subscriptions_may_come_before_the_beacon() -> None:
     play = Census()
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     assert play.machine.survey(play.now).nodes == ()
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
@@ -384,14 +384,14 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     play.join(STORE, "store")
     play.begin()
     for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
-        play.machine.subscribed(subscription(command, topic), play.now)
-    play.machine.subscribed(subscription(Command.RECORD), play.now)
+        play.machine.receive_subscriptions(subscription(command, topic), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD), play.now)
     asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
     assert {message.subject for message in asked} == {"wanted", "served"}
     topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
     assert topics == {"wanted": True, "served": False}
     for command in (Command.RECORD, Command.HEAD):
-        play.machine.subscribed(subscription(command, "wanted", active=False), play.now)
+        play.machine.receive_subscriptions(subscription(command, "wanted", active=False), play.now)
     assert not any(topic.is_wanted for topic in play.machine.survey(play.now).topics)
 
 
@@ -400,7 +400,7 @@ def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
     play.hear(9)
-    play.machine.subscribed(subscription(Command.RECORD, "orders"), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD, "orders"), play.now)
     asked = play.begin()
     assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
     play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
@@ -507,11 +507,11 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     play.begin()
     for number in range(10):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
         play.join(f"STORE{number}", "store")
         play.see(f"STRANGER{number}")
         play.hear(0, Partition("orders", f"PRODUCER{number}"))
-        play.machine.subscribed(subscription(Command.RECORD, f"topic{number}"), play.now)
+        play.machine.receive_subscriptions(subscription(Command.RECORD, f"topic{number}"), play.now)
     survey = play.machine.survey(play.now)
     assert (len(survey.nodes), len(play.machine.stores)) == (5, 2)
     assert (len(survey.topics), len(survey.partitions)) == (3, 4)
@@ -531,7 +531,7 @@ def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
     play = Census(Config().with_node(peers_max=3))
     for number in range(4):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
     play.join("EARLY2")
     play.join("EARLY3")
     assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
@@ -541,9 +541,9 @@ def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> No
     play = Census(Config().with_node(peers_max=1))
     for active in (True, False):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, "EARLY", active=active), play.now)
+            play.machine.receive_subscriptions(subscription(command, "EARLY", active=active), play.now)
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
@@ -579,7 +579,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None
-            machine.subscribed([found], event["t"])
+            machine.receive_subscriptions([found], event["t"])
         elif event["kind"] == "message" and frames[0][:1] == b"H":
             machine.receive(decoder.decode([frames]), event["t"])
     survey = machine.survey(events[-1]["t"])

@@ -84,7 +84,7 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
 def test_what_only_stores_hold_does_not_count_as_gone() -> None:
     """A store with retention would give up records that a producer says nobody has."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
-    machine.subscribed([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
+    machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
     answer = machine.receive([wire.Fetch(ADDRESS, "S", "t", 0, 10)], 0.0)
     assert answer == [Publish(wire.DirectEarliest("S", ADDRESS, ADDRESS, "t", 300, 0))]
 

@@ -260,7 +260,7 @@ class SimulatedNode:
         found = [wire.decode_subscription(frame) for frame in frames]
         subscriptions = [subscription for subscription in found if subscription is not None]
         self.subscriptions_heard += len(subscriptions)
-        self.node.subscribed(subscriptions, now)
+        self.node.receive_subscriptions(subscriptions, now)
 
     def _look_at_connections(self, now: float) -> None:
         if self._connections:

@@ -76,16 +76,16 @@ def ack_one_too_far(patch: Patch) -> None:
     def one_more(actions: Any, *_: Any) -> Any:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
-    _after(patch, StoreMachine, "_ack", one_more)
+    _after(patch, StoreMachine, "_acknowledge", one_more)
 
 
 def ack_what_waits_for_the_next_commit(patch: Patch) -> None:
-    committed = StoreMachine.committed
+    committed = StoreMachine.records_committed
 
     def with_waiting(self: StoreMachine, ends: dict[Partition, int], now: float) -> Any:
         return committed(self, {each: self.reassembler.cursors[each].next_sequence for each in ends}, now)
 
-    patch.setattr(StoreMachine, "committed", with_waiting)
+    patch.setattr(StoreMachine, "records_committed", with_waiting)
 
 
 def ack_lost_is_never_sent_again(patch: Patch) -> None:
@@ -118,7 +118,7 @@ def written_octets_stay_counted(patch: Patch) -> None:
 
 
 def trimmed_records_are_not_noted(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "trimmed", lambda *_: 0)
+    patch.setattr(StoreMachine, "records_trimmed", lambda *_: 0)
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
@@ -133,7 +133,7 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
 
 
 def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
-    subscribed = StoreMachine.subscribed
+    subscribed = StoreMachine.receive_subscriptions
 
     def once(self: StoreMachine, subscriptions: Any, now: float) -> Any:
         seen = self.__dict__.setdefault("seen", set())
@@ -141,7 +141,7 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
         seen.update((each.command, each.topic) for each in new)
         return subscribed(self, new, now)
 
-    patch.setattr(StoreMachine, "subscribed", once)
+    patch.setattr(StoreMachine, "receive_subscriptions", once)
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
@@ -149,12 +149,12 @@ def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
 
 
 def another_stores_hello_is_passed_over(patch: Patch) -> None:
-    meet = StoreMachine._meet
+    meet = StoreMachine._greet_peer
 
     def meet_others(self: StoreMachine, command: Command, topic: str, now: float) -> Any:
         return [] if command is Command.CONSUMER_HELLO else meet(self, command, topic, now)
 
-    patch.setattr(StoreMachine, "_meet", meet_others)
+    patch.setattr(StoreMachine, "_greet_peer", meet_others)
 
 
 # Producers
@@ -164,7 +164,7 @@ def head_one_too_far(patch: Patch) -> None:
     def one_more(actions: Any, *_: Any) -> Any:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
-    _after(patch, ProducerMachine, "_head", one_more)
+    _after(patch, ProducerMachine, "_announce_head", one_more)
 
 
 def held_back_records_are_dropped(patch: Patch) -> None:
@@ -172,7 +172,7 @@ def held_back_records_are_dropped(patch: Patch) -> None:
         self._is_settled = True
         return []
 
-    patch.setattr(ProducerMachine, "settled", settle)
+    patch.setattr(ProducerMachine, "node_settled", settle)
 
 
 def held_back_records_are_let_go(patch: Patch) -> None:
@@ -181,7 +181,7 @@ def held_back_records_are_let_go(patch: Patch) -> None:
 
     def publish_and_trim(self: ProducerMachine, contents: Any, now: float) -> Any:
         actions = publish(self, contents, now)
-        self._trim()
+        self._trim_buffer()
         return actions
 
     patch.setattr(ProducerMachine, "publish", publish_and_trim)
@@ -228,7 +228,7 @@ def spool_is_trimmed_before_ack(patch: Patch) -> None:
 
 
 def another_topics_records_are_taken(patch: Patch) -> None:
-    follow = ConsumerMachine._follow
+    follow = ConsumerMachine._follow_partition
 
     def follow_any(self: ConsumerMachine, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
         topics = self.topics
@@ -238,7 +238,7 @@ def another_topics_records_are_taken(patch: Patch) -> None:
         finally:
             self.topics = topics
 
-    patch.setattr(ConsumerMachine, "_follow", follow_any)
+    patch.setattr(ConsumerMachine, "_follow_partition", follow_any)
 
 
 def records_are_delivered_before_order(patch: Patch) -> None:
@@ -367,10 +367,10 @@ def moved_node_is_not_followed(patch: Patch) -> None:
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
-    def always(_: bool, links: ConnectionManager, endpoint: str) -> bool:
+    def always(_: bool, connections: ConnectionManager, endpoint: str) -> bool:
         return bool(endpoint)
 
-    _after(patch, ConnectionManager, "join", always)
+    _after(patch, ConnectionManager, "add_peer", always)
 
 
 def never_beacons_again(patch: Patch) -> None:
@@ -382,7 +382,7 @@ def never_beacons_again(patch: Patch) -> None:
 
 
 def never_settles(patch: Patch) -> None:
-    patch.setattr(ConnectionManager, "settle", lambda *_: False)
+    patch.setattr(ConnectionManager, "try_settle", lambda *_: False)
 
 
 def repeats_what_a_tower_says(patch: Patch) -> None:

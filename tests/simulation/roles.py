@@ -126,7 +126,7 @@ class SimulatedStore(Answering):
     def _retain(self) -> None:
         config = self._config
         retention = RetentionPolicy(age_ms=config.retention_ms or None, records_max=config.retention_records or None)
-        self.machine.trimmed(self.disk.retain(retention, self.cluster.clock.now))
+        self.machine.records_trimmed(self.disk.retain(retention, self.cluster.clock.now))
         self.after(config.retention_interval_ms / 1000, self._retain)
 
 

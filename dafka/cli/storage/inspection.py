@@ -11,15 +11,8 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.runner import run
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_table,
-    run_metered,
-    topics_option,
-    url_argument,
-)
+from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
+from dafka.cli.terminal import counted, print_table
 from dafka.operations.lines import printable
 from dafka.records import Partition
 from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage

@@ -11,16 +11,8 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.lines import StreamError, read_lines, write_bytes
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_summary,
-    run_metered,
-    topics_option,
-    url_argument,
-)
-from dafka.cli.terminal import UsageMistake
+from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
+from dafka.cli.terminal import UsageMistake, counted
 from dafka.operations.lines import printable
 from dafka.storage import open_storage
 from dafka.storage.tools.copy import CopySummary, copy_storage

@@ -5,16 +5,8 @@ from __future__ import annotations
 import click
 
 from dafka.cli.options import BYTES, DURATION
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_summary,
-    run_metered,
-    topics_option,
-    url_argument,
-)
-from dafka.cli.terminal import UsageMistake
+from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
+from dafka.cli.terminal import UsageMistake, counted
 from dafka.operations.lines import printable
 from dafka.records import Partition
 from dafka.storage import RetentionPolicy, open_storage

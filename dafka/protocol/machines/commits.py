@@ -77,7 +77,7 @@ class CommitQueue:
         self.bytes += sum(batch.content_bytes for batch in work)
         self.commits += 1
         ends = {batch.partition: batch.end_sequence for batch in work}
-        return actions + self._machine.committed(ends, now)
+        return actions + self._machine.records_committed(ends, now)
 
     def work_failed(self, reason: str) -> list[Action]:
         """Note that the storage refused what `begin_work` returned; `begin_work` returns it again."""

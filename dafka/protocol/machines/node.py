@@ -39,7 +39,7 @@ class Machine(Protocol):
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take messages from the subscriber socket."""
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take peers' subscriptions from the publisher socket."""
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
@@ -48,7 +48,7 @@ class Machine(Protocol):
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Note that discovery lost a node."""
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """Note that this node has found the nodes that were there before it."""
 
     def tick(self, now: float) -> list[Action]:
@@ -160,9 +160,9 @@ class Node:
         """Take messages from the subscriber socket."""
         self.act(self._machine.receive(messages, now))
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> None:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> None:
         """Take peers' subscriptions from the publisher socket."""
-        self.act(self._machine.subscribed(subscriptions, now))
+        self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
         """Take what discovery reports."""
@@ -214,5 +214,5 @@ class Node:
 
     def _settle(self, now: float) -> None:
         if self._connections.try_settle(now):
-            self.act(self._machine.settled(now))
+            self.act(self._machine.node_settled(now))
             self._callbacks.on_settled()

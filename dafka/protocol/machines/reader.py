@@ -143,7 +143,7 @@ class ReaderMachine:
                 self.discarded["unexpected command"] += 1
         return actions + self._skip_unrecoverable(only_new=True) + self._fetches(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Greet a store that has connected, and ask again what is unanswered."""
         actions: list[Action] = []
         is_asking_again = False
@@ -178,7 +178,7 @@ class ReaderMachine:
         self._pending_peers.remove_node(address)
         return self._skip_unrecoverable()
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """Start waiting for answers: the nodes that were there before are connected."""
         self._gap_resolver.node_settled()
         self._heads_poll.restart_patience(now)

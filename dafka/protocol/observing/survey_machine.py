@@ -160,7 +160,7 @@ class SurveyMachine:
                 self._schedule.poll.add_answer(store, int(message.subject))
         self._schedule.check_soon(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Peers have connected, and so tell what they are, and which topics they want or publish to."""
         for subscription in subscriptions:
             command, topic = subscription.command, subscription.topic
@@ -185,7 +185,7 @@ class SurveyMachine:
         """Nothing to do: `found` says more."""
         return []
 
-    def settled(self, now: float) -> list[Action]:
+    def node_settled(self, now: float) -> list[Action]:
         """The nodes that were there before have been found, and are connected to."""
         self._schedule.node_settled(now)
         return self.tick(now)

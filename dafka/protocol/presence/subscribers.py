@@ -26,7 +26,7 @@ class SubscriberSet:
     def __iter__(self) -> Iterator[str]:
         return iter(self._subscribers)
 
-    def subscribed(self, subscription: wire.Subscription) -> None:
+    def note_subscription(self, subscription: wire.Subscription) -> None:
         """Note a peer's subscription, to any command, or that it ended."""
         if subscription.command is not self._command or not subscription.topic:
             return
@@ -47,9 +47,9 @@ class EarliestResponder:
     def __init__(self, subscribers_max: int) -> None:
         self._subscribers = SubscriberSet(Command.DIRECT_EARLIEST, subscribers_max)
 
-    def subscribed(self, subscription: wire.Subscription) -> None:
+    def note_subscription(self, subscription: wire.Subscription) -> None:
         """Note a peer's subscription, to any command, or that it ended."""
-        self._subscribers.subscribed(subscription)
+        self._subscribers.note_subscription(subscription)
 
     def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> wire.DirectEarliest | None:
         """Return the answer to a FETCH, or None if the requestor does not understand it.
