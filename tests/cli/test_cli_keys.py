@@ -162,8 +162,8 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
     consumed = dafka.node("consume", "t", "--key-file", "node.key", *member, "--from-beginning", "--count", "3")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n")
     for running, sentence in (
-        (stranger, "its key is not authorized there; on that side: dafka keys authorize"),
-        (keyless, "without a key"),
+        (stranger, "its key is not authorized there; to authorize it, run there: dafka keys authorize"),
+        (keyless, "this node has no key; if it belongs to a closed cluster, use --key-file and --authorized-keys"),
     ):
         ended = running.wait()
         assert (ended.status, ended.output) == (1, b"")
@@ -171,8 +171,11 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
         assert last.startswith("Error: ")
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
-    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorized here")
-    up.wait_errors("refused a connection without a key")
+    up.wait_errors(
+        f"refused 127.0.0.1: its public key {public} is not authorized here; "
+        f"to authorize it, run: dafka keys authorize '{public}' --authorized-keys list"
+    )
+    up.wait_errors("refused a connection without a key; if it belongs to the cluster, start it with --key-file")
     assert up.end().status == 0
 
 
