@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Ra
 from dafka.bench.systems.dafka import accelerator_missing
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, error_console
+from dafka.extras import require_extra
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
 """The jobs that run unless some are named: those that all systems support."""
@@ -111,6 +113,9 @@ def bench(
     systems take turns, round by round. The table has the medians, and their ratios to one system. Systems that are not
     installed are skipped, and named.
     """
+    if plot_path is not None:
+        with require_extra("bench", "--plot"):
+            import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
             raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")

@@ -20,11 +20,9 @@ import trio
 from dafka.cli.advice import with_advice
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
-from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
+from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
-from dafka.operations.monitor import Monitor
-from dafka.operations.notify import Notifier
-from dafka.operations.serving import open_operations, stop
+from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.roles.log_events import MetricsServed, Stopping
@@ -80,7 +78,7 @@ def run(
         status = 0
     except DafkaError as error:
         report_error(error)
-        status = 2 if isinstance(error, (ConfigError, StorageError)) else 1
+        status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
         report_error(error.strerror or error)
@@ -183,7 +181,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         self.is_stopping = True
-        stop(self.monitor, self._notifier)
+        begin_stopping(self.monitor, self._notifier)
         if self._waiting is not None:
             self._waiting.cancel()
 
