@@ -19,22 +19,23 @@ CLOSED_CLUSTER = "--key-file and --authorized-keys"
 
 def advise(event: object) -> str:
     """Return what an operator can do about an event, without a full stop; empty if there is nothing to do."""
+    advice = ""
     match event:
         case PeerRefused(key=key, list=path) | PeerNotAuthorized(key=key, list=path) if key:
-            return f"to authorize it, run: dafka keys authorize '{key}' --authorized-keys {path}"
+            advice = f"to authorize it, run: dafka keys authorize '{key}' --authorized-keys {path}"
         case PeerRefused(reason="no key"):
-            return f"if it belongs to the cluster, start it with {CLOSED_CLUSTER}"
+            advice = f"if it belongs to the cluster, start it with {CLOSED_CLUSTER}"
         case PeerRefused():
-            return "`dafka keys show` prints the right one"
+            advice = "`dafka keys show` prints the right one"
         case RefusedByPeer():
-            return _advise_refused(event)
+            advice = _advise_refused(event)
         case EndpointsExposed():
-            return f"listen on 127.0.0.1, or close the cluster with {CLOSED_CLUSTER}"
+            advice = f"listen on 127.0.0.1, or close the cluster with {CLOSED_CLUSTER}"
         case LoopbackOnly():
-            return "to listen on all network interfaces, use --bind 'tcp://*:*'"
+            advice = "to listen on all network interfaces, use --bind 'tcp://*:*'"
         case ForeignDialect(heard=heard):
-            return f"use --wire {heard}, or change the peer"
-    return ""
+            advice = f"use --wire {heard}, or change the peer"
+    return advice
 
 
 def _advise_refused(event: RefusedByPeer) -> str:
