@@ -29,8 +29,8 @@ def make_keys(folder: Path) -> Config:
     pair = KeyPair.generate()
     write_key_file(folder / "key", pair)
     (folder / "list").write_text(f"{pair.public}\n")
-    return Config().override(
-        "security", key_file=str(folder / "key"), authorized_keys=str(folder / "list"), tower_keys=(pair.public,)
+    return Config().with_security(
+        key_file=str(folder / "key"), authorized_keys=str(folder / "list"), tower_keys=(pair.public,)
     )
 
 
@@ -38,18 +38,16 @@ def configure(folder: str) -> Config:
     config = Config()
     if folder:
         public = (Path(folder) / "list").read_text().strip()
-        config = config.override(
-            "security", key_file=f"{folder}/key", authorized_keys=f"{folder}/list", tower_keys=(public,)
-        )
-    return config.override("consumer", offset_reset="earliest")
+        config = config.with_security(key_file=f"{folder}/key", authorized_keys=f"{folder}/list", tower_keys=(public,))
+    return config.with_consumer(offset_reset="earliest")
 
 
 async def serve(folder: str) -> None:
-    config = configure(folder).override("tower", sub_address="tcp://127.0.0.1:*", pub_address="tcp://127.0.0.1:*")
+    config = configure(folder).with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
     async with trio.open_nursery() as nursery:
         tower = await nursery.start(serve_tower, config)
-        config = config.override("beacon", sub_addresses=(tower.sub_endpoint,), pub_addresses=(tower.pub_endpoint,))
-        await nursery.start(serve_store, config.override("store", storage="memory:"))
+        config = config.with_beacon(tower_sub=(tower.sub_endpoint,), tower_pub=(tower.pub_endpoint,))
+        await nursery.start(serve_store, config.with_store(storage="memory:"))
         print(tower.sub_endpoint, tower.pub_endpoint, flush=True)
 
 
@@ -59,7 +57,7 @@ async def open_server(folder: str) -> AsyncIterator[Config]:
     assert process.stdout is not None
     try:
         sub, pub = (await process.stdout.receive_some()).decode().split()
-        yield configure(folder).override("beacon", sub_addresses=(sub,), pub_addresses=(pub,))
+        yield configure(folder).with_beacon(tower_sub=(sub,), tower_pub=(pub,))
     finally:
         process.kill()
         await process.wait()

@@ -32,7 +32,7 @@ SCRAPE_S = 1.0
 async def open_server(folder: str, *, is_watched: bool) -> AsyncIterator[tuple[Config, int]]:
     """A tower and a store on disk."""
     command = [sys.executable, "-m", "dafka", "up", "--sub", FREE, "--pub", FREE, "--storage", f"sqlite:{folder}/s.db"]
-    watched = ["--metrics", "0", "--log-level", "info", "--log-format", "json"] if is_watched else []
+    watched = ["--metrics-listen", "0", "--log-level", "info", "--log-format", "json"] if is_watched else []
     process = await trio.lowlevel.open_process([*command, *watched], stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     try:
@@ -43,7 +43,7 @@ async def open_server(folder: str, *, is_watched: bool) -> AsyncIterator[tuple[C
         async with trio.open_nursery() as nursery:
             if is_watched:
                 nursery.start_soon(scrape, words[-1])
-            yield Config().override("beacon", sub_addresses=(words[4],), pub_addresses=(words[10],)), process.pid
+            yield Config().with_beacon(tower_sub=(words[4],), tower_pub=(words[10],)), process.pid
             nursery.cancel_scope.cancel()
     finally:
         process.kill()

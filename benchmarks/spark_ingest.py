@@ -150,8 +150,8 @@ async def run(folder: Path, storage: str, rate: int, seconds: int, producers: in
         options = ["--storage", f"{storage}:{store}", "--tower-sub", sub, "--tower-pub", pub]
         keeper = await processes.serve("store", [*dafka_command, "store", *options, "--advertise", "127.0.0.1"])
         await keeper.read_line()
-        config = dafka.Config().override("beacon", sub_addresses=(sub,), pub_addresses=(pub,))
-        config = config.override("node", bind=FREE)
+        config = dafka.Config().with_beacon(tower_sub=(sub,), tower_pub=(pub,))
+        config = config.with_node(bind=FREE)
         async with dafka.open_producer(TOPIC, config) as first:  # there is a store before there is a reader
             await first.send_many([CONTENT % each for each in range(10)])
         with (folder / "spark-errors").open("wb") as errors:

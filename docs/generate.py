@@ -18,8 +18,10 @@ from pathlib import Path
 import attrs
 import click
 
-from dafka import config
 from dafka.cli import main as command_line
+from dafka.cli.options import SettingOption
+from dafka.config import Config, settings
+from dafka.config.loading import variable_name
 from dafka_conformance.catalog import Catalog
 from dafka_conformance.cli import main as conformance_command_line
 from dafka_conformance.model import Clause, Dialect
@@ -49,20 +51,23 @@ standard error.
 CONFIGURATION_PREFACE = """\
 # Settings
 
-Written from `dafka/config/sections.py` by `docs/generate.py`.
+Written from `dafka/config/settings.py` by `docs/generate.py`.
 
 Settings come from a TOML file (`--config FILE`, `dafka.Config.load(path)`), then from environment variables, then from
-the command line or the program, each overriding the one before. A key is written in its section, or as a variable in
-capitals with an underscore for every dot: `offset.reset` of `[consumer]` is `DAFKA_CONSUMER_OFFSET_RESET`. Several
-endpoints are a list, or one text with commas. Keys that libdafka has keep its names, units and defaults; times are in
-milliseconds.
+the command line or the program. Later ones override earlier ones. A setting has the same name in all of them:
+`offset_reset` of `[consumer]` is the variable `DAFKA_CONSUMER_OFFSET_RESET`, the option `--offset-reset`, and
+`config.with_consumer(offset_reset="earliest")` in a program.
+
+A setting whose name ends with `_ms` takes a number of milliseconds, or text with a unit: `500ms`, `10s`, `15m`, `12h`,
+`7d` or `2w`. A size in bytes takes a number, or text such as `512KiB`, `64MiB` or `10GB`. Several endpoints are a list,
+or one text with commas.
 
     [beacon]
-    sub_address = ["tcp://tower-a:5556", "tcp://tower-b:5556"]
-    pub_address = ["tcp://tower-a:5557", "tcp://tower-b:5557"]
+    tower_sub = ["tcp://tower-a:5556", "tcp://tower-b:5556"]
+    tower_pub = ["tcp://tower-a:5557", "tcp://tower-b:5557"]
 
     [consumer]
-    offset.reset = "earliest"
+    offset_reset = "earliest"
 """
 
 
@@ -87,25 +92,34 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-def _commands(group: click.Group, program: str, parent: click.Context | None = None) -> Iterator[str]:
-    parent = parent or click.Context(group, info_name=program, **group.context_settings)
-    for name, command in group.commands.items():
+def _commands(group: click.Group, program: str) -> Iterator[str]:
+    for context in _walk(click.Context(group, info_name=program, **group.context_settings)):
+        yield f"## {context.command_path}\n\n```text\n{context.command.get_help(context)}\n```\n"
+
+
+def _walk(parent: click.Context) -> Iterator[click.Context]:
+    """Yield a context for each command of a group, and of the groups in it."""
+    group = parent.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        assert command is not None
         context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
-        yield f"## {program} {name}\n\n```text\n{command.get_help(context)}\n```\n"
+        yield context
         if isinstance(command, click.Group):
-            yield from _commands(command, f"{program} {name}", context)
+            yield from _walk(context)
 
 
 def configuration_page() -> str:
     """Every section's settings, their defaults, and what the code says of them."""
-    module = ast.parse(getsource(config.sections))
+    module = ast.parse(getsource(settings))
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     parts = [CONFIGURATION_PREFACE]
-    for section in attrs.fields(config.Config):
-        kind = type(getattr(config.Config(), section.name))
+    for section in attrs.fields(Config):
+        kind = type(getattr(Config(), section.name))
         parts.append(f"## [{section.name}]\n\n{_rest_of_docstring(kind)}\n")
-        parts.append("| key | attribute | default | |\n| --- | --- | --- | --- |")
-        parts[-1] += "".join(_rows(kind, dict(_attribute_docs(classes[kind.__name__])))) + "\n"
+        parts.append("| setting | variable | option | default | meaning |\n| --- | --- | --- | --- | --- |")
+        parts[-1] += "".join(_rows(section.name, kind, dict(_attribute_docs(classes[kind.__name__])))) + "\n"
     return "\n".join(parts)
 
 
@@ -114,13 +128,28 @@ def _rest_of_docstring(kind: type) -> str:
     return rest[:1].upper() + rest[1:]
 
 
-def _rows(kind: type, documents: dict[str, str]) -> Iterator[str]:
+def _rows(section: str, kind: type, documents: dict[str, str]) -> Iterator[str]:
+    flags = _setting_options()
     for attribute in attrs.fields(kind):
-        key = attribute.metadata["key"] or attribute.name
-        default = getattr(kind(), attribute.name)
+        name = attribute.name
+        default = getattr(kind(), name)
         shown = ", ".join(default) if isinstance(default, tuple) else str(default)
         shown = f"`{shown}`" if shown else "empty"
-        yield f"\n| `{key}` | `{attribute.name}` | {shown} | {documents[attribute.name]} |"
+        if isinstance(default, int) and default % 1024 == 0 and default:
+            shown += f" ({default // 2**20} MiB)" if default % 2**20 == 0 else f" ({default // 1024} KiB)"
+        flag = f"`{flags[section, name]}`" if (section, name) in flags else ""
+        variable = variable_name(section, name)
+        yield f"\n| `{name}` | `{variable}` | {flag} | {shown} | {documents[name]} |"
+
+
+def _setting_options() -> dict[tuple[str, str], str]:
+    """Return the option of each setting that has one."""
+    flags = {}
+    for context in _walk(click.Context(command_line, info_name="dafka")):
+        for option in context.command.params:
+            if isinstance(option, SettingOption):
+                flags[option.section, option.setting] = option.opts[0]
+    return flags
 
 
 def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:

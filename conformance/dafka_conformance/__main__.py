@@ -1,5 +1,5 @@
 """Runs the command `dafka-conformance` with `python -m dafka_conformance`."""
 
-from dafka_conformance.cli import main
+from dafka._entry import conformance
 
-main(prog_name="dafka-conformance")
+conformance()

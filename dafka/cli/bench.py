@@ -1,8 +1,9 @@
-"""`dafka bench`: the same jobs over this project and others, as a table, JSON and a plot."""
+"""`dafka bench`: runs the same jobs over dafka and other systems, and prints a table, JSON or a plot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -10,71 +11,87 @@ from rich.console import Console
 
 from dafka.bench import JOBS, Results, run_jobs
 from dafka.bench.report import notes, to_json, to_svg, to_table
-from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Raw, System
-from dafka.bench.systems.dafka import accelerator_missing
+from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
+from dafka.bench.systems.dafka import accelerator_unavailable_reason
 from dafka.cli.runner import run
-from dafka.cli.terminal import UsageMistake, console
+from dafka.cli.terminal import UsageMistake, error_console
+from dafka.extras import require_extra
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
-"""What is run where no job is named: what all systems have in common."""
+"""The jobs that run unless some are named: those that all systems support."""
+
 FILE_WIDTH = 120
-"""Of a table that is not printed on a terminal."""
+"""How many columns a table has that is not printed on a terminal."""
+
 SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(list(JOBS)), metavar="[JOB]...")
 @click.option(
-    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Measure this; repeat it.  [default: all]"
+    "--system",
+    "systems",
+    multiple=True,
+    type=click.Choice(SYSTEMS),
+    help="A system to measure; repeat it for several.  [default: all]",
 )
 @click.option(
     "--storage",
     "storages",
     multiple=True,
     type=click.Choice(list(STORAGES)),
-    help="A storage of dafka's stores; repeat it.  [default: sqlite]",
+    help="The storage of dafka's stores; repeat it for several.  [default: sqlite]",
 )
 @click.option(
     "--wire",
     "wires",
     multiple=True,
     type=click.Choice(["rfc46", "libdafka"]),
-    help="A dialect for dafka to send; repeat it.  [default: rfc46]",
+    help="The dialect that dafka sends; repeat it for several.  [default: rfc46]",
 )
 @click.option(
     "--accelerator",
     "accelerators",
     multiple=True,
     type=click.Choice(["on", "off"]),
-    help="With or without dafka's transport accelerator; repeat it.  [default: both, where it is built]",
-)
-@click.option("--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the C implementation is.")
-@click.option(
-    "--base", metavar="NAME", help="The system that ratios are to, as the table names it.  [default: the first]"
+    help="With or without dafka's transport accelerator; repeat it for both.  [default: both, if it is built]",
 )
 @click.option(
-    "--records", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="To move in a job."
+    "--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="The folder of the C implementation."
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of all jobs.")
+@click.option(
+    "--base", metavar="NAME", help="The system to compare with, by its name in the table.  [default: the first]"
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=300_000,
+    show_default=True,
+    metavar="N",
+    help="How many records each job moves.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="How often all jobs run."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="On the disk to measure.  [default: that of temporary files]",
+    help="A folder on the disk to measure.  [default: the folder of temporary files]",
 )
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write all that was found here.",
+    help="Write all results to this file.",
 )
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write an SVG picture here.",
+    help="Write a plot to this file, as SVG.",
 )
 def bench(
     jobs: tuple[str, ...],
@@ -90,22 +107,25 @@ def bench(
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    """Run the same jobs over dafka and others, and compare.
+    """Run the same jobs over dafka and other systems, and compare.
 
-    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions.
-    Systems take turns, round by round; the table has medians, and ratios to one of them. What is not installed is
-    left out by name.
+    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions. The
+    systems take turns, round by round. The table has the medians, and their ratios to one system. Systems that are not
+    installed are skipped, and named.
     """
+    if plot_path is not None:
+        with require_extra("bench", "--plot"):
+            import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
-            raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")
+            raise UsageMistake(f"cannot write {path}: folder {path.parent} does not exist; create it first")
     chosen = _choose_systems(systems or SYSTEMS, storages or ("sqlite",), wires or ("rfc46",), accelerators, c_tools)
     if base is not None and base not in [system.name for system in chosen]:
         names = ", ".join(repr(system.name) for system in chosen)
         raise UsageMistake(f"--base: expected one of {names}, not {base!r}")
 
     async def program() -> int:
-        with console.status("") as status:
+        with error_console().status("") as status:
             results = await run_jobs(
                 [JOBS[name] for name in dict.fromkeys(jobs or FIRST_JOBS)],
                 chosen,
@@ -114,7 +134,7 @@ def bench(
                 base=base or "",
                 folder=folder,
                 settings={"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds},
-                tell=status.update,
+                report_progress=status.update,
             )
         _report(results, json_path, plot_path)
         return 1 if results.failures else 0
@@ -138,9 +158,9 @@ def _report(results: Results, json_path: Path | None, plot_path: Path | None) ->
 def _choose_systems(
     names: Sequence[str], storages: Sequence[str], wires: Sequence[str], accelerators: Sequence[str], tools: Path | None
 ) -> list[System]:
-    """In the order of the names."""
+    """Return the systems with these names, in this order."""
     if not accelerators:
-        accelerators = ("off",) if accelerator_missing() else ("on", "off")
+        accelerators = ("off",) if accelerator_unavailable_reason() else ("on", "off")
     ours = [
         DafkaSystem(storage, wire, accelerator)
         for accelerator in dict.fromkeys(accelerators)
@@ -149,7 +169,7 @@ def _choose_systems(
     ]
     found: dict[str, Sequence[System]] = {
         "dafka": ours,
-        "raw": [Raw()],
+        "raw": [RawZmq()],
         "c": [Libdafka(tools.absolute() if tools else None)],
         "nats": [NATS],
         "redis": [REDIS],

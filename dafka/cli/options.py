@@ -1,187 +1,223 @@
-"""The options that every node command has, and how they become a `Config`."""
+"""The command's options: those that change a setting, and the types of the others.
+
+An option that changes a setting has the setting's name: `--grace-ms` is `grace_ms` of the section `[node]`. To add one,
+decorate the command with `setting_option`, or add it to one of the groups below. `node_options`, `tower_options` and
+`log_options` give the command its `config`, with the settings that the options changed.
+"""
 
 from __future__ import annotations
 
 import functools
-import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+from click.types import FuncParamType
 
 from dafka.cli.terminal import UsageMistake, start_logging
-from dafka.cli.units import DURATION
 from dafka.config import Config
+from dafka.config.loading import log_unknown_variables, parse_value
+from dafka.config.settings import SECTIONS, change_section, load_config
+from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-def seconds(text: str) -> float:
-    """An option's type: a number of seconds above 0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise click.BadParameter(f"expected a number of seconds above 0, not {text!r}")
-    return number
+_GIVEN = "dafka.settings"
+"""The key in click's context of the settings that options have changed."""
+
+
+def _positive(parse: Callable[[str], int], expected: str) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        try:
+            number = parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+        if not number:
+            raise click.BadParameter(f"expected {expected} above 0, not {text!r}")
+        return number
+
+    return convert
+
+
+DURATION = FuncParamType(_positive(parse_duration_ms, "a duration"))
+"""The type of an option that is a duration and no setting, such as `--timeout 10s`. Its value is in milliseconds."""
+
+BYTES = FuncParamType(_positive(parse_size_bytes, "a size"))
+"""The type of an option that is a size and no setting. Its value is in bytes."""
+
+
+class SettingOption(click.Option):
+    """An option that changes a setting.
+
+    Attributes:
+        section: the setting's section.
+        setting: the setting's name.
+    """
+
+    def __init__(self, *args: Any, section: str, setting: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+        self.setting = setting
+
+
+def setting_option(
+    section: str, name: str, metavar: str, text: str, *, flag: str = "", default: str = "", multiple: bool = False
+) -> Decorator:
+    """Add an option that changes a setting of the command's `config`.
+
+    Args:
+        section: the setting's section.
+        name: the setting's name, which is the option's name, too.
+        metavar: what the help shows for the option's value.
+        text: what the option is for, as the help shows it.
+        flag: the option, if its name alone says too little: `--log-level`.
+        default: what the help says of the default, if the default itself says too little.
+        multiple: whether the option may be repeated.
+    """
+    flag = flag or f"--{name.replace('_', '-')}"
+    kind = SECTIONS[section]
+    hint = get_type_hints(kind)[name]
+    choices = click.Choice(get_args(hint)) if get_origin(hint) is Literal else None
+
+    def remember(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is None or value == ():
+            return
+        try:
+            changed = parse_value(kind, name, ",".join(value) if multiple else value, flag)
+        except ConfigError as error:
+            raise click.BadParameter(str(error).removeprefix(f"{flag}: ")) from None
+        context.meta.setdefault(_GIVEN, {})[section, name] = changed
+
+    shown = default or _show_default(getattr(kind(), name))
+    return click.option(
+        flag,
+        f"{section}_{name}",
+        cls=SettingOption,
+        section=section,
+        setting=name,
+        metavar=None if choices else metavar,
+        type=choices,
+        multiple=multiple,
+        expose_value=False,
+        callback=remember,
+        help=f"{text}  [default: {shown}]",
+    )
+
+
+def _show_default(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 _NODE_OPTIONS = (
-    click.option(
-        "--tower-sub",
+    setting_option(
+        "beacon", "tower_sub", "ENDPOINT", "A tower's SUB endpoint; repeat it for several towers.", multiple=True
+    ),
+    setting_option(
+        "beacon", "tower_pub", "ENDPOINT", "A tower's PUB endpoint; repeat it for several towers.", multiple=True
+    ),
+    setting_option("node", "bind", "ENDPOINT", "Where this node listens to its peers, such as tcp://*:*."),
+    setting_option(
+        "beacon",
+        "advertise",
+        "HOST",
+        "The host by which peers reach this node.",
+        default="the address that the tower sees",
+    ),
+    setting_option("node", "wire", "", "The dialect to send; both are understood."),
+    setting_option("node", "grace_ms", "DURATION", "How long to finish work after a signal, such as 10s."),
+    setting_option(
+        "security",
+        "tower_keys",
+        "KEY",
+        "The towers' public key, or a file with it; repeat it if towers have different keys.",
+        default="none",
         multiple=True,
-        metavar="ENDPOINT",
-        help="Where nodes send their beacons; repeat it for several towers.  [default: tcp://127.0.0.1:5556]",
-    ),
-    click.option(
-        "--tower-pub",
-        multiple=True,
-        metavar="ENDPOINT",
-        help="Where nodes hear of each other; repeat it for several towers.  [default: tcp://127.0.0.1:5557]",
-    ),
-    click.option(
-        "--bind",
-        metavar="ENDPOINT",
-        help="Where this node listens to its peers, such as tcp://*:*.  [default: tcp://127.0.0.1:*]",
-    ),
-    click.option(
-        "--advertise",
-        metavar="HOST",
-        help="The host by which peers reach this node.  [default: the address that the tower sees]",
-    ),
-    click.option(
-        "--wire",
-        type=click.Choice(["rfc46", "libdafka"]),
-        help="The dialect to send; both are understood.  [default: rfc46]",
-    ),
-    click.option(
-        "--grace",
-        type=DURATION,
-        metavar="DURATION",
-        help="When stopped by a signal, finish what was begun for at most this long.  [default: 10s]",
     ),
 )
 
-_TOWER_KEY_OPTION = click.option(
-    "--tower-key",
-    multiple=True,
-    metavar="KEY",
-    help="The tower's public key, or a file with it; repeat it where towers have different ones.",
-)
-
-_SECURITY_OPTIONS = (
-    click.option("--key", metavar="FILE", help="This node's secret key, made by `dafka keys new`."),
-    click.option("--authorized", metavar="PATH", help="Whom to let in: a file or a folder of public keys."),
-)
-
-_METRICS_OPTION = click.option(
-    "--metrics",
-    metavar="[ADDRESS:]PORT",
-    help="Answer /metrics, /livez and /readyz here; without an address, at 127.0.0.1.  [default: nowhere]",
-)
-
-LOG_OPTIONS = (
-    click.option(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        help="Leave out what is less important.  [default: warning]",
+_TOWER_OPTIONS = (
+    setting_option("security", "key_file", "FILE", "The secret key, made by `dafka keys new`.", default="none"),
+    setting_option(
+        "security",
+        "authorized_keys",
+        "PATH",
+        "A file or folder of public keys: the nodes and towers that may connect.",
+        default="none",
     ),
-    click.option(
-        "--log-format", type=click.Choice(["text", "json"]), help="A sentence or an object a line.  [default: text]"
+    setting_option(
+        "metrics",
+        "listen",
+        "[ADDRESS:]PORT",
+        "Serve /metrics, /livez and /readyz here; a port alone is one of 127.0.0.1.",
+        flag="--metrics-listen",
+        default="not served",
     ),
 )
 
-_COMMON_OPTIONS = (
+_LOG_OPTIONS = (
+    setting_option("log", "level", "", "The least important level to log.", flag="--log-level"),
+    setting_option("log", "format", "", "One sentence or one JSON object per line.", flag="--log-format"),
+)
+
+_CONFIG_OPTIONS = (
     click.option("--config", "config_path", metavar="FILE", help="A TOML file with settings."),
-    click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); twice for more."),
+    click.option("-v", "--verbose", count=True, help="Log what happens (--log-level info); -vv for more."),
 )
 
 
-def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the node options, `--config` and `-v`; the command gets `config` instead of them."""
+def _give_config(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options to a command, and gives it `config`."""
 
-    @functools.wraps(command)
-    def wrapper(
-        *args: Any,
-        tower_sub: tuple[str, ...],
-        tower_pub: tuple[str, ...],
-        bind: str | None,
-        advertise: str | None,
-        wire: str | None,
-        grace: int | None,
-        tower_key: tuple[str, ...],
-        config: Config,
-        **options: Any,
-    ) -> Any:
-        with usage_mistakes():
-            config = (
-                config.override(
-                    "beacon", sub_addresses=tower_sub or None, pub_addresses=tower_pub or None, address=advertise
-                )
-                .override("node", wire=wire, bind=bind, grace_ms=grace)
-                .override("security", tower_keys=tower_key or None)
-            )
-        return command(*args, config=config, **options)
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def wrapper(*args: Any, config_path: str | None = None, verbose: int = 0, **others: Any) -> Any:
+            return command(*args, config=_make_config(config_path, verbose), **others)
 
-    return decorate(security_options(wrapper), (*_NODE_OPTIONS, _TOWER_KEY_OPTION))
+        return add_options(wrapper, *options)
+
+    return decorate
 
 
-def security_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--key`, `--authorized` and what `operation_options` adds; the command gets `config` instead of them."""
-
-    @functools.wraps(command)
-    def wrapper(*args: Any, key: str | None, authorized: str | None, config: Config, **options: Any) -> Any:
-        with usage_mistakes():
-            config = config.override("security", key_file=key, authorized_keys=authorized)
-        return command(*args, config=config, **options)
-
-    return decorate(operation_options(wrapper), _SECURITY_OPTIONS)
+def add_options(command: Callable[..., Any], *options: Decorator) -> Callable[..., Any]:
+    """Add options to a command. The help lists them in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
-def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--metrics`, `--log-level`, `--log-format`, `--config` and `-v`; the command gets `config` instead."""
-
-    @functools.wraps(command)
-    def wrapper(
-        *args: Any, metrics: str | None, log_level: str | None, log_format: str | None, config: Config, **options: Any
-    ) -> Any:
-        with usage_mistakes():
-            config = config.override("log", level=log_level, format=log_format).override("metrics", listen=metrics)
-        start_logging(config.log)
-        return command(*args, config=config, **options)
-
-    return decorate(config_options(wrapper), (_METRICS_OPTION, *LOG_OPTIONS))
+def _make_config(path: str | None, verbose: int) -> Config:
+    """Load the settings, change those that options gave, and start logging as they say."""
+    with usage_mistakes():
+        config, unknown_variables = load_config(path, os.environ)
+        if verbose:
+            config = config.with_log(level="info" if verbose == 1 else "debug")
+        for (section, name), value in click.get_current_context().meta.get(_GIVEN, {}).items():
+            config = change_section(config, section, {name: value})
+    start_logging(config.log)
+    log_unknown_variables(unknown_variables)
+    return config
 
 
-def config_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--config` and `-v`; the command gets `config`."""
-    return decorate(_with_config(command), _COMMON_OPTIONS)
+node_options = _give_config(*_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+"""Adds the options of every node to a command, which gets `config`."""
+
+tower_options = _give_config(*_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+"""Adds the options that towers and nodes share to a command, which gets `config`."""
+
+config_options = _give_config(*_CONFIG_OPTIONS)
+"""Adds `--config` and `-v` to a command, which gets `config`."""
+
+log_options = _give_config(*_LOG_OPTIONS)
+"""Adds `--log-level` and `--log-format` to a command, which gets `config`."""
 
 
 @contextmanager
 def usage_mistakes() -> Iterator[None]:
-    """Turns a `ConfigError` into a `UsageMistake`."""
+    """Turn a `ConfigError` into a `UsageMistake`."""
     try:
         yield
     except ConfigError as error:
         raise UsageMistake(str(error)) from None
-
-
-def _with_config(command: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(command)
-    def wrapper(*args: Any, config_path: str | None, verbose: int, **options: Any) -> Any:
-        with usage_mistakes():
-            config = Config.load(config_path)
-        config = config.override("log", level=(None, "info", "debug")[min(verbose, 2)])
-        start_logging(config.log)
-        return command(*args, config=config, **options)
-
-    return wrapper
-
-
-def decorate(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
-    """Adds options to a command, in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command

@@ -1,4 +1,4 @@
-"""`dafka spark`: a shell, or a script, in which Spark knows Dafka's stores and clusters."""
+"""The command `dafka spark`: a Python shell or a script with a Spark session that reads stores and clusters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STANDARD_INPUT = "-"
+"""The name of a script that stands for standard input."""
+
 INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells report it."""
 
 
 def _parse_settings(_context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -35,21 +38,21 @@ def _parse_settings(_context: click.Context, _parameter: click.Parameter, pairs:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], every core of this machine]")
+@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], all cores of this machine]")
 @click.option(
     "--conf",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
     callback=_parse_settings,
-    help="A setting of Spark's; repeat it for several.",
+    help="A setting of Spark; repeat the option for several.",
 )
 @click.option(
     "--views",
     "paths",
     multiple=True,
     metavar="PATH",
-    help="Make a view of each topic in the stores here, for SQL; repeat it for several.",
+    help="Make an SQL view of each topic of the stores at this path; repeat the option for several.",
 )
 @click.argument("script", required=False, metavar="[SCRIPT]")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENT]...")
@@ -60,11 +63,11 @@ def spark(
     script: str | None,
     arguments: tuple[str, ...],
 ) -> None:
-    """Open a Python shell, or run a script, with Spark.
+    """Open a Python shell, or run a script, with a Spark session.
 
-    `spark` is the session, in which format("dafka") is known, and `dafka` the package: dafka.spark.read(spark,
-    "orders.db").show() is a first line. It needs `pip install dafka[spark]` and Java 17 or newer. What fails is said in
-    one sentence.
+    `spark` is the session, in which format("dafka") is registered, and `dafka` is the package. For a start, try
+    dafka.spark.read(spark, "orders.db").show(). Errors of Spark are shortened to one sentence. The command needs `pip
+    install 'dafka[spark]'` and Java 17 or newer.
     """
     program = _load(script)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -81,7 +84,7 @@ def spark(
 
 
 def _load(script: str | None) -> Callable[[SparkSession, list[str]], int]:
-    """What is to be run. Raises `UsageMistake` where it cannot be read."""
+    """Return the program to run; raise `UsageMistake` if the script cannot be read."""
     if script is None and sys.stdin is not None and sys.stdin.isatty():
         return _run_shell
     if script is None or script == STANDARD_INPUT:
@@ -94,7 +97,7 @@ def _load(script: str | None) -> Callable[[SparkSession, list[str]], int]:
 
 
 def _start(master: str | None, settings: dict[str, str], paths: tuple[str, ...]) -> SparkSession:
-    """A session with its views. Raises `UsageMistake` where there cannot be one."""
+    """Start the session and make its views; raise `UsageMistake` if that fails."""
     try:
         from dafka.spark import make_session, make_views  # noqa: PLC0415 (only this command needs Spark)
     except MissingExtraError as error:
@@ -123,7 +126,7 @@ def _names(session: SparkSession) -> dict[str, Any]:
 def _run_shell(session: SparkSession, _arguments: list[str]) -> int:
     names = {"__name__": "__console__", "__doc__": None, **_names(session)}
     try:
-        import readline  # noqa: PLC0415 (not everywhere)
+        import readline  # noqa: PLC0415 (not on all platforms)
         from rlcompleter import Completer  # noqa: PLC0415
 
         readline.set_completer(Completer(names).complete)
@@ -132,15 +135,15 @@ def _run_shell(session: SparkSession, _arguments: list[str]) -> int:
         pass
     banner = (
         f"Spark {session.version}, {session.conf.get('spark.master')}, Python {sys.version.split()[0]}\n"
-        'spark is the session, dafka the package: dafka.spark.read(spark, "orders.db").show()\n'
-        "Ctrl-D ends."
+        'spark is the session, dafka is the package: dafka.spark.read(spark, "orders.db").show()\n'
+        "Press Ctrl-D to leave."
     )
     _Shell(names).interact(banner, "")
     return 0
 
 
 class _Shell(code.InteractiveConsole):
-    """Says in one sentence what Spark says in a hundred lines."""
+    """A Python shell that shortens Spark's errors to one sentence."""
 
     def showtraceback(self) -> None:
         error = sys.exception()
@@ -162,30 +165,30 @@ def _run_standard_input(session: SparkSession, arguments: list[str]) -> int:
 
 
 def _run(script: str, arguments: list[str], program: Callable[[], object]) -> int:
-    """Runs a script to its end, and gives the exit status; an error that is not Spark's has its traceback."""
+    """Run a script and return the exit status; errors that are not Spark's are printed with their traceback."""
     sys.argv = arguments
     try:
         program()
     except (SystemExit, KeyboardInterrupt):
         raise
     except BaseException as error:
-        frames = _frames_of(error.__traceback__, script)
-        status = _report(error, _place(frames, script))
+        frames = _skip_frames(error.__traceback__, script)
+        status = _report(error, _locate(frames, script))
         if not status:
             traceback.print_exception(error.with_traceback(frames))
         return status or 1
     return 0
 
 
-def _frames_of(frames: TracebackType | None, script: str) -> TracebackType | None:
-    """From the script's own first frame on."""
+def _skip_frames(frames: TracebackType | None, script: str) -> TracebackType | None:
+    """Return a traceback from the script's first frame on."""
     while frames is not None and frames.tb_frame.f_code.co_filename != script:
         frames = frames.tb_next
     return frames
 
 
-def _place(frames: TracebackType | None, script: str) -> str:
-    """The script's innermost line, as the beginning of a sentence."""
+def _locate(frames: TracebackType | None, script: str) -> str:
+    """Return the script's innermost line, as the start of a message."""
     line = 0
     while frames is not None:
         line = frames.tb_lineno if frames.tb_frame.f_code.co_filename == script else line
@@ -193,8 +196,8 @@ def _place(frames: TracebackType | None, script: str) -> str:
     return f"{script}, line {line}: " if line else ""
 
 
-def _report(error: BaseException, place: str) -> int:
-    """Says what happened, and gives the exit status for it; 0, and nothing is said, for what is not ours or Spark's."""
+def _report(error: BaseException, location: str) -> int:
+    """Report an error of dafka or Spark and return the exit status for it; return 0 for other errors."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -210,5 +213,5 @@ def _report(error: BaseException, place: str) -> int:
     if in_worker is not None:
         click.echo(in_worker, err=True)
     else:
-        report_error(place + summarize_error(error))
+        report_error(location + summarize_error(error))
     return 1

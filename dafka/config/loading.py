@@ -1,39 +1,103 @@
-"""Sections from where settings stand: TOML and the environment."""
+"""Reads settings from TOML files and environment variables, and explains names that are not settings.
+
+A setting has one name everywhere: `interval_ms` of the section `[beacon]` is the environment variable
+`DAFKA_BEACON_INTERVAL_MS` and the attribute `Config.beacon.interval_ms`. A name that a setting had in an earlier
+version is refused, and the error gives the new one. An unknown name in a file is refused; an unknown variable is
+ignored, with a warning.
+"""
 
 from __future__ import annotations
 
+import difflib
+import logging
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import attrs
 
-from dafka.config.checks import key_of
 from dafka.errors import ConfigError
 
-_Section = TypeVar("_Section")
+Sections = Mapping[str, type[Any]]
+"""The attrs class of each section."""
+
+Values = dict[str, dict[str, Any]]
+"""Values by section and setting."""
+
+PREFIX = "DAFKA_"
+
+OTHER_VARIABLES = frozenset({"DAFKA_ACCELERATOR"})
+"""Environment variables with the prefix that are no settings."""
+
+FORMER_NAMES = {
+    ("beacon", "interval"): "interval_ms",
+    ("beacon", "timeout"): "timeout_ms",
+    ("beacon", "sub_address"): "tower_sub",
+    ("beacon", "pub_address"): "tower_pub",
+    ("beacon", "address"): "advertise",
+    ("tower", "sub_address"): "sub",
+    ("tower", "pub_address"): "pub",
+    ("producer", "head_interval"): "head_interval_ms",
+    ("consumer", "offset.reset"): "offset_reset",
+}
+"""Names from before version 0.2, most of them libdafka's, and today's name in the same section."""
+
+_LOG = logging.getLogger("dafka.config")
 
 
-def _keys(section: type[Any]) -> dict[str, str]:
-    """The attribute behind each key of a section."""
-    return {key_of(attribute): attribute.name for attribute in attrs.fields(section)}
+def check_value(kind: type[Any], name: str, value: Any, source: str) -> None:
+    """Check the value of one setting.
 
+    Args:
+        kind: the section's class.
+        name: the setting's name.
+        value: the setting's new value.
+        source: where the value is from, which begins the error: `--grace-ms` or `DAFKA_NODE_GRACE_MS`.
 
-def make_section(section: type[_Section], name: str, values: Mapping[str, Any]) -> _Section:
-    """The section with these values, by key. Raises `ConfigError` for an unknown key, or a value out of range."""
-    keys = _keys(section)
-    unknown = sorted(set(values) - set(keys))
-    if unknown:
-        raise ConfigError(f"unknown key {unknown[0]!r} in [{name}]: expected one of {', '.join(keys)}")
+    Raises:
+        ConfigError: if the setting cannot have this value.
+    """
     try:
-        return section(**{keys[key]: value for key, value in values.items()})
+        kind(**{name: value})
     except ConfigError as error:
-        raise ConfigError(f"[{name}] {error}") from None
+        raise ConfigError(f"{source}: {str(error).removeprefix(f'{name}: ')}") from None
 
 
-def read_toml(path: Path) -> dict[str, dict[str, Any]]:
-    """What a file says, by section and key. Raises `ConfigError` where it cannot be read, or is not TOML."""
+def parse_value(kind: type[Any], name: str, text: str, source: str) -> str | int:
+    """Return the value of a setting that a text stands for, on the command line or in the environment.
+
+    Args:
+        kind: the section's class.
+        name: the setting's name.
+        text: the value as text.
+        source: where the text is from, which begins the error.
+
+    Raises:
+        ConfigError: if the setting cannot have this value.
+    """
+    is_number = attrs.fields_dict(kind)[name].type in (int, "int")
+    value: str | int = text
+    if is_number:
+        with suppress(ValueError):  # a duration or a size, or for the setting's validator to refuse
+            value = int(text)
+    check_value(kind, name, value, source)
+    return value
+
+
+def variable_name(section: str, name: str) -> str:
+    """Return the environment variable of a setting."""
+    return f"{PREFIX}{section}_{name}".upper().replace(".", "_")
+
+
+def read_file(path: Path, sections: Sections) -> Values:
+    """Read the settings of a TOML file.
+
+    Raises:
+        ConfigError: if the file cannot be read, is not TOML, or has an unknown section, an unknown setting or a value
+            that a setting cannot have.
+    """
     try:
         with path.open("rb") as file:
             document = tomllib.load(file)
@@ -41,37 +105,88 @@ def read_toml(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}") from None
     except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    for section, values in document.items():
+    try:
+        return {section: _read_section(section, values, sections) for section, values in document.items()}
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read_section(section: str, values: Any, sections: Sections) -> dict[str, Any]:
+    if section not in sections:
         if not isinstance(values, dict):
-            raise ConfigError(
-                f"{path}: {section!r} stands outside of a section; expected [{section}] or a section's key"
-            )
-    return {section: _flatten(values) for section, values in document.items()}
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """TOML's `offset.reset = ...` is a table in a table; here it is one key."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
+            homes = [f"[{name}]" for name, kind in sections.items() if section in attrs.fields_dict(kind)]
+            home = " or ".join(homes) or "such as [beacon]"
+            raise ConfigError(f"{section!r} is outside of a section; write it below the line of its section, {home}")
+        advice = _did_you_mean(section, sections, "[{}]") or f"expected one of {', '.join(sections)}"
+        raise ConfigError(f"unknown section [{section}]: {advice}")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{section!r} is the name of a section: expected [{section}], and its settings below it")
+    kind = sections[section]
+    flat = dict(_flatten(values))
+    for name, value in flat.items():
+        if name not in attrs.fields_dict(kind):
+            raise ConfigError(_explain_unknown(section, name, kind))
+        check_value(kind, name, value, f"[{section}] {name}")
     return flat
 
 
-def read_variable(sections: Mapping[str, type[Any]], name: str, text: str) -> Iterator[tuple[str, str, str | int]]:
-    """The setting that an environment variable stands for, if any."""
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Give the table that TOML makes of `offset.reset = ...` as one name with a dot."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _explain_unknown(section: str, name: str, kind: type[Any]) -> str:
+    if (section, name) in FORMER_NAMES:
+        return f"[{section}] {name} has a new name: write {FORMER_NAMES[section, name]}"
+    names = list(attrs.fields_dict(kind))
+    advice = _did_you_mean(name, names, "{}") or f"expected one of {', '.join(names)}"
+    return f"unknown setting {name!r} in [{section}]: {advice}"
+
+
+def _did_you_mean(name: str, names: Iterable[str], form: str) -> str:
+    close = difflib.get_close_matches(name, list(names), 1, 0.75)
+    return f"did you mean {form.format(close[0])}?" if close else ""
+
+
+def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Values, list[str]]:
+    """Read the settings of environment variables.
+
+    Returns:
+        The settings, and the names of the variables with the prefix `DAFKA_` that are unknown, each perhaps with the
+        name that may have been meant.
+
+    Raises:
+        ConfigError: if a variable has a setting's former name, or a value that the setting cannot have.
+    """
+    known = {variable_name(section, name): (section, name) for section, name in _all_names(sections)}
+    former = {variable_name(*old): variable_name(old[0], new) for old, new in FORMER_NAMES.items()}
+    values: Values = {}
+    unknown = []
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable in OTHER_VARIABLES:
+            continue
+        if variable in known:
+            section, name = known[variable]
+            values.setdefault(section, {})[name] = parse_value(sections[section], name, text, variable)
+        elif variable in former:
+            raise ConfigError(f"the environment variable {variable} has a new name: set {former[variable]} instead")
+        else:
+            advice = _did_you_mean(variable, known, "{}")
+            unknown.append(f"{variable} ({advice})" if advice else variable)
+    return values, unknown
+
+
+def log_unknown_variables(unknown: list[str]) -> None:
+    """Log a warning that names environment variables which look like settings and are none."""
+    if unknown:
+        _LOG.warning("Ignored environment variables that are not settings: %s", ", ".join(unknown))
+
+
+def _all_names(sections: Sections) -> Iterator[tuple[str, str]]:
     for section, kind in sections.items():
-        for attribute in attrs.fields(kind):
-            key = key_of(attribute)
-            if name == f"DAFKA_{section}_{key}".upper().replace(".", "_"):
-                yield section, key, _parse_number(text) if attribute.type in (int, "int") else text
-
-
-def _parse_number(text: str) -> str | int:
-    """The number, or what stands there instead, for the setting's check to refuse."""
-    try:
-        return int(text)
-    except ValueError:
-        return text
+        for name in attrs.fields_dict(kind):
+            yield section, name

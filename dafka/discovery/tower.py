@@ -30,9 +30,9 @@ class TowerDiscovery:
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
-        self._sub_keys = self._tower_keys(beacon.sub_addresses)
+        self._sub_keys = self._tower_keys(beacon.tower_sub)
         self._client: _BeaconClient | None = None
-        self._pub_keys = self._tower_keys(beacon.pub_addresses)
+        self._pub_keys = self._tower_keys(beacon.tower_pub)
 
     @property
     def discarded(self) -> Counter[str]:

@@ -50,8 +50,8 @@ class Append:
 
 
 @attrs.frozen
-class Skip:
-    """Drop what is stored of this partition, and let it go on at `next_sequence`: those between are gone."""
+class ResetPosition:
+    """Drop what is stored of this partition and continue it at `next_sequence`: the records between are lost."""
 
     partition: Partition
     next_sequence: int
@@ -64,4 +64,4 @@ class Notify:
     event: Event
 
 
-Action: TypeAlias = Publish | Subscribe | Unsubscribe | Deliver | Append | Skip | Notify
+Action: TypeAlias = Publish | Subscribe | Unsubscribe | Deliver | Append | ResetPosition | Notify

@@ -1,76 +1,191 @@
-"""What is said again a few times, ever more rarely, where nobody tells whether it was heard.
+"""Ask until nothing new comes: which stores have answered, when to ask again, and when to stop waiting.
 
-A question that nobody has an answer to, and one whose answer a full queue has dropped, look alike: no answer comes.
+RFC 46 has no message that says "this was all". A node that needs to know what the stores hold asks each of them, and
+repeats the question until all have answered. This project's stores answer even if they hold nothing (erratum 26).
+libdafka's stores then stay silent, so a poll also ends when its patience runs out.
+
+`StorePoll` is what the three users of this share: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
+reader) and `PollSchedule` (the whole cluster, for an observer). `PendingPeers` tells them whether a discovered node may
+still turn out to be a store. `RetrySchedule` repeats messages that nobody answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-REPEAT_WAITS = (5.0, 30.0)
-"""Seconds after which something is said a second and a third time."""
+RETRY_WAITS_S = (5.0, 30.0)
+"""Seconds after which a message is sent for the second and the third time."""
 
 KEYS_MAX = 10_000
-"""Different things to be repeated; of further ones the first are let go."""
+"""Messages of one schedule that wait for their repetition; beyond that the oldest is dropped."""
 
 _Key = TypeVar("_Key")
 
 
+class StorePoll:
+    """A question to every store, repeated until all have answered or patience runs out.
+
+    Each time the question is asked anew it gets the next number. An answer to one question also answers the earlier
+    ones. Times are seconds on any steady clock.
+
+    Attributes:
+        question: the number of the last question that was asked; 0 before the first.
+        patience_until: when stores that have not answered count as stores that hold nothing.
+        quiet_until: when nothing new will have been learned for long enough.
+        retry_due: when to repeat the question.
+    """
+
+    def __init__(self, *, patience_s: float, retry_s: float, retry_factor: float = 1.0, quiet_s: float = 0.0) -> None:
+        """Create a poll that waits for `restart_patience` and `note_asked`.
+
+        Args:
+            patience_s: seconds to wait for an answer.
+            retry_s: seconds until the first repetition.
+            retry_factor: by how much each following wait is longer than the one before.
+            quiet_s: seconds without news after which what is known is taken for complete.
+        """
+        self.question = 0
+        self.patience_until = float("inf")
+        self.quiet_until = float("-inf")
+        self.retry_due = float("inf")
+        self._patience_s = patience_s
+        self._quiet_s = quiet_s
+        self._retry_s = self._next_retry_s = retry_s
+        self._retry_factor = retry_factor
+        self._answered: dict[str, int] = {}
+        self._checked_at = float("-inf")
+
+    def restart_patience(self, now: float) -> None:
+        """Wait for answers from this time on: there is a new store, or the node is only now connected to its peers."""
+        self.patience_until = now + self._patience_s
+
+    def restart_quiet(self, now: float, quiet_s: float | None = None) -> None:
+        """Note that something new was learned, and that more may follow."""
+        self.quiet_until = max(self.quiet_until, now + (self._quiet_s if quiet_s is None else quiet_s))
+
+    def restart_retries(self) -> None:
+        """Wait the shortest time before the next repetition."""
+        self._next_retry_s = self._retry_s
+
+    def note_asked(self, now: float, retry_s: float | None = None) -> None:
+        """Schedule the next repetition: the question has just been sent.
+
+        Args:
+            now: the time.
+            retry_s: seconds until then, if not the usual time.
+        """
+        self.retry_due = now + (self._next_retry_s if retry_s is None else retry_s)
+        self._next_retry_s *= self._retry_factor
+
+    def take_retry(self, now: float) -> bool:
+        """Return whether to repeat the question now. If so, no repetition is due until `note_asked`."""
+        self._checked_at = now
+        if now < self.retry_due:
+            return False
+        self.retry_due = float("inf")
+        return True
+
+    def add_answer(self, store: str, question: int | None = None) -> None:
+        """Note that a store has answered this question, by default the last one.
+
+        An answer to a question that was not asked yet counts when it is.
+        """
+        number = self.question if question is None else question
+        self._answered[store] = max(self._answered.get(store, number), number)
+
+    def forget_answers(self, store: str) -> None:
+        """Expect an answer from this store again: its connection is new."""
+        self._answered.pop(store, None)
+
+    def has_answered(self, store: str, question: int | None = None) -> bool:
+        """Return whether a store has answered this question, by default the last one."""
+        return self._answered.get(store, -1) >= (self.question if question is None else question)
+
+    def unanswered(self, stores: Iterable[str]) -> list[str]:
+        """Return those of these stores that have not answered the last question."""
+        return [store for store in stores if not self.has_answered(store)]
+
+    def is_answered(self, stores: Iterable[str], now: float, *, is_pending: bool) -> bool:
+        """Return whether no more answers are expected.
+
+        Args:
+            stores: the stores that are connected.
+            now: the time.
+            is_pending: whether something else is waited for, such as peers that may be stores.
+        """
+        return now >= self.patience_until or not (is_pending or self.unanswered(stores))
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether nothing new has been learned for long enough."""
+        return now >= self.quiet_until
+
+    def deadline(self) -> float:
+        """Return when to call `take_retry`, and to look at the answers again."""
+        looks = (look for look in (self.patience_until, self.quiet_until) if look > self._checked_at)
+        return min(self.retry_due, *looks, float("inf"))
+
+
+class PendingPeers:
+    """The nodes that discovery has found and that have not connected yet: they may turn out to be stores.
+
+    Attributes:
+        addresses: the addresses of these nodes.
+    """
+
+    def __init__(self, peers_max: int) -> None:
+        self.addresses: set[str] = set()
+        self._connected: set[str] = set()
+        self._peers_max = peers_max
+
+    def add_node(self, address: str) -> None:
+        """Note that discovery found a node. It has connected when it subscribes to something with its address."""
+        if address and address not in self._connected:
+            self.addresses.add(address)
+
+    def remove_node(self, address: str) -> None:
+        """Note that discovery lost a node."""
+        self.addresses.discard(address)
+        self._connected.discard(address)
+
+    def note_subscription(self, topic: str) -> None:
+        """Note that a peer subscribed to a topic. If that is a node's address, the node has connected."""
+        self.addresses.discard(topic)
+        if len(self._connected) < self._peers_max:
+            self._connected.add(topic)
+
+
 class RetrySchedule(Generic[_Key]):
-    """Keeps what is still to be repeated, and when."""
+    """Messages to send a second and a third time, because nothing shows whether they arrived.
+
+    A question that no node can answer and one whose answer a full queue has dropped look alike.
+    """
 
     def __init__(self) -> None:
         self._due: dict[_Key, tuple[float, int]] = {}
 
     def schedule(self, key: _Key, now: float) -> None:
-        """This has just been said for the first time, or for a new reason."""
+        """Schedule the repetitions of a message that has just been sent, or was sent again for a new reason."""
         self._due.pop(key, None)
-        self._due[key] = now + REPEAT_WAITS[0], 0
+        self._due[key] = now + RETRY_WAITS_S[0], 0
         if len(self._due) > KEYS_MAX:
             del self._due[next(iter(self._due))]
 
     def cancel(self, key: _Key) -> None:
-        """This need not be said any more."""
+        """Cancel the repetitions of a message."""
         self._due.pop(key, None)
 
     def take_due(self, now: float) -> list[_Key]:
-        """What is to be said again now."""
+        """Return the messages to repeat now."""
         due = [key for key, (time, _) in self._due.items() if time <= now]
         for key in due:
             number = self._due[key][1] + 1
-            if number < len(REPEAT_WAITS):
-                self._due[key] = now + REPEAT_WAITS[number], number
+            if number < len(RETRY_WAITS_S):
+                self._due[key] = now + RETRY_WAITS_S[number], number
             else:
                 del self._due[key]
         return due
 
     def deadline(self) -> float:
-        """When `take` next gives something."""
+        """Return when `take_due` next returns something."""
         return min((time for time, _ in self._due.values()), default=float("inf"))
-
-
-class PendingPeers:
-    """Attributes:
-    awaited: the addresses of nodes that discovery has found, and that have subscribed to nothing here so far.
-    """
-
-    def __init__(self, peers_max: int) -> None:
-        self.awaited: set[str] = set()
-        self._connected: set[str] = set()
-        self._peers_max = peers_max
-
-    def add_node(self, address: str) -> None:
-        """Discovery found a node, which will subscribe to something with its address; then it shows what it is."""
-        if address and address not in self._connected:
-            self.awaited.add(address)
-
-    def remove_node(self, address: str) -> None:
-        """Discovery lost a node."""
-        self.awaited.discard(address)
-        self._connected.discard(address)
-
-    def note_subscription(self, topic: str) -> None:
-        """Somebody subscribed to this: the node, if it is a node's address, is connected."""
-        self.awaited.discard(topic)
-        if len(self._connected) < self._peers_max:
-            self._connected.add(topic)

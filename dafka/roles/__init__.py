@@ -1,13 +1,12 @@
 """The roles, each a nursery that wires a state machine to its sockets, discovery and storage."""
 
 from dafka.roles.consumer import Consumer, ConsumerStatistics, open_consumer
-from dafka.roles.feed import EventFeed
-from dafka.roles.health import Health
+from dafka.roles.events import EventFeed
 from dafka.roles.observer import Observer, open_observer
 from dafka.roles.producer import Producer, ProducerStatistics, open_producer
 from dafka.roles.reader import Range, Reader, open_reader
+from dafka.roles.statistics import Health, Histogram
 from dafka.roles.store import Store, StoreStatistics, serve_store
-from dafka.roles.timings import Histogram
 from dafka.roles.tower import Tower, TowerStatistics, serve_tower
 
 __all__ = [

@@ -11,12 +11,11 @@ import trio
 from dafka.config import Config
 from dafka.errors import ConfigError
 from dafka.groups import single_exception
-from dafka.protocol import ConsumerMachine, Delivery
+from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.feed import EventFeed
-from dafka.roles.health import Health
-from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node
+from dafka.roles.arguments import check_topic, check_topics
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
 
 SETTLE_S = 2.0
@@ -43,7 +42,7 @@ class ConsumerStatistics:
     peers: int
 
 
-class Consumer:
+class Consumer(NodeRole):
     """Made by `open_consumer`. Iterate over it for records, or over `batches()` for runs of them.
 
     Attributes:
@@ -51,22 +50,14 @@ class Consumer:
         endpoint: where other nodes connect to.
     """
 
-    def __init__(self, node: Node, machine: ConsumerMachine, config: Config, saved: Storage | None) -> None:
-        self.address = node.address
-        self.endpoint = node.endpoint
-        self._node = node
+    def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:
+        super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config
         self._saved = saved
-        self._delivery = Delivery(machine, config.consumer.buffer_bytes_max)
+        self._delivery = DeliveryBuffer(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._is_closed = False
-        node.on_batch(self._take)
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -81,7 +72,7 @@ class Consumer:
     def unsubscribe(self, topic: str) -> None:
         """Stops following a topic: no record of it is given any more."""
         self._node.act(self._machine.unsubscribe(topic))
-        self._delivery.drop_topic(topic)
+        self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
     def batches(self) -> AsyncIterator[RecordBatch]:
         """The records in runs, each of one partition and in order. Waits for more, for ever.
@@ -108,15 +99,11 @@ class Consumer:
             raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in the [consumer] section")
         await self._saved.save_positions(self._config.consumer.name, self._delivery.positions)
 
-    async def wait_settled(self) -> None:
-        """Waits until the nodes of a running cluster have been found."""
-        await self._node.settled.wait()
-
     def statistics(self) -> ConsumerStatistics:
         """What this consumer has done so far, and how far it is behind."""
         cursors = self._machine.reassembler.cursors
         positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
-        positions.update(self._delivery.due())
+        positions.update(self._delivery.waiting_positions())
         lag = {
             partition: cursors[partition].known_end - position
             for partition, position in positions.items()
@@ -130,43 +117,26 @@ class Consumer:
             fetches_sent=self._machine.reassembler.fetches_sent,
             positions=positions,
             lag=lag,
-            discarded=self._node.discarded(),
+            discarded=self.discarded(),
             peers=self._node.peers,
         )
-
-    def health(self) -> Health:
-        """How it does, as a supervisor asks."""
-        return self._node.health()
-
-    def discarded(self) -> dict[str, int]:
-        """Messages thrown away so far, by reason."""
-        return self._node.discarded()
-
-    def close(self) -> None:
-        """Makes waiting for records raise `trio.ClosedResourceError`."""
-        self._is_closed = True
-        self._arrived.unpark_all()
-
-    def _take(self, batch: RecordBatch) -> None:
-        self._delivery.put(batch)
-        self._arrived.unpark_all()
 
     async def next_batch(self, records_max: int | None = None) -> RecordBatch:
         """The next run of records, which the program has then been given; what iterating over `batches` does.
 
         At most `records_max` of them, which must be at least 1; None: however many there are.
         """
-        return self._delivery.give(await self._next_batch(), records_max)
+        return self._delivery.hand_over(await self._next_batch(), records_max)
 
     async def next_record(self) -> Record:
         """The next record, which the program has then been given; what iterating over the consumer does."""
         while (record := self._delivery.next_record()) is None:
-            self._delivery.open(await self._next_batch())
+            self._delivery.open_run(await self._next_batch())
         return record
 
     async def _next_batch(self) -> RecordBatch:
         await trio.lowlevel.checkpoint()
-        while (taken := self._delivery.take(trio.current_time())) is None:
+        while (taken := self._delivery.take_run(trio.current_time())) is None:
             if self._is_closed:
                 raise trio.ClosedResourceError("this consumer is closed")
             await self._arrived.park()
@@ -174,6 +144,15 @@ class Consumer:
         if actions:
             self._node.act(actions)
         return batch
+
+    def _on_records(self, batch: RecordBatch) -> None:
+        self._delivery.put_records(batch)
+        self._arrived.unpark_all()
+
+    def _close(self) -> None:
+        """Make waiting for records raise `trio.ClosedResourceError`."""
+        self._is_closed = True
+        self._arrived.unpark_all()
 
 
 class _Batches:
@@ -211,7 +190,7 @@ async def open_consumer(
     `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.
     """
     config = config or Config()
-    names = [check_topic(topic, config) for topic in _several(topics)]
+    names = check_topics(topics, config)
     settings = config.consumer
     if bool(settings.name) != bool(settings.positions):
         raise ConfigError("[consumer]: `name` and `positions` go together; one of them is missing")
@@ -220,12 +199,12 @@ async def open_consumer(
             saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
             begin = await saved.load_positions(settings.name) if saved is not None else {}
             machine = ConsumerMachine(new_address(), config, {**begin, **(positions or {})})
-            node = await stack.enter_async_context(
-                open_node(machine.address, machine, config, "consumer", settings.high_watermark)
+            sockets = await stack.enter_async_context(
+                open_sockets(machine.address, config, "consumer", settings.high_watermark)
             )
-            consumer = Consumer(node, machine, config, saved)
+            consumer = Consumer(machine, sockets, config, saved)
             async with trio.open_nursery() as nursery:
-                await nursery.start(node.run)
+                await nursery.start(consumer._run_node)
                 try:
                     for topic in names:
                         consumer.subscribe(topic)
@@ -234,11 +213,5 @@ async def open_consumer(
                             await consumer.wait_settled()
                     yield consumer
                 finally:
-                    consumer.close()
+                    consumer._close()
                     nursery.cancel_scope.cancel()
-
-
-def _several(topics: Iterable[str]) -> Iterable[str]:
-    if isinstance(topics, str):
-        raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
-    return topics

@@ -13,7 +13,7 @@ def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | Loop
     """For a node that listens at this endpoint."""
     if not is_local(endpoint):
         return exposed(config, [endpoint])
-    far = [tower for tower in config.beacon.sub_addresses if not is_local(tower)]
+    far = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
     if config.node.discovery == "tower" and endpoint.startswith("tcp://") and far:
         return [LoopbackOnly(endpoint, far[0])]
     return []

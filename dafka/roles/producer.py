@@ -11,15 +11,14 @@ import trio
 
 from dafka.config import Config
 from dafka.contents import count_bytes, take_within
-from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError, WireError
+from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
-from dafka.protocol import Answers, Chunk, ProducerMachine, SpoolTrim, StorageFailed
-from dafka.records import Partition, RecordBatch, new_address
-from dafka.roles.feed import EventFeed
-from dafka.roles.health import Health
-from dafka.roles.names import check_topic
-from dafka.roles.node import Node, open_node
-from dafka.roles.replier import Replier
+from dafka.protocol import ProducerMachine, ReadRequest, StorageFailed
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch, new_address
+from dafka.roles.arguments import check_contents, check_topic
+from dafka.roles.fetch_replies import FetchReplies
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
@@ -28,9 +27,6 @@ RUN_RECORDS_MAX = 4000
 
 RUN_BYTES_MAX = 2**20
 """Likewise, in octets: so much more than the limit may be unacknowledged."""
-
-SEQUENCE_MAX = 2**62
-"""No partition comes this far: its end must be a number that any storage can count to."""
 
 _ACKNOWLEDGED = "acknowledged"
 _ADDRESS = re.compile("[0-9A-F]{32}")
@@ -55,7 +51,7 @@ class ProducerStatistics:
     peers: int
 
 
-class Producer:
+class Producer(NodeRole):
     """Made by `open_producer`.
 
     Attributes:
@@ -64,34 +60,32 @@ class Producer:
     """
 
     def __init__(
-        self, node: Node, machine: ProducerMachine, config: Config, spool: Storage | None, *, is_named: bool = False
+        self,
+        machine: ProducerMachine,
+        sockets: NodeSockets,
+        config: Config,
+        spool: Storage | None,
+        *,
+        is_named: bool = False,
     ) -> None:
+        super().__init__(machine, sockets, config)
         self.partition = machine.partition
-        self.endpoint = node.endpoint
-        self._node = node
         self._machine = machine
         self._config = config.producer
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
         self._is_named = is_named
-        self._answers = Answers(machine)
-        self._replier = Replier(node, self._answers, self._read)
+        self._replies = FetchReplies(sockets, machine.responder, self._read)
         self._sending = trio.Lock()
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
         self._bytes = 0
         self._is_closed = False
-        node.on_change(self._changed)
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
 
     async def send(self, content: bytes) -> int:
         """Publishes one record and gives its sequence. `send_many` is far faster for more than one.
 
-        Waits while too much is unacknowledged. Raises `WireError` for a content that is not bytes, or is larger than
+        Waits while too much is unacknowledged. Raises `RecordError` for a content that is not bytes, or is larger than
         peers may take (`message_bytes_max`),
         `StorageError` where a spool cannot take it, or a store holds more of the partition than this producer knows of,
         `trio.ClosedResourceError` after the block.
@@ -105,10 +99,7 @@ class Producer:
         Waits while too much is unacknowledged. Cancelled, it has published some first part of the records.
         Raises as `send` does.
         """
-        for kind in {*map(type, contents)} - {bytes}:
-            raise WireError("content", f"bytes, not {kind.__name__}")
-        if (longest := max(map(len, contents), default=0)) > self._content_bytes_max:
-            raise WireError("content", f"at most {self._content_bytes_max} octets, not {longest}")
+        check_contents(contents, self._content_bytes_max)
         async with self._sending:
             first_sequence = self._machine.next_sequence
             start = 0
@@ -131,10 +122,6 @@ class Producer:
             self._check_rival()
             await self._progress.park()
 
-    async def wait_settled(self) -> None:
-        """Waits until the nodes of a running cluster have been found, and publishing has begun."""
-        await self._node.settled.wait()
-
     def statistics(self) -> ProducerStatistics:
         """What this producer has done so far."""
         machine = self._machine
@@ -145,30 +132,22 @@ class Producer:
             unacknowledged=machine.unacknowledged,
             unacknowledged_bytes=machine.unacknowledged_bytes,
             fetches_received=machine.fetches_received,
-            records_sent=self._answers.records_sent,
-            bytes_sent=self._answers.bytes_sent,
-            discarded=self._node.discarded(),
+            records_sent=machine.responder.records_sent,
+            bytes_sent=machine.responder.bytes_sent,
+            discarded=self.discarded(),
             peers=self._node.peers,
         )
 
-    def health(self) -> Health:
-        """How it does, as a supervisor asks."""
-        return self._node.health()
-
-    def discarded(self) -> dict[str, int]:
-        """Messages thrown away so far, by reason."""
-        return self._node.discarded()
-
-    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Runs the producer's tasks until cancelled; `open_producer` does this."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._replier.run)
+            nursery.start_soon(self._replies.run)
             if self._spool is not None:
                 nursery.start_soon(self._trim_spool, self._spool)
-            await nursery.start(self._node.run)
+            await nursery.start(self._run_node)
             task_status.started()
 
-    async def finish(self) -> None:
+    async def wait_acknowledged(self) -> None:
         """Waits for outstanding ACKs; each that comes renews the time that the configuration allows.
 
         Raises `UnacknowledgedError` where some are still outstanding then, `StorageError` where a store holds more of a
@@ -190,7 +169,7 @@ class Producer:
         if self._records:
             self._check_rival()
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Makes waiting and further sending raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._progress.unpark_all()
@@ -234,26 +213,25 @@ class Producer:
             "or next_sequence is too low"
         )
 
-    def _changed(self) -> None:
-        self._replier.wake()
+    def _on_change(self) -> None:
+        self._replies.wake()
         self._progress.unpark_all()
 
-    async def _read(self, chunk: Chunk) -> RecordBatch | None:
+    async def _read(self, request: ReadRequest) -> RecordBatch | None:
         if self._spool is not None:
-            return await self._spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self._machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, READ_BYTES)
+            return await self._spool.read(self.partition, request.first_sequence, request.count)
+        return self._machine.retransmit_buffer.read(request.first_sequence, request.count, READ_BYTES)
 
     async def _trim_spool(self, spool: Storage) -> None:
-        trim = SpoolTrim(self._machine)
         while True:
-            earliest = trim.due()
+            earliest = self._machine.begin_spool_trim()
             if earliest is None:
                 await self._progress.park()
                 continue
             try:
                 with trio.CancelScope(shield=True):
                     await spool.save_positions(_ACKNOWLEDGED, {self.partition: earliest + 1})
-                    self._machine.spool_earliest = earliest
+                    self._machine.spool_starts_at(earliest)
                     await spool.trim(self.partition, earliest)
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
@@ -290,17 +268,17 @@ async def open_producer(
             )
             machine = await _make_machine(topic, config, spool, address, next_sequence)
             own_address = machine.partition.address
-            node = await stack.enter_async_context(
-                open_node(own_address, machine, config, "producer", config.producer.high_watermark)
+            sockets = await stack.enter_async_context(
+                open_sockets(own_address, config, "producer", config.producer.high_watermark)
             )
-            producer = Producer(node, machine, config, spool, is_named=address is not None)
+            producer = Producer(machine, sockets, config, spool, is_named=address is not None)
             async with trio.open_nursery() as nursery:
-                await nursery.start(producer.run)
+                await nursery.start(producer._run)
                 try:
                     yield producer
-                    await producer.finish()
+                    await producer.wait_acknowledged()
                 finally:
-                    producer.close()
+                    producer._close()
                     nursery.cancel_scope.cancel()
 
 

@@ -12,26 +12,22 @@ from dafka.config import Config
 from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
-    Answers,
-    Chunk,
-    Commits,
-    CommitSlow,
+    CommitQueue,
+    ReadRequest,
     RecordsDropped,
-    RecordsUnwritten,
-    Skip,
+    ResetPosition,
     StorageFailed,
     StorageLost,
-    StorageOpened,
     StorageRepaired,
     StoreMachine,
 )
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import Partition, RecordBatch
-from dafka.roles.feed import EventFeed
-from dafka.roles.health import Health
-from dafka.roles.node import Node, open_node
-from dafka.roles.replier import Replier
-from dafka.roles.timings import Histogram, Timings
+from dafka.roles.fetch_replies import FetchReplies
+from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
+from dafka.roles.role import NodeRole
+from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
 
 STUCK_S = 60.0
@@ -69,39 +65,28 @@ class StoreStatistics:
     peers: int
 
 
-class Store:
+class Store(NodeRole):
     """Attributes:
     address: the store's node address; it stays with the storage.
     endpoint: where other nodes connect to.
     """
 
-    def __init__(self, node: Node, machine: StoreMachine, storage: Storage, config: Config) -> None:
-        self.address = node.address
-        self.endpoint = node.endpoint
-        self._node = node
+    def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
+        super().__init__(machine, sockets, config)
         self._machine = machine
         self._storage = storage
         self._config = config.store
         self._retry_s = config.store.retry_ms / 1000
         self._grace_s = config.node.grace_ms / 1000
-        self._timings = Timings()
+        self._commit_timer = Timer()
         self._slow_commit_log = TokenBucket(1 / SLOW_TOLD_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
-        self._answers = Answers(machine)
-        self._replier = Replier(node, self._answers, self._read)
-        self._commits = Commits(machine)
+        self._replies = FetchReplies(sockets, machine.responder, self._read)
+        self._commits = CommitQueue(machine)
         self._arrived = trio.lowlevel.ParkingLot()
         self._records_dropped = 0
         self._is_lost = False
-        node.on_batch(self._take)
-        node.on_skip(self._skip)
-        node.on_change(self._replier.wake)
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened, from the start on; an async iterable."""
-        return self._node.events
 
     def statistics(self) -> StoreStatistics:
         """What this store has done so far."""
@@ -117,14 +102,14 @@ class Store:
             bytes_stored=self._commits.bytes,
             records_dropped=self._records_dropped,
             commits=self._commits.commits,
-            commit_seconds=self._timings.histogram(),
+            commit_seconds=self._commit_timer.histogram(),
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.reassembler.fetches_sent,
             fetches_received=machine.fetches_received,
-            records_sent=self._answers.records_sent,
-            bytes_sent=self._answers.bytes_sent,
+            records_sent=machine.responder.records_sent,
+            bytes_sent=machine.responder.bytes_sent,
             lag=lag,
-            discarded=self._node.discarded(),
+            discarded=self.discarded(),
             peers=self._node.peers,
         )
 
@@ -134,23 +119,19 @@ class Store:
         waited = 0.0 if since is None else trio.current_time() - since
         trouble = f"the storage has been at one transaction for {waited:.0f} s" if waited >= STUCK_S else ""
         refusal = f"the storage refuses records: {self._refusal}" if self._refusal else ""
-        return Health(trouble, trouble or refusal or self._node.health().unready)
+        return Health(trouble, trouble or refusal or super().health().unready)
 
-    def discarded(self) -> dict[str, int]:
-        """Messages thrown away so far, by reason."""
-        return self._node.discarded()
-
-    async def run(self, task_status: trio.TaskStatus[Store]) -> None:
+    async def _run(self, task_status: trio.TaskStatus[Store]) -> None:
         """Runs until cancelled, then writes what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._until_lost, self._write)
-                nursery.start_soon(self._replier.run)
+                nursery.start_soon(self._replies.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._until_lost, self._retain)
                 if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._until_lost, self._watch_place, self._storage)
-                await nursery.start(self._node.run)
+                await nursery.start(self._run_node)
                 task_status.started(self)
         finally:
             await self._finish()
@@ -187,26 +168,29 @@ class Store:
             except StorageError:
                 pass  # whoever writes will say so
 
-    def _take(self, batch: RecordBatch) -> None:
-        self._commits.take(batch)
+    def _on_records(self, batch: RecordBatch) -> None:
+        self._commits.put_records(batch)
         self._arrived.unpark_all()
 
-    def _skip(self, skip: Skip) -> None:
-        self._commits.skip(skip)
+    def _on_reset_position(self, reset: ResetPosition) -> None:
+        self._commits.put_reset(reset)
         self._arrived.unpark_all()
 
-    async def _read(self, chunk: Chunk) -> RecordBatch | None:
-        batch = await self._storage.read(chunk.reply.partition, chunk.first_sequence, chunk.count)
+    def _on_change(self) -> None:
+        self._replies.wake()
+
+    async def _read(self, request: ReadRequest) -> RecordBatch | None:
+        batch = await self._storage.read(request.partition, request.first_sequence, request.count)
         if batch is None:
-            await self._learn_earliest(chunk)
+            await self._learn_earliest(request)
         return batch
 
-    async def _learn_earliest(self, chunk: Chunk) -> None:
+    async def _learn_earliest(self, request: ReadRequest) -> None:
         """A bounded storage drops records by itself: who asks for them again is then told."""
-        partition = chunk.reply.partition
+        partition = request.partition
         info = (await self._storage.partitions(partition.topic)).get(partition)
-        if info is not None and info.earliest_sequence > chunk.first_sequence:
-            self._records_dropped += self._machine.trimmed({partition: info.earliest_sequence})
+        if info is not None and info.earliest_sequence > request.first_sequence:
+            self._records_dropped += self._machine.records_trimmed({partition: info.earliest_sequence})
 
     async def _write(self) -> None:
         while True:
@@ -222,17 +206,17 @@ class Store:
 
     def _refuse(self, error: StorageError) -> None:
         self._refusal = str(error)
-        self._node.act(self._commits.failed(self._refusal))
+        self._node.act(self._commits.work_failed(self._refusal))
 
     async def _flush(self) -> None:
         """Carries out what the storage is to do next, then acknowledges it."""
-        work = self._commits.begin()
-        if isinstance(work, Skip):
+        work = self._commits.begin_work()
+        if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
         else:
             await self._append(work)
         self._refusal = ""
-        self._node.act(self._commits.done(trio.current_time()))
+        self._node.act(self._commits.work_done(trio.current_time()))
 
     async def _append(self, batches: list[RecordBatch]) -> None:
         self._writing_since = begun = trio.current_time()
@@ -241,7 +225,7 @@ class Store:
         finally:
             self._writing_since = None
         now = trio.current_time()
-        self._timings.add(now - begun)
+        self._commit_timer.add(now - begun)
         is_slow = now - begun > self._config.slow_commit_ms / 1000
         if is_slow and self._slow_commit_log.try_take(now):
             records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
@@ -263,7 +247,7 @@ class Store:
             except StorageError as error:
                 self.events.put(StorageFailed(str(error)))
             else:
-                dropped = self._machine.trimmed(moved)
+                dropped = self._machine.records_trimmed(moved)
                 self._records_dropped += dropped
                 if dropped:
                     self.events.put(RecordsDropped(dropped, len(moved)))
@@ -287,10 +271,10 @@ async def serve_store(
             ends = {partition: info.end_sequence for partition, info in held.items()}
             earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
             machine = StoreMachine(storage.identity, config, ends, earliest)
-            async with open_node(storage.identity, machine, config, "store", config.store.high_watermark) as node:
-                store = Store(node, machine, storage, config)
+            async with open_sockets(storage.identity, config, "store", config.store.high_watermark) as sockets:
+                store = Store(machine, sockets, storage, config)
                 records = sum(info.count for info in held.values())
                 store.events.log.write(StorageOpened(config.store.storage, len(held), records))
                 for damage in storage.repairs:
                     store.events.put(StorageRepaired(str(damage)))
-                await store.run(task_status)
+                await store._run(task_status)

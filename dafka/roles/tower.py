@@ -1,8 +1,10 @@
-"""The tower: introduces nodes to each other, and carries no records (RFC 46, "Node Discovery and Presence")."""
+"""The tower: introduces nodes to each other and carries no records (RFC 46, "Node Discovery and Presence").
+
+`dafka.protocol.TowerMachine` holds its rules. This module owns its sockets.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import socket
 from collections import Counter
@@ -14,27 +16,34 @@ import trio
 import zmq
 
 from dafka.config import Config
-from dafka.errors import WireError
+from dafka.endpoints import MessageSource
 from dafka.groups import single_exception
-from dafka.protocol import Event, KeyIdentity, Started, Stopped
-from dafka.roles.discards import watch_discards
+from dafka.protocol import Event, KeyIdentity, TowerMachine
+from dafka.roles.events import NodeLog, log_discards
 from dafka.roles.exposure import exposed
-from dafka.roles.health import Health
-from dafka.roles.log import NodeLog
-from dafka.roles.reception import TowerConnections
-from dafka.transport import MessageSource, PublisherSocket, Socket, open_context, open_security, open_zap_handler
+from dafka.roles.log_events import Started, Stopped
+from dafka.roles.statistics import Health
+from dafka.transport import (
+    Connection,
+    ConnectionLimiter,
+    PublisherSocket,
+    Socket,
+    find_connection,
+    is_open,
+    open_context,
+    open_security,
+    open_zap_handler,
+)
+from dafka.transport.connections import MANY_CONNECTIONS, SWEEP_S
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
-from dafka.wire import BEACON, WELCOME, NodeBeacon, TowerBeacon
-
-NODES_MAX = 10_000
-"""Nodes counted where there is no reception."""
+from dafka.wire import BEACON, WELCOME
 
 BEACON_BYTES_MAX = 1024
-"""The largest frame that a tower takes."""
+"""The largest frame that a tower accepts, in bytes."""
 
 DRAIN_MAX = 200
-"""Beacons taken at a time: a few milliseconds' work."""
+"""Beacons received at once, so that one batch takes a few milliseconds."""
 
 QUEUE_MAX = 10_000
 """Beacons queued for one slow node before further ones to it are dropped."""
@@ -42,86 +51,125 @@ QUEUE_MAX = 10_000
 
 @attrs.frozen
 class TowerStatistics:
-    """Beacons passed on, beacons thrown away, and the nodes that are there."""
+    """The counters of a tower.
+
+    Attributes:
+        beacons: Beacons passed on since the start.
+        discarded: Beacons discarded, and connections of nodes that send them ended, since the start.
+        nodes: Nodes that the tower introduces now.
+    """
 
     beacons: int
     discarded: int
     nodes: int
 
 
+class TowerConnections:
+    """The connections that nodes send beacons by, identified by their descriptors."""
+
+    def __init__(self) -> None:
+        """Create an empty table."""
+        self._connections: dict[int, Connection] = {}
+
+    def note(self, source: MessageSource) -> None:
+        """Note the connection that a message came by."""
+        if source.connection not in self._connections:
+            connection = find_connection(source.connection)
+            if connection is not None:
+                self._connections[source.connection] = connection
+
+    def is_connected(self, descriptor: int) -> bool:
+        """Return whether a connection still exists. Messages without a descriptor count as connected."""
+        connection = self._connections.get(descriptor)
+        if connection is None:
+            return descriptor < 0
+        if is_open(descriptor, connection):
+            return True
+        del self._connections[descriptor]
+        return False
+
+    def current(self) -> dict[int, Connection]:
+        """Return the connections that still exist, the newest last."""
+        for descriptor in list(self._connections):
+            self.is_connected(descriptor)
+        return self._connections
+
+
 class Tower:
-    """Attributes:
-    sub_endpoint: where nodes send their beacons.
-    pub_endpoint: where nodes hear of each other.
+    """A running tower. `serve_tower` creates it.
+
+    Attributes:
+        sub_endpoint: The endpoint that nodes send their beacons to.
+        pub_endpoint: The endpoint that publishes the beacons of all nodes.
     """
 
     def __init__(
-        self,
-        sub_endpoint: str,
-        pub_endpoint: str,
-        claims: KeyIdentity | None = None,
-        reception: TowerConnections | None = None,
+        self, machine: TowerMachine, connections: TowerConnections, subscriber: Socket, publisher: PublisherSocket
     ) -> None:
-        self.sub_endpoint = sub_endpoint
-        self.pub_endpoint = pub_endpoint
-        self._claims = claims
-        self._reception = reception
-        self._beacons = 0
-        self._discarded: Counter[str] = Counter()
-        self._nodes: dict[str, str] = {}
+        self.sub_endpoint = subscriber.endpoint
+        self.pub_endpoint = publisher.endpoint
+        self._machine = machine
+        self._connections = connections
+        self._connections_ended: Counter[str] = Counter()
+        self._subscriber = subscriber
+        self._publisher = publisher
 
     def statistics(self) -> TowerStatistics:
-        """What this tower has done so far."""
-        if self._reception is None:
-            return TowerStatistics(self._beacons, self._discarded.total(), len(self._nodes))
-        discarded = self._discarded.total() + self._reception.discarded.total()
-        return TowerStatistics(self._beacons, discarded, len(self._reception))
+        """Return the counters so far."""
+        discarded = self._machine.discarded + self._connections_ended
+        return TowerStatistics(self._machine.beacons, discarded.total(), len(self._machine.registry))
 
     def health(self) -> Health:
-        """How it does, as a supervisor asks: it listens, and needs nobody."""
+        """Return the tower's health. A tower depends on no other node, so it is always healthy."""
         return Health()
 
     def discarded(self) -> dict[str, int]:
-        """Beacons and subscriptions thrown away so far, and connections ended, by reason."""
-        if self._reception is None:
-            return dict(self._discarded)
-        return dict(self._discarded + self._reception.discarded + self._reception.subscriptions_discarded)
+        """Return the number of discarded beacons and subscriptions and of ended connections, by reason."""
+        return dict(self._machine.discarded + self._connections_ended + self._publisher.discarded)
 
-    def hears(self, frames: list[bytes], origin: MessageSource) -> bool:
-        """May this connection introduce this node? Not beyond its limits, nor by an address that is another key's."""
-        try:
-            address = NodeBeacon.decode(frames).address
-        except WireError:
-            return True  # which `forward` finds, and counts
-        if self._reception is not None and not self._reception.admit(address, origin, trio.current_time()):
-            return False
-        if self._claims is not None and not self._claims.claim(address, origin.key):
-            self._discarded["another key's address"] += 1
-            return False
-        return True
+    async def run(self, connections_max: int) -> None:
+        """Pass beacons on, and enforce the limits on connections, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._forward_beacons)
+            nursery.start_soon(self._drain_subscriptions)
+            nursery.start_soon(self._publisher.watch)
+            nursery.start_soon(self._watch_connections, connections_max)
 
-    def forward(self, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-        """The beacon to publish for one that came from the IP address `peer`; None where it is malformed."""
-        try:
-            beacon = NodeBeacon.decode(frames)
-            host = beacon.host or _reachable(peer, own_address)
-            forwarded = TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}")
-        except WireError as error:
-            self._discarded[error.field] += 1
-            return None
-        self._beacons += 1
-        if len(self._nodes) < NODES_MAX:
-            self._nodes[forwarded.address] = forwarded.endpoint
-        return forwarded.encode()
+    async def _forward_beacons(self) -> None:
+        while True:
+            messages = await self._subscriber.receive_with_sources(DRAIN_MAX)
+            for _, source in messages:
+                self._connections.note(source)
+            self._publisher.send_many(self._machine.receive(messages, trio.current_time()))
+
+    async def _drain_subscriptions(self) -> None:
+        while True:
+            await self._publisher.receive_many()
+
+    async def _watch_connections(self, connections_max: int) -> None:
+        limiter = ConnectionLimiter(self.sub_endpoint, connections_max)
+        while True:
+            await trio.sleep(SWEEP_S)
+            now = trio.current_time()
+            connections = self._connections.current()
+            self._machine.tick(now)
+            ended = limiter.end_surplus(connections, now)
+            if ended:
+                self._connections_ended[MANY_CONNECTIONS] += ended
 
 
 async def serve_tower(
     config: Config | None = None, *, task_status: trio.TaskStatus[Tower] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Runs a tower until cancelled; `started` gives the `Tower` once it listens.
+    """Run a tower until cancelled.
 
-    Raises `AddressInUseError` where it cannot listen at `config.tower`'s endpoints, `ConfigError` where its keys are
-    not what they should be.
+    Args:
+        config: The configuration. `[tower]`, `[node]`, `[beacon]` and `[security]` apply.
+        task_status: Receives the `Tower` when it listens.
+
+    Raises:
+        AddressInUseError: It cannot listen at an endpoint of `[tower]`.
+        ConfigError: The keys of `[security]` are missing or invalid.
     """
     config = config or Config()
     security = open_security(config)
@@ -141,23 +189,22 @@ async def serve_tower(
             subscriber.set_options(**limits)
             subscriber.subscribe(BEACON)
             bind: Callable[[BaseSocket, str], str] = _bind
-            claims = None
+            identity = None
             if security is not None:
                 bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
-                claims = KeyIdentity(security.authorized.__contains__)
-            pub_endpoint = bind(publisher, config.tower.pub_address)
-            sub_endpoint = bind(subscriber, config.tower.sub_address)
-            reception = TowerConnections(sub_endpoint, publisher, config)
-            tower = Tower(sub_endpoint, pub_endpoint, claims, reception)
-            for warning in exposed(config, (tower.sub_endpoint, tower.pub_endpoint)):
+                identity = KeyIdentity(security.authorized.__contains__)
+            bind(publisher, config.tower.pub)
+            bind(subscriber, config.tower.sub)
+            connections = TowerConnections()
+            machine = TowerMachine(config, _own_host(subscriber.endpoint), connections.is_connected, identity)
+            tower = Tower(machine, connections, subscriber, publisher)
+            endpoints = (tower.sub_endpoint, tower.pub_endpoint)
+            for warning in exposed(config, endpoints):
                 warn(warning)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_forward_beacons, tower, subscriber, publisher)
-                nursery.start_soon(_drain_subscriptions, publisher)
-                nursery.start_soon(publisher.watch)
-                nursery.start_soon(reception.watch)
-                nursery.start_soon(watch_discards, tower.discarded, log)
-                log.write(Started((tower.sub_endpoint, tower.pub_endpoint)))
+                nursery.start_soon(tower.run, config.node.connections_max)
+                nursery.start_soon(log_discards, tower.discarded, log)
+                log.write(Started(endpoints))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)
 
@@ -166,47 +213,17 @@ def _bind(socket: BaseSocket, endpoint: str) -> str:
     return socket.bind(endpoint)
 
 
-async def _forward_beacons(tower: Tower, subscriber: Socket, publisher: PublisherSocket) -> None:
-    own_address = _own_address(tower.sub_endpoint)
-    while True:
-        outbound: list[list[bytes]] = []
-        for frames, origin in await subscriber.receive_with_sources(DRAIN_MAX):
-            forwarded = tower.forward(frames, origin.peer, own_address) if tower.hears(frames, origin) else None
-            if forwarded is not None:
-                # In a closed cluster whoever hears of a node must know whom to expect there.
-                outbound.append([*forwarded, origin.key.encode("ascii")] if origin.key else forwarded)
-        publisher.send_many(outbound)
+def _own_host(sub_endpoint: str) -> str:
+    """Return the host at which other machines reach this one, for nodes that connect over loopback.
 
-
-async def _drain_subscriptions(publisher: PublisherSocket) -> None:
-    while True:
-        await publisher.receive_many()
-
-
-def _reachable(peer: str, own_address: str) -> str:
-    """The host at which a node can be reached that was seen at this IP address."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return own_address
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if address.is_loopback:
-        return own_address
-    return f"[{address}]" if address.version == 6 else str(address)
-
-
-def _own_address(sub_endpoint: str) -> str:
-    """The address at which others reach this machine: for nodes that the tower sees at a loopback address.
-
-    A tower that listens on a loopback address alone has no others.
+    If the tower listens on a loopback address only, there are no other machines, and the host is 127.0.0.1.
     """
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
     if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            # Connecting a datagram socket sends nothing; it asks which interface faces that network.
+            # Connecting a datagram socket sends nothing; the kernel chooses the interface that faces that network.
             probe.connect(("192.0.2.1", 9))
         except OSError:
             return "127.0.0.1"

@@ -1,6 +1,10 @@
-"""Spark reads Dafka's stores and running clusters, and publishes into them: the extra `dafka[spark]`.
+"""Read Dafka stores and running clusters in Spark, and publish DataFrames to them: the extra `dafka[spark]`.
 
-Names are loaded when they are asked for; without the extra, asking for one raises `MissingExtraError`.
+`read`, `read_stream` and `make_views` are the short way to the records of a topic as a DataFrame. `make_session`
+starts a Spark session in which `format("dafka")` is registered; `register` adds it to a session of your own.
+
+Names are imported on first use, so that importing this package does not import PySpark. If the extra is not
+installed, using any name but `check_java` raises `MissingExtraError`.
 """
 
 from __future__ import annotations
@@ -29,21 +33,26 @@ __all__ = [
 ]
 
 OLDEST_PYSPARK = (4, 3)
+"""The oldest PySpark release, as (major, minor), whose data source API has all that is used here."""
 
 _MODULES = {
-    "DafkaDataSource": "source",
+    "DafkaDataSource": "data_source",
     "check_java": "java",
     "decode": "decoding",
     "make_session": "session",
-    "make_views": "helpers",
-    "read": "helpers",
-    "read_stream": "helpers",
+    "make_views": "dataframes",
+    "read": "dataframes",
+    "read_stream": "dataframes",
     "register": "session",
 }
 
 
 def check_extra() -> None:
-    """Raises `MissingExtraError` where the packages of the extra `dafka[spark]` are not installed."""
+    """Check that the packages of the extra `dafka[spark]` are installed.
+
+    Raises:
+        MissingExtraError: If a package is missing, or if PySpark is older than `OLDEST_PYSPARK`.
+    """
     advice = "pip install 'dafka[spark]'"
     for package in ("pyspark", "pyarrow", "adbc-driver-sqlite", "adbc-driver-manager", "fastavro", "pandas"):
         try:

@@ -1,7 +1,7 @@
-"""Avro values into Arrow: what an Avro schema is in Spark's types, and the decoder that runs in Spark's workers.
+"""Decode Avro values into Arrow arrays, and map Avro schemas to Spark's types.
 
-A value is one datum in Avro's binary encoding without a schema, with or without the ten octets of the single-object
-encoding (`C3 01` and the schema's fingerprint) before it.
+A value is one datum in Avro's binary encoding without a schema. The ten bytes of the single-object encoding (`C3 01`
+and the schema's fingerprint) may come before it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ from pyspark.sql.types import (
 from dafka.errors import ConfigError
 
 SINGLE_OBJECT_MARK = b"\xc3\x01"
+"""The first two bytes of Avro's single-object encoding."""
+
 DECIMAL_DIGITS_MAX = 38
+"""The largest precision of a decimal in Spark, in digits."""
 
 _PRIMITIVES: dict[str, DataType] = {
     "null": StringType(),
@@ -58,30 +61,33 @@ _LOGICAL: dict[tuple[str, str], tuple[DataType, str]] = {
     ("long", "local-timestamp-millis"): (TimestampNTZType(), "ms"),
     ("long", "local-timestamp-micros"): (TimestampNTZType(), "us"),
 }
-"""A type, and the unit of its numbers where Arrow is to be told."""
+"""Spark's type for each logical type, and the unit of its numbers if Arrow needs one."""
 
 _RECORDS = ("record", "error")
 _WIDENED = ({"int", "long"}, LongType()), ({"float", "double"}, DoubleType())
-"""The unions of two types that have one column type."""
+"""Unions of two types that one column type can hold."""
 
 _Column = tuple[DataType, pa.DataType]
-"""A type of Spark's, and the Arrow type that takes what fastavro gives for it, to be cast to Spark's."""
+"""A Spark type, and the Arrow type that fastavro's values have before they are cast to it."""
 
 
 class AvroDecoder:
-    """Decodes values of one Avro schema.
-
-    Arguments:
-        schema: the schema of the columns, an Avro record.
-        writer_schemas: others that values are written in, told by their fingerprints and resolved to `schema`.
-
-    Raises `ConfigError` for a schema that is none, or has no columns.
+    """A decoder of the values of one Avro schema, which runs in Spark's workers.
 
     Attributes:
-        spark_type: the columns. Each may be null, for a value that cannot be decoded is null altogether.
+        spark_type: The columns. All may be null, because a value that cannot be decoded is null.
     """
 
     def __init__(self, schema: object, writer_schemas: Sequence[object] = ()) -> None:
+        """Prepare the schemas.
+
+        Args:
+            schema: The schema of the columns, an Avro record.
+            writer_schemas: Other schemas that values may be written with, recognized by their fingerprints.
+
+        Raises:
+            ConfigError: If a schema is not valid, or has types that no column can hold.
+        """
         parsed = _parse(schema)
         self.spark_type: StructType
         self.spark_type, loose = _record(fastavro.schema.expand_schema(parsed), "")
@@ -92,7 +98,7 @@ class AvroDecoder:
         self._writers = {**writers, _header(parsed): None}
 
     def __call__(self, values: pa.Array) -> pa.Array:
-        """A column of binary values as structs; null where a value is not one datum of the schema, whole."""
+        """Return an array of binary values as structs; null for each value that is not one datum of the schema."""
         rows = [None if value is None else self._decode(value) for value in values.to_pylist()]
         try:
             return self._to_arrow(rows)
@@ -109,12 +115,12 @@ class AvroDecoder:
                 row = fastavro.schemaless_reader(stream, self._reader, None)
             else:
                 row = fastavro.schemaless_reader(stream, writer, self._reader)
-        except Exception:  # whatever octets make fastavro raise, and they make it raise much
+        except Exception:  # fastavro raises many kinds of errors for malformed bytes
             return None
         return None if stream.read(1) or not isinstance(row, dict) else row
 
     def _to_arrow(self, rows: list[dict[str, Any] | None]) -> pa.Array:
-        # Column by column: five times faster than a struct of dictionaries.
+        # Converting column by column is five times faster than converting a list of dictionaries.
         columns = [
             pa.array([None if row is None else row[loose.name] for row in rows], loose.type).cast(field.type)
             for loose, field in zip(self._loose, self._fields, strict=True)
@@ -122,7 +128,7 @@ class AvroDecoder:
         return pa.StructArray.from_arrays(columns, fields=self._fields, mask=pa.array([row is None for row in rows]))
 
     def _fits(self, row: dict[str, Any] | None) -> bool:
-        """Whether Spark's types hold it: a time may be beyond them."""
+        """Return whether Spark's types can hold a row; times may be out of range."""
         try:
             self._to_arrow([row])
         except (pa.ArrowException, OverflowError):
@@ -131,7 +137,7 @@ class AvroDecoder:
 
 
 def is_avro_schema(schema: object) -> bool:
-    """Whether a schema is an Avro schema, as JSON text or as what JSON text holds, rather than one of Spark's."""
+    """Return whether a schema is an Avro schema, as JSON text or as parsed JSON, rather than one of Spark's."""
     if isinstance(schema, str):
         return schema.lstrip()[:1] in ("{", "[", '"')
     return isinstance(schema, (Mapping, list))
@@ -142,16 +148,16 @@ def _parse(schema: object) -> Any:
         document = json.loads(schema) if isinstance(schema, str) else schema
         return fastavro.parse_schema(document)  # type: ignore[arg-type]
     except (SchemaParseException, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"schema: this is no Avro schema ({type(error).__name__}: {error})") from None
+        raise ConfigError(f"schema: expected an Avro schema ({type(error).__name__}: {error})") from None
 
 
 def _header(parsed: Any) -> bytes:
-    """What a single-object encoding begins with."""
+    """Return the ten bytes that the single-object encoding of a schema starts with."""
     return SINGLE_OBJECT_MARK + bytes.fromhex(fingerprint(to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
 
 
 def _plain(parsed: Any) -> Any:
-    """The schema with numbers for dates and times, which Arrow understands faster than Python's objects."""
+    """Return the schema with numbers for dates and times, which Arrow converts faster than Python objects."""
     return fastavro.parse_schema(_without_logical_types(parsed))
 
 
@@ -181,8 +187,8 @@ def _record(schema: Any, place: str) -> tuple[StructType, pa.DataType]:
     )
 
 
-def _column(schema: Any, place: str) -> _Column:  # noqa: PLR0911 (one for each kind of type)
-    """What a type is in Spark, and in Arrow while it is decoded."""
+def _column(schema: Any, place: str) -> _Column:  # noqa: PLR0911 (one return for each kind of type)
+    """Return the types of a field in Spark and, while it is decoded, in Arrow; `place` names it in errors."""
     if isinstance(schema, list):
         return _union(schema, place)
     if isinstance(schema, dict) and isinstance(schema["type"], (dict, list)):
@@ -197,7 +203,7 @@ def _column(schema: Any, place: str) -> _Column:  # noqa: PLR0911 (one for each 
         spark, loose = _column(details["values"], place)
         return MapType(StringType(), spark), pa.map_(pa.string(), loose)
     if kind not in _PRIMITIVES:
-        raise ConfigError(f"schema: {place} is of type {kind!r}, which contains itself; columns cannot")
+        raise ConfigError(f"schema: expected types that do not contain themselves, not {kind!r} of {place}")
     logical = details.get("logicalType", "")
     if logical == "decimal":
         return _same(_decimal(details, place))
@@ -214,13 +220,15 @@ def _union(union: Sequence[Any], place: str) -> _Column:
     for widened, spark in _WIDENED:
         if kinds == widened and not has_logical:
             return _same(spark)
-    raise ConfigError(f"schema: {place} is a union of {', '.join(sorted(map(str, kinds)))}, which no column can be")
+    raise ConfigError(
+        f"schema: expected types that fit one column, not the union of {', '.join(sorted(map(str, kinds)))} of {place}"
+    )
 
 
 def _decimal(details: Mapping[str, Any], place: str) -> DecimalType:
     if details["precision"] > DECIMAL_DIGITS_MAX:
         raise ConfigError(
-            f"schema: {place} has decimals of {details['precision']} digits; columns have up to {DECIMAL_DIGITS_MAX}"
+            f"schema: expected decimals of at most {DECIMAL_DIGITS_MAX} digits, not {details['precision']} of {place}"
         )
     return DecimalType(details["precision"], details.get("scale", 0))
 

@@ -1,8 +1,8 @@
-"""A stream from the running cluster, for executors that share no disk with a store.
+"""A running cluster as a Spark source, for executors that share no disk with a store.
 
-The driver's reader follows what the stores have made durable, and plans micro-batches of it; each task fetches a range
-of one partition from whoever holds it. Both are nodes of the cluster: the driver's lives as long as the query, since
-Spark keeps its reader and asks it again and again; a task's as long as the task.
+The driver follows what the stores have stored, and plans micro-batches of it. Each task fetches a range of one
+partition from a store that has it. Both run a node of the cluster: the driver's lives as long as the query, because
+Spark keeps its reader, and a task's as long as the task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Range, open_reader
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -40,10 +40,10 @@ from dafka.spark.options import (
     Options,
     RequestedOffsets,
     Subscription,
-    cluster_config,
     mention_towers_option,
+    parse_cluster_config,
     parse_offsets,
-    read_topics,
+    parse_topics,
 )
 from dafka.spark.schema import check_columns, escape_name, to_arrow
 
@@ -56,63 +56,73 @@ READ_OPTIONS = (
     "fetchTimeout",
 )
 
-REFUSED = {
+REFUSED_OPTIONS = {
     "subscribePattern": "a running cluster cannot list its topics; name them with subscribe",
-    "endingOffsets": "a stream has no end; read stores at a path for that",
-    "startingTimestamp": "records' times do not travel in a cluster; use startingOffsets, or read stores at a path",
+    "endingOffsets": "a stream has no end; read stores at a path instead",
+    "startingTimestamp": "a running cluster does not send record times; use startingOffsets, or read stores at a path",
 }
+"""Options that only reading stores has, each with the reason and the alternative."""
 
 FETCH_TIMEOUT_MS = 60_000
-"""How long a task waits for the next record: enough for a store to be restarted."""
+"""How long a task waits for the next record, in milliseconds: long enough for a store to restart."""
 
-EARLIEST_S, EARLIEST_MORE_S = 10.0, 0.5
-"""How long stores are waited for to say where partitions begin: when a query begins, and later, for new partitions.
+EARLIEST_TIMEOUT_S = 10.0
+"""How long a query that starts waits for stores to report the first offsets of partitions, in seconds.
 
-It takes them milliseconds, and seconds where they have dropped a partition's first records and its producer has just
-gone. Meanwhile the others are planned; the next trigger asks again.
+They answer within milliseconds, or within seconds if they have dropped a partition's first records and its producer
+has just stopped.
 """
+
+EARLIEST_RETRY_TIMEOUT_S = 0.5
+"""How long a running query waits for the first offsets of new partitions, in seconds.
+
+Other partitions are planned meanwhile. The next trigger asks again.
+"""
+
+BUFFER_BYTES_MAX = 16 * 1024 * 1024
+"""The limit of records that a task has received and Spark has not yet taken, in bytes."""
 
 _logger = logging.getLogger("dafka.spark")
 
 
 @attrs.frozen(kw_only=True)
 class _ClusterQuery:
-    """What the options say."""
+    """What a query on a running cluster asks for."""
 
     config: Config
     topics: tuple[str, ...]
-    positions: RequestedOffsets
-    records_max: int | None
+    starts: RequestedOffsets
+    rows_max: int | None
     tasks_min: int
     fail_on_data_loss: bool
-    fetch_s: float
+    fetch_timeout_s: float
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> _ClusterQuery:
-        options = Options(given, (*CLUSTER_OPTIONS, *READ_OPTIONS, *REFUSED), "reading a running cluster")
-        for name, reason in REFUSED.items():
+    def from_options(cls, given: Mapping[str, str]) -> _ClusterQuery:
+        options = Options(given, (*CLUSTER_OPTIONS, *READ_OPTIONS, *REFUSED_OPTIONS), "reading a running cluster")
+        for name, reason in REFUSED_OPTIONS.items():
             if name in options:
                 raise ConfigError(f"option {name}: {reason}")
-        config = cluster_config(options)
-        topics = read_topics(options)
+        config = parse_cluster_config(options)
+        topics = parse_topics(options)
         for topic in topics:
             check_topic(topic, config)
-        positions = parse_offsets(options, "startingOffsets", LATEST)
-        Subscription(topics).check_named("startingOffsets", positions)
-        fetch_ms = options.get_int("fetchTimeout", FETCH_TIMEOUT_MS) or FETCH_TIMEOUT_MS
+        starts = parse_offsets(options, "startingOffsets", LATEST)
+        Subscription(topics).check_offsets("startingOffsets", starts)
+        fetch_timeout_ms = options.get_int("fetchTimeout", FETCH_TIMEOUT_MS) or FETCH_TIMEOUT_MS
         return cls(
             config=config,
             topics=topics,
-            positions=positions,
-            records_max=options.get_int("maxOffsetsPerTrigger"),
+            starts=starts,
+            rows_max=options.get_int("maxOffsetsPerTrigger"),
             tasks_min=options.get_int("minPartitions") or 1,
             fail_on_data_loss=options.get_bool("failOnDataLoss", True),
-            fetch_s=fetch_ms / 1000,
+            fetch_timeout_s=fetch_timeout_ms / 1000,
         )
 
 
 class ClusterTask(InputPartition):
-    """A range of one partition, with the time that its records are given."""
+    """A range of one partition, with the timestamp that its records get."""
 
     def __init__(self, partition: Partition, first: int, end: int, timestamp: int) -> None:
         super().__init__((str(partition), first, end))
@@ -123,167 +133,178 @@ class ClusterTask(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises `ConfigError` for options that cannot be; opens nothing before it is asked for something."""
+    """Follows a running cluster in a streaming query. It joins the cluster at the first look."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._settings = _ClusterQuery.read(options)
+        """Parse the options; raise `ConfigError` if an option or a column is not valid."""
+        self._query = _ClusterQuery.from_options(options)
         self._columns = check_columns(schema)
-        self._node: BlockingReader | None = None
-        self._names: dict[PartitionName, Partition] = {}
+        self._reader: BlockingReader | None = None
+        self._partitions: dict[PartitionName, Partition] = {}
         self._earliest: dict[PartitionName, int] = {}
         self._target: dict[PartitionName, int] | None = None
-        self._is_ahead = False
+        self._is_behind = False
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Where `startingOffsets` says. Raises `ConfigError` for offsets that are not there."""
-        ends = self._ends()
-        positions = self._settings.positions
-        if self._settings.fail_on_data_loss:
-            self._check_named(ends)
-        wanted = {name: positions.of(name) for name in ends}
-        begins = self._learn_begins([name for name, offset in wanted.items() if offset == EARLIEST], EARLIEST_S)
+        """Return where a new query starts; raise `ConfigError` if the requested offsets do not exist."""
+        ends = self._find_ends()
+        if self._query.fail_on_data_loss:
+            self._check_starts(ends)
+        requested = {name: self._query.starts.for_partition(name) for name in ends}
+        names = [name for name, offset in requested.items() if offset == EARLIEST]
+        earliest = self._find_earliest(names, EARLIEST_TIMEOUT_S)
         offsets: dict[PartitionName, int] = {}
-        for name, offset in wanted.items():
+        for name, offset in requested.items():
             if offset == LATEST:
                 offsets[name] = ends[name]
             elif offset != EARLIEST:
                 offsets[name] = min(offset, ends[name])
-            elif name in begins:
-                offsets[name] = begins[name]
-        return ClusterOffset(offsets, now_ms()).as_document()
+            elif name in earliest:
+                offsets[name] = earliest[name]
+        return ClusterOffset(offsets, now_ms()).to_checkpoint()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What `maxOffsetsPerTrigger` says."""
-        records_max = self._settings.records_max
-        return ReadAllAvailable() if records_max is None else ReadMaxRows(records_max)
+        """Return the limit that the option `maxOffsetsPerTrigger` sets."""
+        rows_max = self._query.rows_max
+        return ReadAllAvailable() if rows_max is None else ReadMaxRows(rows_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is what the query reads."""
-        self._target = self._ends()
+        """Fix what this run of the query reads: the records that are stored now."""
+        self._target = self._find_ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; `start` where nothing new is stored."""
-        standing = ClusterOffset.read(start)
-        ends = self._ends() if self._target is None else self._target
-        self._warn_of_ahead(standing, ends)
-        new = [name for name in ends if name not in standing.offsets]
-        begins = self._learn_begins(new, EARLIEST_MORE_S if self._target is None else EARLIEST_S)
-        if self._target is not None and len(begins) < len(new):
-            unanswered = next(name for name in new if name not in begins)
-            raise StorageError(f"no store said within {EARLIEST_S:g} s where {format_name(unanswered)} begins")
-        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        reached = standing.advance(ends, begins, records_max)
-        return start if reached is standing else reached.as_document()
+        """Return where the next micro-batch ends, or `start` if there are no new records."""
+        offset = ClusterOffset.from_checkpoint(start)
+        ends = self._find_ends() if self._target is None else self._target
+        self._warn_if_behind(offset, ends)
+        new = [name for name in ends if name not in offset.offsets]
+        timeout_s = EARLIEST_RETRY_TIMEOUT_S if self._target is None else EARLIEST_TIMEOUT_S
+        earliest = self._find_earliest(new, timeout_s)
+        if self._target is not None and len(earliest) < len(new):
+            name = next(name for name in new if name not in earliest)
+            raise StorageError(
+                f"no store reported within {EARLIEST_TIMEOUT_S:g} s where {format_name(name)} starts; "
+                "check that the stores are running, and start the query again"
+            )
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached = offset.advance(ends, earliest, rows_max)
+        return start if reached is offset else reached.to_checkpoint()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """How far the stores have come, for the query's progress."""
-        return None if self._node is None else {"offsets": nest_offsets(self._ends())}
+        """Return where the stores end, for the query's progress report."""
+        return None if self._reader is None else {"offsets": nest_offsets(self._find_ends())}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch."""
-        standing = ClusterOffset.read(end)
-        pieces = split_ranges(standing.since(ClusterOffset.read(start)), self._settings.tasks_min)
+        """Return the tasks of a micro-batch."""
+        reached = ClusterOffset.from_checkpoint(end)
+        pieces = split_ranges(reached.ranges_since(ClusterOffset.from_checkpoint(start)), self._query.tasks_min)
         return [
-            ClusterTask(self._names.get(name, Partition(*name)), first, stop, standing.timestamp)
+            ClusterTask(self._partitions.get(name, Partition(*name)), first, stop, reached.timestamp)
             for name, first, stop in pieces
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records. Raises `StorageError` for records that are gone, or that nobody sends."""
+        """Yield a task's records; raise `StorageError` if stores have lost them or do not send them in time."""
         assert isinstance(partition, ClusterTask)
-        settings, expected = self._settings, partition.first
-        with BlockingReader(settings.config) as node:
-            for batch in node.read(partition.partition, partition.first, partition.end, settings.fetch_s):
-                self._check_gap(partition.partition, expected, batch.first_sequence)
-                expected = batch.end_sequence
+        query, next_sequence = self._query, partition.first
+        with BlockingReader(query.config) as reader:
+            for batch in reader.read(partition.partition, partition.first, partition.end, query.fetch_timeout_s):
+                self._report_gap(partition.partition, next_sequence, batch.first_sequence)
+                next_sequence = batch.end_sequence
                 times = [partition.timestamp] * len(batch)
                 yield to_arrow(attrs.evolve(batch, stored_at=times), self._columns)
-            self._check_gap(partition.partition, expected, partition.end)
+            self._report_gap(partition.partition, next_sequence, partition.end)
 
     def stop(self) -> None:
-        """Closes the driver's node."""
-        if self._node is not None:
-            self._node.close()
-            self._node = None
+        """Close the driver's node."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
-    def _ends(self) -> dict[PartitionName, int]:
-        """How far the stores have come. The first call finds the cluster, and raises `DiscoveryError` if it cannot."""
-        if self._node is None:
-            node = BlockingReader(self._settings.config, self._settings.topics)
+    def _find_ends(self) -> dict[PartitionName, int]:
+        """Return where the stores end. The first call joins the cluster, and may raise `DiscoveryError`."""
+        if self._reader is None:
+            reader = BlockingReader(self._query.config, self._query.topics)
             try:
-                node.wait_ready()
+                reader.wait_ready()
             except BaseException:
-                node.close()
+                reader.close()
                 raise
-            self._node = node
+            self._reader = reader
         ends = {}
-        for partition, end in self._node.ends().items():
+        for partition, end in self._reader.ends().items():
             name = escape_name(partition.topic), escape_name(partition.address)
-            self._names[name] = partition
+            self._partitions[name] = partition
             ends[name] = end
         return ends
 
-    def _learn_begins(self, names: Sequence[PartitionName], seconds: float) -> dict[PartitionName, int]:
-        """Where these partitions begin; those for which no store answers just now are left out."""
+    def _find_earliest(self, names: Sequence[PartitionName], timeout_s: float) -> dict[PartitionName, int]:
+        """Return the first offsets of partitions, without those that no store reports in time."""
         unknown = [name for name in names if name not in self._earliest]
-        if unknown and self._node is not None:
-            found = self._node.earliest([self._names[name] for name in unknown], seconds)
+        if unknown and self._reader is not None:
+            found = self._reader.earliest([self._partitions[name] for name in unknown], timeout_s)
             for name in unknown:
-                if self._names[name] in found:
-                    self._earliest[name] = found[self._names[name]]
+                if self._partitions[name] in found:
+                    self._earliest[name] = found[self._partitions[name]]
                 else:
-                    _logger.info("no store says yet where %s begins; it is asked again", format_name(name))
+                    _logger.info("No store has reported yet where %s starts; asking again", format_name(name))
         return {name: self._earliest[name] for name in names if name in self._earliest}
 
-    def _warn_of_ahead(self, standing: ClusterOffset, ends: Mapping[PartitionName, int]) -> None:
-        """Stores that hold less than was read already: another one is away, or records were lost; said once."""
-        ahead = [name for name, offset in standing.offsets.items() if ends.get(name, 0) < offset]
-        if ahead and not self._is_ahead:
+    def _warn_if_behind(self, offset: ClusterOffset, ends: Mapping[PartitionName, int]) -> None:
+        """Warn once if the stores hold less than was read: a store is not running, or records were lost."""
+        behind = [name for name, next_offset in offset.offsets.items() if ends.get(name, 0) < next_offset]
+        if behind and not self._is_behind:
             _logger.warning(
-                "the stores that are there hold less than was read already (partitions: %d): %s ends at %d, not %d",
-                len(ahead),
-                format_name(ahead[0]),
-                ends.get(ahead[0], 0),
-                standing.offsets[ahead[0]],
+                "The running stores hold less than was read before (partitions: %d): %s ends at %d, not %d; "
+                "check that all stores are running",
+                len(behind),
+                format_name(behind[0]),
+                ends.get(behind[0], 0),
+                offset.offsets[behind[0]],
             )
-        self._is_ahead = bool(ahead)
+        self._is_behind = bool(behind)
 
-    def _check_named(self, ends: Mapping[PartitionName, int]) -> None:
-        for name, offset in self._settings.positions.named.items():
+    def _check_starts(self, ends: Mapping[PartitionName, int]) -> None:
+        for name, offset in self._query.starts.by_partition.items():
             if name not in ends:
                 raise ConfigError(
-                    f"option startingOffsets: no store in the cluster has a partition {format_name(name)}"
+                    f"option startingOffsets: no store in the cluster has the partition {format_name(name)} "
+                    "(set failOnDataLoss to false to ignore it)"
                 )
             if offset > ends[name]:
                 raise ConfigError(
-                    f"option startingOffsets: {offset} is beyond the end of {format_name(name)}, which is {ends[name]}"
+                    f"option startingOffsets: expected at most {ends[name]}, the end of {format_name(name)}, "
+                    f"not {offset}"
                 )
 
-    def _check_gap(self, partition: Partition, expected: int, found: int) -> None:
+    def _report_gap(self, partition: Partition, expected: int, found: int) -> None:
         if found <= expected:
             return
-        if self._settings.fail_on_data_loss:
+        if self._query.fail_on_data_loss:
             raise StorageError(
-                f"records {expected} to {found - 1} of {partition} are gone: no store holds them any more "
-                "(with option failOnDataLoss set to false they are left out)"
+                f"records {expected} to {found - 1} of {partition} are no longer in any store "
+                "(set failOnDataLoss to false to skip them)"
             )
-        _logger.warning("records %d to %d of %s are gone, and left out", expected, found - 1, partition)
-
-
-BUFFER_BYTES_MAX = 16 * 1024 * 1024
-"""Records received and not yet taken by Spark."""
+        _logger.warning("%s: skipped records %d to %d, which are no longer stored", partition, expected, found - 1)
 
 
 class BlockingReader:
-    """A reader (see `dafka.roles.Reader`) in a thread that `close` ends. Every method may raise `DafkaError`."""
+    """A `dafka.roles.Reader` for code that is not asynchronous, as Spark's is: its event loop runs in a thread.
+
+    Every method may raise `DafkaError`.
+    """
 
     def __init__(self, config: Config, topics: Iterable[str] = ()) -> None:
-        self._config = config.override(
-            "consumer", buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX)
-        )
+        """Start the thread and open the reader.
+
+        Args:
+            config: The node's configuration.
+            topics: The topics to follow.
+        """
+        self._config = config.with_consumer(buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX))
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("trio", name="dafka"))
-            opening = open_reader(self._config, topics)
+            opening = open_reader(topics, self._config)
             self._reader = stack.enter_context(self._portal.wrap_async_context_manager(opening))
             self._stack = stack.pop_all()
 
@@ -294,34 +315,45 @@ class BlockingReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the node, and ends its thread. May be called again."""
+        """Close the node and end its thread; calling this again is harmless."""
         self._stack.close()
 
     def wait_ready(self) -> None:
-        """Waits until the stores have told what they hold. Raises `DiscoveryError` where there are none."""
+        """Wait until the stores have reported what they hold; raise `DiscoveryError` if there are none."""
         with mention_towers_option():
             self._portal.call(self._reader.wait_ready)
 
     def ends(self) -> dict[Partition, int]:
-        """How far the stores have come."""
+        """Return the offset after the last stored record of each partition."""
         return self._portal.call(self._reader.ends)
 
-    def earliest(self, partitions: Iterable[Partition], seconds: float) -> dict[Partition, int]:
-        """The first record of each partition that is still held, as far as stores answer."""
-        return self._portal.call(self._reader.earliest, tuple(partitions), seconds)
+    def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
+        """Return the first stored offset of each partition, without those that no store reports in time."""
+        return self._portal.call(self._reader.earliest, tuple(partitions), timeout_s)
 
     def read(
-        self, partition: Partition, first_sequence: int, end_sequence: int, seconds: float
+        self, partition: Partition, first_sequence: int, end_sequence: int, timeout_s: float
     ) -> Iterator[RecordBatch]:
-        """The records of a range in runs, as they come; those that nobody holds any more are left out.
+        """Yield the records of a range in order, without those that no store holds any more.
 
-        Raises `DiscoveryError` where no cluster is found, `StorageError` where no record came for so long.
+        Args:
+            partition: The partition.
+            first_sequence: The first record.
+            end_sequence: The sequence after the last record.
+            timeout_s: How long to wait for the next record, in seconds.
+
+        Yields:
+            Batches of consecutive records.
+
+        Raises:
+            DiscoveryError: If the cluster is not found.
+            StorageError: If no record arrives in time.
         """
         records = self._portal.call(self._reader.read, partition, first_sequence, end_sequence)
         try:
             next_sequence = first_sequence
             while True:
-                batch = self._portal.call(self._next_batch, records, next_sequence, seconds)
+                batch = self._portal.call(self._next_batch, records, next_sequence, timeout_s)
                 if batch is None:
                     return
                 yield batch
@@ -329,15 +361,15 @@ class BlockingReader:
         finally:
             self._portal.call(records.close)
 
-    async def _next_batch(self, records: Range, next_sequence: int, seconds: float) -> RecordBatch | None:
-        patience = self._config.node.tower_timeout_ms / 1000
-        with trio.move_on_after(min(patience, seconds)):
+    async def _next_batch(self, records: Range, next_sequence: int, timeout_s: float) -> RecordBatch | None:
+        tower_timeout_s = self._config.node.tower_timeout_ms / 1000
+        with trio.move_on_after(min(tower_timeout_s, timeout_s)):
             return await records.next_batch()
         with mention_towers_option():
             self._reader.check_settled()
-        with trio.move_on_after(max(seconds - patience, 0)):
+        with trio.move_on_after(max(timeout_s - tower_timeout_s, 0)):
             return await records.next_batch()
         raise StorageError(
-            f"no store sent record {next_sequence} of {records.partition} within {seconds:g} s, though one had it; "
-            "are the stores that hold it running?"
+            f"no store sent record {next_sequence} of {records.partition} within {timeout_s:g} s; check that the "
+            "stores that hold it are running, or raise fetchTimeout"
         )

@@ -1,6 +1,6 @@
-"""The data source that Spark is given: `spark.dataSource.register(DafkaDataSource)`, then `format("dafka")`.
+"""The Spark data source `dafka`, and its options.
 
-What it hands out stands in modules of their own, loaded when asked for: Spark pickles this class to its workers.
+Spark pickles the class to its workers. The readers and writers are therefore imported only when they are asked for.
 """
 
 from __future__ import annotations
@@ -19,29 +19,82 @@ from dafka.spark.schema import COLUMNS
 
 
 class DafkaDataSource(DataSource):
-    """The data source `dafka`: stores as tables and streams, a running cluster as a stream and as a sink."""
+    """The Spark data source `dafka`: stores as tables and streams, a running cluster as a stream and as a sink.
+
+    `make_session` registers it. Register it with a session of your own by `register(session)`, then use
+    `session.read.format("dafka")`. The columns and options are those of Spark's Kafka source where both have them.
+
+    Options of all reads:
+
+    - `startingOffsets`: `earliest`, `latest`, or JSON of offsets by topic and partition. The default is `earliest` for
+      a table and `latest` for a stream.
+    - `subscribe`: the topics, separated by commas. A running cluster needs it.
+    - `failOnDataLoss`: whether records that are no longer stored are an error (the default) or are skipped.
+    - `minPartitions`: the least number of tasks.
+
+    Options of reading stores:
+
+    - `path` or `paths` (a JSON list): stores, folders of stores, patterns, or URLs of storages.
+    - `subscribePattern`: a regular expression for topics, instead of `subscribe`.
+    - `startingTimestamp`: the first time to read, in milliseconds since 1970, instead of `startingOffsets`.
+    - `endingOffsets` or `endingTimestamp`: where a table ends.
+    - `pushFilters`: whether filters on a record's columns limit what is read. The default is `false`.
+
+    Options of streams:
+
+    - `maxOffsetsPerTrigger`: the limit of a micro-batch, in records.
+    - `fetchTimeout`: how long a task waits for the next record of a running cluster, in milliseconds.
+
+    Options of writing:
+
+    - `topic`: the topic of all rows; without it, the column `topic` has the topic of each row.
+    - `minStores`: how many stores must have each record.
+    - `ackTimeout`: how long to wait for them, in milliseconds.
+    - `writeId`: the same text for each attempt at a batch write, so that no row is published twice.
+
+    Options of a running cluster, to read and to write:
+
+    - `towers`: `HOST` or `HOST:SUB_PORT:PUB_PORT`, separated by commas.
+    - `config`: a configuration file in TOML.
+    - `wire`: `rfc46` (the default) or `libdafka`.
+    - `discoveryTimeout`: how long to wait for a tower, in milliseconds.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """Return the name for `format`."""
         return "dafka"
 
     def schema(self) -> StructType:
-        """The columns of a record, unless the user names some of them."""
+        """Return the columns of a record, which a query has unless it names some of them."""
         return COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads stores once. Raises `ConfigError` for options that cannot be."""
+        """Return a reader of stores, for a table.
+
+        Args:
+            schema: The columns to read.
+
+        Raises:
+            ConfigError: If an option or a column is not valid.
+        """
         from dafka.spark.store_source import make_batch_reader  # noqa: PLC0415
 
         return make_batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """Follows stores (option `path`) or a running cluster (`towers` or `config`). Raises `ConfigError`."""
+        """Return a reader that follows stores (option `path`) or a running cluster (option `towers` or `config`).
+
+        Args:
+            schema: The columns to read.
+
+        Raises:
+            ConfigError: If an option or a column is not valid.
+        """
         given = {name.lower() for name in self.options}
         is_cluster = not given.isdisjoint({"towers", "config"})
         if is_cluster and not given.isdisjoint({"path", "paths"}):
-            raise ConfigError("option path: a stream reads stores at a path, or a cluster found by towers, not both")
+            raise ConfigError("option path: expected a path of stores or the towers of a running cluster, not both")
         if is_cluster:
             from dafka.spark.cluster_source import ClusterStreamReader  # noqa: PLC0415
 
@@ -51,13 +104,29 @@ class DafkaDataSource(DataSource):
         return StoreStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Publishes a DataFrame into a running cluster. Raises `ConfigError`."""
+        """Return a writer that publishes a DataFrame to a running cluster.
+
+        Args:
+            schema: The columns of the DataFrame.
+            overwrite: Whether the mode is overwrite, which is refused.
+
+        Raises:
+            ConfigError: If an option or a column is not valid, or the mode is not append.
+        """
         from dafka.spark.sink import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        """Publishes each micro-batch into a running cluster. Raises `ConfigError`."""
+        """Return a writer that publishes each micro-batch to a running cluster.
+
+        Args:
+            schema: The columns of the query.
+            overwrite: Whether the output mode is complete, which is refused.
+
+        Raises:
+            ConfigError: If an option or a column is not valid, or the output mode is complete.
+        """
         from dafka.spark.sink import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

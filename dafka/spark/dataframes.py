@@ -1,4 +1,4 @@
-"""The short way to what is in a store: decoded tables, streams, and a view for each topic."""
+"""Read records as DataFrames: decoded tables and streams, and a view for each topic."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
-"""A store, a folder of stores, a pattern; or several of these."""
+"""A store, a folder of stores, a pattern, or several of these."""
 
 Schema: TypeAlias = "StructType | str | dict[str, object] | list[object]"
-"""For JSON a `StructType` or its text, for Avro a schema's JSON text or dictionary."""
+"""For JSON a `StructType` or its text, for Avro a schema as JSON text or as a dictionary."""
 
 
 def read(
@@ -42,21 +42,26 @@ def read(
     writer_schemas: Sequence[object] = (),
     **options: object,
 ) -> DataFrame:
-    """What stores hold, as a table: a row a record.
+    """Read what stores hold as a table with one row for each record.
 
-    Arguments:
-        session: any session; the data source is registered with it.
-        path: a store, a folder of stores, or a pattern such as `/data/*.db`; or several.
-        topic: the topic, or a list of topics; all of them by default.
-        schema, into, mode, writer_schemas: how values become columns, as `decode` has them; without a schema, `value`
-            is what was sent.
-        columns: the columns of a record that are wanted, by default all. Fewer are read faster; Spark cannot tell the
-            data source itself. With a schema, `value` need not be among them.
-        options: the data source's options by their names: `startingOffsets="latest"`, `minPartitions=8`. Dictionaries
-            become JSON.
+    Args:
+        session: Any session; the data source is registered with it.
+        path: A store, a folder of stores, a pattern such as `/data/*.db`, or several of these.
+        topic: The topic, or a list of topics; all of them by default.
+        schema: The fields of the values, as for `decode`. Without it, the column `value` has the bytes that were sent.
+        columns: The columns of a record to read, by default all. Fewer are read faster; Spark itself does not tell the
+            data source which ones a query uses. With a schema, `value` need not be among them.
+        into: As for `decode`.
+        mode: As for `decode`.
+        writer_schemas: As for `decode`.
+        **options: Options of the data source by name, such as `startingOffsets="latest"` or `minPartitions=8`; see
+            `DafkaDataSource`. Dictionaries become JSON.
 
-    Raises `ConfigError` for a schema or a mode that cannot be; what is wrong with a path or an option is raised, in the
-    same words, when the table is read.
+    Returns:
+        The table. Spark reads it when it is used, and reports errors in a path or an option then.
+
+    Raises:
+        ConfigError: If the schema, the mode or a column is not valid.
     """
     register(session)
     reader = session.read.format("dafka").options(**_to_spark_options(path, topic, options))
@@ -75,9 +80,25 @@ def read_stream(
     writer_schemas: Sequence[object] = (),
     **options: object,
 ) -> DataFrame:
-    """What stores hold and will hold, as a stream; as `read`.
+    """Follow what stores hold, and what they get later, as a stream with one row for each record.
 
-    Without a path it reads from a running cluster, which `towers` or `config` among the options names.
+    Args:
+        session: As for `read`.
+        path: As for `read`. Without a path, the stream follows a running cluster, which the option `towers` or
+            `config` names.
+        topic: As for `read`. A running cluster needs it.
+        schema: As for `read`.
+        columns: As for `read`.
+        into: As for `decode`.
+        mode: As for `decode`.
+        writer_schemas: As for `decode`.
+        **options: As for `read`.
+
+    Returns:
+        The stream. Spark reads it when a query starts, and reports errors in a path or an option then.
+
+    Raises:
+        ConfigError: If the schema, the mode or a column is not valid.
     """
     register(session)
     reader = session.readStream.format("dafka").options(**_to_spark_options(path, topic, options))
@@ -93,28 +114,34 @@ def make_views(
     mode: str = "permissive",
     **options: object,
 ) -> dict[str, str]:
-    """Makes a temporary view of each topic, for SQL, and gives the views' names by topic.
+    """Make a temporary view of each topic, for SQL.
 
-    Arguments:
-        session: the session that is to have the views.
-        path: as for `read`.
-        schemas: how values become columns, by topic; the view of a topic without one has `value` as it was sent.
-        prefix: what the views' names begin with.
-        mode: as `decode` has it.
-        options: as for `read`, for each view.
+    A view has the topic's name, with `_` in place of each character other than letters, digits and `_`, and `_` before
+    a digit at the start. If that gives several topics the same name, ignoring case as Spark does, the second and later
+    topics in alphabetical order get `_2`, `_3` and so on. A view of the same name is replaced. Topics that appear later
+    get no view.
 
-    A view has the topic's name, with `_` for every character but letters, digits and `_`, and before a digit at its
-    beginning. Topics whose names would then be the same, which to Spark `Orders` and `orders` are, get `_2`, `_3` and
-    so on, in the order of the topics. A view of the same name is replaced. Topics that come later get no view.
+    Args:
+        session: The session that gets the views.
+        path: As for `read`.
+        schemas: The fields of the values, by topic. The view of a topic without a schema has the bytes that were sent.
+        prefix: The start of all views' names.
+        mode: As for `decode`.
+        **options: As for `read`, for each view.
 
-    Raises `StorageError` where there is no store, `ConfigError` for a schema of a topic that is not there.
+    Returns:
+        The names of the views, by topic.
+
+    Raises:
+        StorageError: If there is no store at the path.
+        ConfigError: If the stores do not have a topic that `schemas` names.
     """
     register(session)
     topics = _find_topics(path)
     for topic in schemas or {}:
         if topic not in topics:
-            there = ", ".join(map(repr, topics)) or "no records"
-            raise ConfigError(f"schemas: no store has a topic {topic!r}; they hold {there}")
+            found = ", ".join(map(repr, topics)) or "no records"
+            raise ConfigError(f"schemas: no store has a topic {topic!r}; the stores hold {found}")
     names = name_views(topics, prefix)
     for topic, name in names.items():
         reader = session.read.format("dafka").options(**_to_spark_options(path, topic, options))
@@ -123,7 +150,7 @@ def make_views(
 
 
 def name_views(topics: Iterable[str], prefix: str = "") -> dict[str, str]:
-    """The views' names by topic, as `make_views` makes them."""
+    """Return the names that `make_views` gives to views, by topic."""
     names: dict[str, str] = {}
     taken: set[str] = set()
     for topic in sorted(topics):
@@ -144,34 +171,33 @@ def _decode_if_asked(
     if schema is not None:
         return decode(frame, schema, into=into, mode=mode, writer_schemas=writer_schemas)
     if into is not None or writer_schemas:
-        raise ConfigError(
-            f"{'into' if into is not None else 'writer_schemas'}: this needs a schema to decode values by"
-        )
+        option = "into" if into is not None else "writer_schemas"
+        raise ConfigError(f"{option}: expected a schema to decode values with; add schema=..., or leave this out")
     return frame
 
 
 def _spark_schema(columns: Sequence[str] | None, schema: Schema | None) -> StructType:
-    """The columns that Spark is to be given: it has no way to ask for fewer itself."""
+    """Return the columns to read."""
     if columns is None:
         return COLUMNS
     unknown = [name for name in columns if name not in COLUMNS.names]
     if unknown or isinstance(columns, str):
         raise ConfigError(f"columns: expected some of {', '.join(COLUMNS.names)}, not {columns!r}")
-    wanted = list(dict.fromkeys(columns if schema is None else [*columns, VALUE_COLUMN]))
-    return StructType([COLUMNS[name] for name in wanted])
+    names = list(dict.fromkeys(columns if schema is None else [*columns, VALUE_COLUMN]))
+    return StructType([COLUMNS[name] for name in names])
 
 
 def _to_spark_options(
     path: Paths | None, topic: str | Sequence[str] | None, options: Mapping[str, object]
 ) -> dict[str, str]:
-    """Every option as the text that Spark takes."""
+    """Return all options as text, which Spark needs."""
     given = {name: _to_text(value) for name, value in options.items() if value is not None}
     if path is not None:
         paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
         given["paths"] = json.dumps([_absolute(os.fspath(each)) for each in paths])
     if topic is not None:
         topics = [topic] if isinstance(topic, str) else list(topic)
-        if any("," in each or each != each.strip() for each in topics):  # `subscribe` has commas between names
+        if any("," in each or each != each.strip() for each in topics):  # `subscribe` cannot name these
             given["subscribePattern"] = "|".join(map(re.escape, topics))
         else:
             given["subscribe"] = ",".join(topics)
@@ -185,18 +211,18 @@ def _to_text(value: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """A path as it is meant here: Spark's workers run in the folder in which Java was started."""
+    """Return a path that is the same in Spark's workers, which run in the folder in which Java was started."""
     return path if re.match(r"\w+:", path) else os.path.abspath(path)
 
 
 def _find_topics(path: Paths) -> list[str]:
-    """The topics of which the stores at a path hold records, in order."""
+    """Return the topics that the stores at a path have records of, sorted."""
     given = {name: text for name, text in _to_spark_options(path, None, {}).items() if name in PATH_OPTIONS}
     finder = StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
 
     async def program() -> set[str]:
         with single_exception():
-            async with open_stores(finder.find()) as storages:
+            async with open_stores(finder.find_stores()) as storages:
                 return {topic for topic, _ in await list_partitions(storages)}
 
     return sorted(trio.run(program))

@@ -1,4 +1,4 @@
-"""A record's value as columns: JSON by Spark's own parser, Avro by fastavro in an Arrow function."""
+"""Decode the values of records into columns: JSON with Spark's own parser, Avro with fastavro in an Arrow UDF."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 VALUE_COLUMN = "value"
 CORRUPT_COLUMN = "_corrupt"
 MODES = ("permissive", "dropmalformed", "failfast")
+"""What `decode` may do with values that it cannot decode, named as in Spark's own JSON source."""
 
 _DECODED = "_dafka_decoded"
 
@@ -33,20 +34,24 @@ def decode(
     mode: str = "permissive",
     writer_schemas: Sequence[object] = (),
 ) -> DataFrame:
-    """The columns of `frame` other than `value`, and what is in `value`, decoded.
+    """Decode the column `value` of a DataFrame as JSON or Avro, and keep the other columns.
 
-    Arguments:
-        frame: has a binary column `value`: Dafka's records, or anybody's.
-        schema: for JSON a `StructType`, or its text (`"name STRING, delay INT"`); for Avro a schema, as its JSON text
-            or as a dictionary.
-        into: the name of one struct column for all fields; by default each field is a column.
-        mode: what becomes of a value that cannot be decoded. `permissive`: what could not be read is null, and the
-            column `_corrupt` has the value itself, which is null in all other rows. `dropmalformed`: the row is left
-            out. `failfast`: the query fails, and says which record it was.
-        writer_schemas: for Avro, older or newer schemas that values may be written in. They are told by the
-            fingerprint that the single-object encoding begins with, and resolved to `schema`.
+    Args:
+        frame: A DataFrame with a binary column `value`, from Dafka or elsewhere.
+        schema: The fields. For JSON a `StructType` or its text (`"name STRING, delay INT"`), for Avro a schema as JSON
+            text or as a dictionary.
+        into: The name of one struct column for all fields; by default each field becomes a column.
+        mode: What to do with a value that cannot be decoded. `permissive`: its fields are null, and the column
+            `_corrupt`, which is null in all other rows, has the value. `dropmalformed`: drop the row. `failfast`: the
+            query fails with an error that names the record.
+        writer_schemas: For Avro, other schemas that values may be written with. They are recognized by the fingerprint
+            at the start of the single-object encoding, and resolved to `schema`.
 
-    Raises `ConfigError` for a schema that is none, a mode that there is not, and a field named as another column is.
+    Returns:
+        The columns of `frame` other than `value`, then those of the decoded values.
+
+    Raises:
+        ConfigError: If the schema or the mode is not valid, or a field has the name of another column.
     """
     if mode.lower() not in MODES:
         raise ConfigError(f"mode: expected one of {', '.join(MODES)}, not {mode!r}")
@@ -79,7 +84,7 @@ def decode(
 
 
 def _decode_json(schema: StructType) -> tuple[StructType, Column, Column]:
-    """The fields, the value as a struct of them and of what is corrupt, and whether it is."""
+    """Return the fields, a column with the decoded struct, and a column that says whether the value is corrupt."""
     if CORRUPT_COLUMN in schema.names:
         raise ConfigError(
             f"schema: {CORRUPT_COLUMN} is the column of values that cannot be decoded; name the field otherwise"
@@ -95,7 +100,7 @@ def _decode_avro(decoder: AvroDecoder) -> tuple[StructType, Column, Column]:
     def decode_values(values: pa.Array) -> pa.Array:
         return decoder(values)
 
-    # Spark reads the types, which are not there while the module is loaded.
+    # Spark evaluates the annotations, for which pyarrow must be imported.
     import pyarrow  # noqa: PLC0415
 
     decode_values.__annotations__ = {"values": pyarrow.Array, "return": pyarrow.Array}
@@ -119,22 +124,22 @@ def _parse_schema(schema: object) -> StructType:
 
 
 def _check_names(added: Sequence[str], kept: Sequence[str]) -> None:
-    """Spark does not tell names apart by upper and lower case."""
+    """Raise `ConfigError` if two columns have the same name; to Spark, case makes no difference."""
     taken = {name.lower(): name for name in kept}
     for name in added:
         if name.lower() in taken:
             raise ConfigError(
-                f"schema: there is a column {taken[name.lower()]!r} already; "
-                "into='data' keeps the fields apart from a record's own columns"
+                f"schema: there is already a column {taken[name.lower()]!r}; "
+                "use into='data' to keep the fields apart from a record's own columns"
             )
         taken[name.lower()] = name
 
 
 def _failure_message(kept: Sequence[str], encoding: str) -> Column:
-    """The sentence for one record that is not as it should be."""
-    place = [name for name in ("topic", "partition", "offset") if name in kept]
-    said = [part for name in place for part in (sql.lit(f"{name} "), sql.col(name).cast("string"), sql.lit(", "))]
-    return sql.concat(*said, sql.lit(f"{VALUE_COLUMN}: this is not {encoding} of the schema"))
+    """Return a column with the error for a record that cannot be decoded."""
+    names = [name for name in ("topic", "partition", "offset") if name in kept]
+    parts = [part for name in names for part in (sql.lit(f"{name} "), sql.col(name).cast("string"), sql.lit(", "))]
+    return sql.concat(*parts, sql.lit(f"{VALUE_COLUMN}: expected {encoding} of the schema"))
 
 
 def _field(name: str) -> Column:
@@ -142,5 +147,5 @@ def _field(name: str) -> Column:
 
 
 def _quoted(name: str) -> str:
-    """A column's name as SQL has it, whatever is in it."""
+    """Return a column's name quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"

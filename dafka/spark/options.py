@@ -1,7 +1,7 @@
-"""What a user says with `.option(name, value)`: names are looked up, values parsed, mistakes named.
+"""Options of the data source: `Options` checks names and parses values; the functions below read the shared ones.
 
-Spark hands all options over as text, in a mapping that does not mind upper and lower case. Everything that is wrong
-with one raises `ConfigError`, in one sentence that begins with the option's name.
+Spark passes all options as text, in a mapping whose keys are case-insensitive. Every mistake raises `ConfigError` with
+one sentence that begins with the option's name.
 """
 
 from __future__ import annotations
@@ -20,93 +20,240 @@ from dafka.errors import ConfigError, DiscoveryError
 from dafka.spark.offsets import EARLIEST, LATEST, PartitionName
 
 _Value = TypeVar("_Value")
+_Word = TypeVar("_Word", bound=str)
 
 SPARK_OPTIONS = {"checkpointlocation", "queryname", "outputmode"}
-"""Options that Spark takes for itself, and hands on all the same."""
+"""Options that Spark uses itself, and still passes on to the data source."""
 
 CLUSTER_OPTIONS = ("towers", "config", "wire", "discoveryTimeout")
-"""Where a running cluster is, and how to speak there: what `cluster_config` reads."""
+"""The options that `parse_cluster_config` reads."""
+
+SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
 
 SUB_PORT, PUB_PORT = 5556, 5557
+"""The ports of a tower that the option `towers` names without ports."""
 
 _NO_TOWERS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+_OFFSET_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Options:
     """The options of one reader or writer."""
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str], purpose: str) -> None:
-        """Raises `ConfigError` where one is given that is not among those allowed. `purpose`: "reading stores"."""
+        """Take the options in `given`.
+
+        Args:
+            given: Values by name, as Spark passes them.
+            allowed: The names that have a meaning here.
+            purpose: What the options are for, as it reads in an error: "reading stores".
+
+        Raises:
+            ConfigError: If a name is not among those allowed.
+        """
         names = {name.lower(): name for name in allowed}
         self._values = {names[key.lower()]: value for key, value in given.items() if key.lower() in names}
         for key in given:
             if key.lower() not in names and key.lower() not in SPARK_OPTIONS:
                 near = difflib.get_close_matches(key.lower(), names, 1)
                 hint = f"did you mean {names[near[0]]}?" if near else f"known are {', '.join(sorted(names.values()))}"
-                raise ConfigError(f"option {key}: there is none of this name for {purpose}; {hint}")
+                raise ConfigError(f"option {key}: there is no such option for {purpose}; {hint}")
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
     def get_text(self, name: str, default: str = "") -> str:
-        """An option's text; `default` where it is not given."""
+        """Return the text of an option, or `default` if it is not given."""
         return self._values.get(name, default)
 
     def get_parsed(self, name: str, parser: Callable[[str], _Value], expected: str, default: _Value) -> _Value:
-        """An option's value; `ConfigError` where `parser` raises `ValueError`, for it is not as `expected`."""
+        """Return what `parser` makes of an option's text, or `default` if the option is not given.
+
+        Args:
+            name: The option's name.
+            parser: Converts the text, and raises `ValueError` for a text that it cannot convert.
+            expected: What the text should be, as it reads in an error: "true or false".
+            default: The value if the option is not given.
+
+        Raises:
+            ConfigError: If `parser` raises `ValueError`.
+        """
         if name not in self._values:
             return default
         text = self._values[name]
         try:
             return parser(text)
         except ValueError:
-            raise ConfigError(f"option {name}: expected {expected}, not {_shown(text)}") from None
+            raise ConfigError(f"option {name}: expected {expected}, not {_shorten(text)}") from None
 
     def get_int(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
-        """A whole number of at least `minimum`."""
+        """Return an option that is a whole number of at least `minimum`; raise `ConfigError` if it is not."""
 
-        def parser(text: str) -> int | None:
+        def parse(text: str) -> int | None:
             value = int(text)
             if not minimum <= value < 2**63:
                 raise ValueError
             return value
 
-        return self.get_parsed(name, parser, f"a whole number from {minimum} up, below 2**63", default)
+        return self.get_parsed(name, parse, f"a whole number from {minimum} to 2**63 - 1", default)
 
     def get_bool(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return an option that is true or false; raise `ConfigError` if it is not."""
         words = ("false", "true")
         return self.get_parsed(name, lambda text: bool(words.index(text.strip().lower())), "true or false", default)
 
-    def get_choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
-        """One of these words."""
-
+    def get_choice(self, name: str, choices: tuple[_Word, ...], default: _Word) -> _Word:
+        """Return an option that is one of `choices`; raise `ConfigError` if it is not."""
         return self.get_parsed(name, lambda text: choices[choices.index(text)], " or ".join(choices), default)
 
 
-def cluster_config(options: Options) -> Config:
-    """The settings of a node that Spark runs: `config` names a TOML file, `towers` where the towers are.
+def parse_cluster_config(options: Options) -> Config:
+    """Return the configuration of a node that Spark runs, from the options in `CLUSTER_OPTIONS`.
 
-    `towers` has, with commas between them, `HOST` or `HOST:SUB_PORT:PUB_PORT`. Raises `ConfigError`.
+    The option `config` names a TOML file. `towers` names towers as `HOST` or `HOST:SUB_PORT:PUB_PORT`, separated by
+    commas. The other options override the file.
+
+    Raises:
+        ConfigError: If the file or an option is not valid.
     """
     config = Config.load(options.get_text("config") or None)
     if "towers" in options:
-        expected = "HOST or HOST:SUB_PORT:PUB_PORT, with commas between several"
+        expected = "HOST or HOST:SUB_PORT:PUB_PORT, several of them separated by commas"
         subs, pubs = options.get_parsed("towers", _parse_towers, expected, _NO_TOWERS)
-        config = config.override("beacon", sub_addresses=subs, pub_addresses=pubs)
+        config = config.with_beacon(tower_sub=subs, tower_pub=pubs)
     if "wire" in options:
-        config = config.override("node", wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
+        config = config.with_node(wire=options.get_choice("wire", ("rfc46", "libdafka"), "rfc46"))
     timeout = options.get_int("discoveryTimeout")
-    return config if timeout is None else config.override("node", tower_timeout_ms=timeout)
+    return config if timeout is None else config.with_node(tower_timeout_ms=timeout)
 
 
 @contextmanager
 def mention_towers_option() -> Iterator[None]:
-    """Where the cluster is not found, says with which option it is."""
+    """Add the option to check to a `DiscoveryError` that is raised in the block."""
     try:
         yield
     except DiscoveryError as error:
         raise DiscoveryError(f"{error} (option towers)") from None
+
+
+@attrs.frozen
+class Subscription:
+    """The topics that a query reads: the named ones, those that match a pattern, or all.
+
+    Attributes:
+        topics: The topics by name, or None if `pattern` decides.
+        pattern: A regular expression for the whole name. If both are None, all topics are read.
+    """
+
+    topics: tuple[str, ...] | None
+    pattern: re.Pattern[str] | None = None
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the query reads this topic."""
+        if self.topics is not None:
+            return topic in self.topics
+        return self.pattern is None or self.pattern.fullmatch(topic) is not None
+
+    def check_offsets(self, option: str, offsets: RequestedOffsets) -> None:
+        """Raise `ConfigError` if an option names a partition of a topic that the query does not read."""
+        for topic, _ in offsets.by_partition:
+            if not self.matches(topic):
+                which = "subscribePattern" if self.topics is None else "subscribe"
+                raise ConfigError(f"option {option}: the topic {topic!r} is not among those of the option {which}")
+
+    def check_topics(self, stored: Iterable[PartitionName]) -> None:
+        """Raise `ConfigError` if no stored partition belongs to a topic that the query names."""
+        topics = {topic for topic, _ in stored}
+        for topic in self.topics or ():
+            if topic not in topics:
+                found = f"the stores hold {_list_some(topics)}" if topics else "the stores hold no records"
+                raise ConfigError(
+                    f"option subscribe: no store has a topic {topic!r}; {found} "
+                    "(set failOnDataLoss to false to read without it)"
+                )
+
+
+def parse_subscription(options: Options) -> Subscription:
+    """Return the topics that the options `subscribe` (names) or `subscribePattern` (a regular expression) select.
+
+    Raises:
+        ConfigError: If both are given, or one of them is not valid.
+    """
+    if "subscribe" in options and "subscribePattern" in options:
+        raise ConfigError("option subscribePattern: expected this or subscribe, not both")
+    if "subscribePattern" in options:
+        pattern = options.get_parsed("subscribePattern", _compile, "a regular expression", re.compile(""))
+        return Subscription(None, pattern)
+    if "subscribe" not in options:
+        return Subscription(None)
+    return Subscription(parse_topics(options))
+
+
+def parse_topics(options: Options) -> tuple[str, ...]:
+    """Return the topics of the option `subscribe`; raise `ConfigError` if a name is empty."""
+    names = options.get_text("subscribe")
+    topics = tuple(dict.fromkeys(topic.strip() for topic in names.split(",")))
+    if not all(topics):
+        raise ConfigError(f"option subscribe: expected topics separated by commas, not {names!r}")
+    return topics
+
+
+@attrs.frozen
+class RequestedOffsets:
+    """Where a query asks to start or to end.
+
+    Attributes:
+        default: `EARLIEST` or `LATEST`, for partitions that are not named.
+        by_partition: `EARLIEST`, `LATEST` or an offset for each partition that is named.
+    """
+
+    default: int
+    by_partition: Mapping[PartitionName, int] = attrs.field(factory=dict)
+
+    def for_partition(self, name: PartitionName) -> int:
+        """Return `EARLIEST`, `LATEST` or the offset that is requested for a partition."""
+        return self.by_partition.get(name, self.default)
+
+
+def parse_offsets(options: Options, option: str, default: int) -> RequestedOffsets:
+    """Return the offsets that an option such as `startingOffsets` requests.
+
+    Args:
+        options: The options of the reader.
+        option: The name of the option.
+        default: `EARLIEST` or `LATEST`, for partitions that the option's JSON does not name.
+
+    Raises:
+        ConfigError: If the text is neither `earliest` nor `latest` nor JSON of offsets by topic and partition.
+    """
+    if option not in options:
+        return RequestedOffsets(default)
+    text = options.get_text(option).strip()
+    if text.lower() in _OFFSET_WORDS:
+        return RequestedOffsets(_OFFSET_WORDS[text.lower()])
+    expected = '"earliest", "latest", or JSON such as {"orders": {"PARTITION": 42}}'
+    try:
+        by_partition = _flatten_json(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        reason = f" ({error})" if str(error) else ""
+        raise ConfigError(f"option {option}: expected {expected}, not {text[:100]!r}{reason}") from None
+    return RequestedOffsets(default, by_partition)
+
+
+def _flatten_json(document: Any) -> dict[PartitionName, int]:
+    if not isinstance(document, dict):
+        raise ValueError("expected an object of topics")
+    offsets = {}
+    for topic, by_address in document.items():
+        if not isinstance(by_address, dict):
+            raise ValueError(f"{topic}: expected an object of partitions")
+        for address, offset in by_address.items():
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
+                raise ValueError(
+                    f"{topic}/{address}: expected a whole number, -2 for earliest or -1 for latest, not {offset!r}"
+                )
+            offsets[topic, address] = offset
+    return offsets
 
 
 def _parse_towers(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -128,73 +275,6 @@ def _split_tower(tower: str) -> tuple[str, int, int]:
     return host, numbers[0], numbers[1]
 
 
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 100 else f"{text[:100]}...")
-
-
-SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
-
-
-@attrs.frozen
-class Subscription:
-    """The topics that are read: those named, those that a pattern matches, or all.
-
-    Attributes:
-        topics: by name; None where there is a pattern.
-    """
-
-    topics: tuple[str, ...] | None
-    pattern: re.Pattern[str] | None = None
-
-    def matches(self, topic: str) -> bool:
-        """Is this topic read?"""
-        if self.topics is not None:
-            return topic in self.topics
-        return self.pattern is None or self.pattern.fullmatch(topic) is not None
-
-    def check_named(self, option: str, positions: RequestedOffsets) -> None:
-        """Raises `ConfigError` where an option names a partition of a topic that is not read."""
-        for topic, _ in positions.named:
-            if not self.matches(topic):
-                which = "subscribePattern" if self.topics is None else "subscribe"
-                raise ConfigError(f"option {option}: the topic {topic!r} is not one that option {which} asks for")
-
-    def check_held(self, held: Iterable[PartitionName]) -> None:
-        """Raises `ConfigError` for a topic that is named, and of which no store has a record."""
-        topics = {topic for topic, _ in held}
-        for topic in self.topics or ():
-            if topic not in topics:
-                there = f"they hold {_several(topics)}" if topics else "they hold no records"
-                raise ConfigError(
-                    f"option subscribe: no store has a topic {topic!r}; {there} "
-                    "(failOnDataLoss=false reads on without it)"
-                )
-
-
-def read_subscription(options: Options) -> Subscription:
-    """The options `subscribe` (names, with commas) and `subscribePattern` (a regular expression for whole names).
-
-    Raises `ConfigError` where both are given, or one of them cannot be.
-    """
-    if "subscribe" in options and "subscribePattern" in options:
-        raise ConfigError("option subscribePattern: give it or subscribe, not both")
-    if "subscribePattern" in options:
-        pattern = options.get_parsed("subscribePattern", _compile, "a regular expression", re.compile(""))
-        return Subscription(None, pattern)
-    if "subscribe" not in options:
-        return Subscription(None)
-    return Subscription(read_topics(options))
-
-
-def read_topics(options: Options) -> tuple[str, ...]:
-    """The option `subscribe`: names, with commas. Raises `ConfigError` where one is empty."""
-    names = options.get_text("subscribe")
-    topics = tuple(dict.fromkeys(topic.strip() for topic in names.split(",")))
-    if not all(topics):
-        raise ConfigError(f"option subscribe: expected topics with commas between, not {names!r}")
-    return topics
-
-
 def _compile(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
@@ -202,55 +282,11 @@ def _compile(text: str) -> re.Pattern[str]:
         raise ValueError(str(error)) from None
 
 
-def _several(topics: Iterable[str], shown: int = 10) -> str:
+def _list_some(topics: Iterable[str], shown: int = 10) -> str:
     names = sorted(topics)
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(map(repr, names[:shown])) + more
 
 
-WORDS = {"earliest": EARLIEST, "latest": LATEST}
-
-
-@attrs.frozen
-class RequestedOffsets:
-    """`EARLIEST`, `LATEST` or an offset for the partitions that are named, and `default` for the others."""
-
-    default: int
-    named: Mapping[PartitionName, int] = attrs.field(factory=dict)
-
-    def of(self, name: PartitionName) -> int:
-        """What is wanted of this partition."""
-        return self.named.get(name, self.default)
-
-
-def parse_offsets(options: Options, option: str, default: int) -> RequestedOffsets:
-    """An option such as `startingOffsets`; partitions that its JSON does not name have the default.
-
-    Raises `ConfigError` for anything but `earliest`, `latest`, or JSON of whole numbers by topic and partition.
-    """
-    if option not in options:
-        return RequestedOffsets(default)
-    text = options.get_text(option).strip()
-    if text.lower() in WORDS:
-        return RequestedOffsets(WORDS[text.lower()])
-    expected = '"earliest", "latest", or JSON such as {"orders": {"PARTITION": 42}}'
-    try:
-        named = _flatten(json.loads(text))
-    except (ValueError, RecursionError) as error:
-        reason = f" ({error})" if str(error) else ""
-        raise ConfigError(f"option {option}: expected {expected}, not {text[:100]!r}{reason}") from None
-    return RequestedOffsets(default, named)
-
-
-def _flatten(document: Any) -> dict[PartitionName, int]:
-    if not isinstance(document, dict):
-        raise ValueError("it is no object")
-    named = {}
-    for topic, by_address in document.items():
-        if not isinstance(by_address, dict):
-            raise ValueError(f"{topic!r} has no object of partitions")
-        for address, offset in by_address.items():
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < EARLIEST:
-                raise ValueError(f"{topic}/{address} has {offset!r}: a whole number, or -2 for earliest, -1 for latest")
-            named[topic, address] = offset
-    return named
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= 100 else f"{text[:100]}...")

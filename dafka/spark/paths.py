@@ -1,5 +1,7 @@
-"""From paths to stores: a store (an SQLite file or a file log's folder), a folder of stores, a pattern such as
-`/data/*.db`, or a storage's URL (`sqlite:orders.db`, or a plugin's). Several stand in a list.
+"""Find the stores that the options `path` and `paths` name.
+
+A path is a store (an SQLite file or a file log's folder), a folder of stores, a pattern such as `/data/*.db`, or the
+URL of a storage (`sqlite:orders.db`, or one of a plugin). `paths` has a JSON list of them.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ PATH_OPTIONS = ("path", "paths")
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _SIDE_FILES = ("-wal", "-shm", "-journal")
-"""SQLite's own files beside a database: opening them would take back the locks that SQLite has on them."""
+"""SQLite's own files beside a database. Opening and closing one would release SQLite's locks on it."""
 
 
 class StoreFinder:
-    """Finds the stores that the options `path` and `paths` name, as often as it is asked.
+    """Finds the stores at the paths of a query. It can be asked again at each micro-batch.
 
-    What was looked into is not looked into again for as long as it has not changed. Raises `ConfigError` where no path
-    is named.
+    Files are inspected again only after they have changed.
     """
 
     def __init__(self, options: Options) -> None:
+        """Read the options in `PATH_OPTIONS`.
+
+        Raises:
+            ConfigError: If no path is given, or `paths` is not a JSON list of paths.
+        """
         paths = [options.get_text("path")] if "path" in options else []
         if "paths" in options:
             paths += options.get_parsed("paths", _parse_list, "a JSON list of paths", [])
@@ -45,38 +51,43 @@ class StoreFinder:
         self._schemes: frozenset[str] | None = None
         self._known: dict[str, tuple[object, bool]] = {}
 
-    def find(self) -> list[str]:
-        """The stores' URLs at this moment, without repetition. Raises `StorageError` where there is none."""
-        return list(dict.fromkeys(url for path in self._paths for url in self._find(path)))
+    def find_stores(self) -> list[str]:
+        """Return the URLs of the stores that are there now, each once.
 
-    def _find(self, given: str) -> Iterable[str]:
-        path = self._local(given)
+        Raises:
+            ConfigError: If a path is not valid.
+            StorageError: If there is no store at a path.
+        """
+        return list(dict.fromkeys(url for path in self._paths for url in self._find_at(path)))
+
+    def _find_at(self, given: str) -> Iterable[str]:
+        path = self._to_local_path(given)
         if path is None:
             return [given]
-        kind = self._kind(path)
-        if kind is not None:
-            return [_url(kind, path)]
+        scheme = self._detect_scheme(path)
+        if scheme is not None:
+            return [_to_url(scheme, path)]
         if os.path.isdir(path):
             children = [f"{path.rstrip('/')}/{name}" for name in sorted(os.listdir(path))]
         elif os.path.lexists(path):
-            raise StorageError(f"path {given}: this is no dafka store (neither an SQLite file nor a file log's folder)")
+            raise StorageError(f"path {given}: expected a dafka store, an SQLite file or a file log's folder")
         elif glob.has_magic(path):
             children = sorted(glob.glob(path, recursive=True))
         else:
-            hint = "; several paths stand in a list, as in .load([...])" if "," in given else ""
-            place = "here" if given == path else f"at {path}"
-            raise StorageError(f"path {given}: there is nothing {place}{hint}")
-        found = [_url(kind, child) for child in children if (kind := self._kind(child)) is not None]
+            hint = "; name several paths in a list, as in .load([...])" if "," in given else ""
+            where = "here" if given == path else f"at {path}"
+            raise StorageError(f"path {given}: there is nothing {where}{hint}")
+        found = [_to_url(scheme, child) for child in children if (scheme := self._detect_scheme(child)) is not None]
         if not found:
             raise StorageError(
                 f"path {given}: there is no dafka store among the {len(children)} files and folders here"
             )
         return found
 
-    def _local(self, path: str) -> str | None:
-        """The absolute path that is meant; None for a plugin's URL."""
+    def _to_local_path(self, path: str) -> str | None:
+        """Return the absolute path that is meant, or None for the URL of a plugin's storage."""
         if "\0" in path:
-            raise ConfigError(f"option path: {path!r} holds a zero octet, which no path can")
+            raise ConfigError(f"option path: expected a path without zero bytes, not {path!r}")
         if re.match(r"file:", path, re.IGNORECASE):
             path = unquote(re.sub(r"^file:(//(localhost)?(?=/))?", "", path, flags=re.IGNORECASE))
         elif match := _SCHEME.match(path):
@@ -88,16 +99,16 @@ class StoreFinder:
             if scheme in {"sqlite", "filelog"}:
                 path, query, options = path.removeprefix(match[0]).partition("?")
                 if query:
-                    raise ConfigError(f"option path: {scheme}:{path} is only read, so ?{options} means nothing here")
+                    raise ConfigError(f"option path: expected {scheme}:{path} without ?{options}; it is only read")
             elif scheme in self._schemes:
                 return None
             elif path.startswith(f"{scheme}://"):
-                kinds = ", ".join(sorted(self._schemes - {"memory"}))
-                raise StorageError(f"path {path}: there is no storage {scheme!r}; installed are {kinds}")
+                installed = ", ".join(sorted(self._schemes - {"memory"}))
+                raise StorageError(f"path {path}: there is no storage {scheme!r}; installed are {installed}")
         return os.path.abspath(os.path.expanduser(path))
 
-    def _kind(self, path: str) -> str | None:
-        """Which of our storages stands here, as far as its header tells."""
+    def _detect_scheme(self, path: str) -> str | None:
+        """Return the scheme of the storage at a path, by its header, or None if it is none of ours."""
         try:
             status = os.stat(path)
         except OSError:
@@ -117,17 +128,17 @@ class StoreFinder:
 
 def _is_sqlite_store(path: str) -> bool:
     try:
-        # SQLite does the reading: closing a file of one's own would take its locks on it back.
+        # SQLite must read the header: opening and closing the file here would release this process's locks on it.
         with closing(connect(path, read_only=True)) as connection:
             return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
     except sqlite3.Error as error:
-        return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB  # opening it will say what is wrong
+        return error.sqlite_errorcode != sqlite3.SQLITE_NOTADB  # opening the store will report other errors
 
 
-def _url(kind: str, path: str) -> str:
+def _to_url(scheme: str, path: str) -> str:
     if "?" in path:
-        raise StorageError(f"path {path}: a store whose path holds a question mark cannot be named by a URL; rename it")
-    return f"{kind}:{path}"
+        raise StorageError(f"path {path}: a store with a question mark in its path has no URL; rename it")
+    return f"{scheme}:{path}"
 
 
 def _parse_list(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""From what is asked for to tasks: which partitions, from where to where, cut so that every core has work."""
+"""Plan a read of stores: resolve the requested offsets, choose replicas, and divide the ranges into Spark tasks."""
 
 from __future__ import annotations
 
@@ -16,21 +16,29 @@ from dafka.spark.options import Options, RequestedOffsets
 from dafka.spark.stores import StoredPartition
 
 TASK_BYTES_MAX = 128 * 2**20
-"""Contents of one task, about; a store of any size is read in pieces that can be tried again."""
+"""The approximate limit of a task in bytes of contents, so that a task of a large store can be retried quickly."""
 
 TASK_BYTES_MIN = 2 * 2**20
-"""What is less is not worth a task of its own."""
+"""Ranges of fewer bytes are not split: starting a task takes longer than reading them."""
 
 SLACK = 1.1
-"""So much more than its share may a task have, where another task would be a small one."""
+"""How far a task may exceed its share, as a factor, to avoid another small task."""
 
 RECORD_BYTES = 64
-"""What a record costs beyond its content."""
+"""The approximate cost of reading a record beyond its content, in bytes."""
 
 
 @attrs.frozen
 class StoreRange:
-    """Records of one partition to be read from one store."""
+    """A range of records of one partition, to be read from one store.
+
+    Attributes:
+        url: The store.
+        partition: The partition.
+        start: The first offset.
+        end: The offset after the last one.
+        record_bytes: The average size of a content in the partition, in bytes.
+    """
 
     url: str
     partition: Partition
@@ -43,12 +51,12 @@ class StoreRange:
 
     @property
     def weight(self) -> int:
-        """What reading it costs, in octets, about."""
+        """The approximate cost of reading the range, in bytes."""
         return len(self) * (self.record_bytes + RECORD_BYTES)
 
 
 class StoreTask(InputPartition):
-    """What one task of Spark's reads."""
+    """The ranges that one Spark task reads."""
 
     def __init__(self, ranges: Sequence[StoreRange]) -> None:
         super().__init__(None)
@@ -57,72 +65,81 @@ class StoreTask(InputPartition):
 
 def resolve_offsets(
     option: str,
-    positions: RequestedOffsets,
-    held: Mapping[PartitionName, StoredPartition],
+    requested: RequestedOffsets,
+    stored: Mapping[PartitionName, StoredPartition],
     *,
     is_start: bool,
     fail_on_data_loss: bool,
 ) -> dict[PartitionName, int]:
-    """The offset that is meant in each partition held, within what is held of it.
+    """Return the requested offset of each stored partition, limited to what is stored of it.
 
-    Raises `ConfigError` where an offset lies beyond a partition's end, `StorageError` where what it asks for is no
-    longer held, each unless `fail_on_data_loss` is False: then it means what is nearest.
+    Args:
+        option: The option that requests the offsets, for errors.
+        requested: The offsets.
+        stored: The partitions that are read.
+        is_start: Whether these are the offsets to start from, rather than those to end at.
+        fail_on_data_loss: Whether to raise an error if an offset is not stored; otherwise the nearest one is used.
+
+    Raises:
+        ConfigError: If an offset is beyond the end of its partition, or a named partition is in no store.
+        StorageError: If the records at a starting offset are no longer stored.
     """
-    for name in positions.named.keys() - held.keys() if fail_on_data_loss else ():
+    for name in requested.by_partition.keys() - stored.keys() if fail_on_data_loss else ():
         raise ConfigError(
-            f"option {option}: no store that is read has the partition {format_name(name)} "
-            "(failOnDataLoss=false ignores it)"
+            f"option {option}: none of the stores has the partition {format_name(name)} "
+            "(set failOnDataLoss to false to ignore it)"
         )
-    found = {}
-    for name, partition in held.items():
-        offset = positions.of(name)
+    offsets = {}
+    for name, partition in stored.items():
+        offset = requested.for_partition(name)
         if offset == EARLIEST:
             offset = partition.earliest
         elif offset == LATEST:
             offset = partition.end
         elif fail_on_data_loss and offset > partition.end:
             raise ConfigError(
-                f"option {option}: {format_name(name)} ends before offset {partition.end}, so {offset} is beyond "
-                "its head (failOnDataLoss=false reads what there is)"
+                f"option {option}: expected at most {partition.end}, the end of {format_name(name)}, not {offset} "
+                "(set failOnDataLoss to false to read what there is)"
             )
         elif fail_on_data_loss and is_start and offset < partition.earliest:
             raise data_loss_error(name, offset, partition.earliest)
-        found[name] = min(max(offset, partition.earliest), partition.end)
-    return found
+        offsets[name] = min(max(offset, partition.earliest), partition.end)
+    return offsets
 
 
 def data_loss_error(name: PartitionName, start: int, earliest: int) -> StorageError:
-    """What is to be raised where records that are asked for are held no more."""
+    """Return the error for records from `start` up to `earliest` that are no longer stored."""
     return StorageError(
-        f"{format_name(name)}: records {start} to {earliest - 1} are not all held by the stores that are read "
-        "(any more); with failOnDataLoss=false they are left out"
+        f"{format_name(name)}: records {start} to {earliest - 1} are no longer in the stores "
+        "(set failOnDataLoss to false to skip them)"
     )
 
 
 def plan_ranges(
-    held: Mapping[PartitionName, StoredPartition],
+    stored: Mapping[PartitionName, StoredPartition],
     starts: Mapping[PartitionName, int],
     ends: Mapping[PartitionName, int],
 ) -> list[StoreRange]:
-    """The ranges to read, in order, each of a store that holds it."""
+    """Return the ranges to read, ordered by partition and offset, each with a store that holds it."""
     return [
         StoreRange(url, partition.partition, start, end, partition.record_bytes)
-        for name, partition in sorted(held.items())
+        for name, partition in sorted(stored.items())
         for url, start, end in partition.choose_replicas(starts[name], ends[name])
     ]
 
 
 def plan_tasks(ranges: Sequence[StoreRange], tasks_min: int) -> list[StoreTask]:
-    """Ranges as tasks of about the same size: large ones are cut, small ones share a task.
+    """Divide ranges into tasks of about equal weight: large ranges are split, small ones share a task.
 
-    There are `tasks_min` of them or a multiple, as far as they are worth it, so that no core is left waiting for one.
+    The number of tasks is `tasks_min` or a multiple of it, so that all cores finish at the same time. There are fewer
+    if tasks would be smaller than `TASK_BYTES_MIN`.
     """
     total = sum(each.weight for each in ranges)
     rounds = max(-(-total // (tasks_min * TASK_BYTES_MAX)), 1)
     share = max(total // (tasks_min * rounds), 1)
     tasks: list[list[StoreRange]] = []
     weight = 0
-    for each in (part for whole in ranges for part in _cut(whole, share)):
+    for each in (part for whole in ranges for part in _split(whole, share)):
         if not tasks or weight + each.weight > share * SLACK:
             tasks.append([])
             weight = 0
@@ -132,12 +149,12 @@ def plan_tasks(ranges: Sequence[StoreRange], tasks_min: int) -> list[StoreTask]:
 
 
 def parse_min_tasks(options: Options) -> int:
-    """The option `minPartitions`: how many tasks there are at least, if they are worth it; else one a core here."""
+    """Return the option `minPartitions`, the least number of tasks; by default the number of cores of this machine."""
     return options.get_int("minPartitions") or os.cpu_count() or 1
 
 
-def _cut(each: StoreRange, share: int) -> list[StoreRange]:
-    """A range in equal parts of about `share`; what is little stays together."""
+def _split(each: StoreRange, share: int) -> list[StoreRange]:
+    """Split a range into equal parts of about `share` bytes; a small range is not split."""
     parts = min(-(-each.weight // share), max(each.weight // TASK_BYTES_MIN, 1), len(each))
-    cuts = [each.start + len(each) * number // parts for number in range(parts + 1)]
-    return [attrs.evolve(each, start=start, end=end) for start, end in pairwise(cuts)]
+    bounds = [each.start + len(each) * index // parts for index in range(parts + 1)]
+    return [attrs.evolve(each, start=start, end=end) for start, end in pairwise(bounds)]

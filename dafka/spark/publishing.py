@@ -1,7 +1,7 @@
-"""What a Spark task does: publishes its rows, each topic's as a partition of its own, and waits until they are stored.
+"""Publish the rows of one Spark task, each topic to a partition of its own, until all are stored.
 
-A partition's address is made from what does not change when a task is tried again, so that another attempt finds what
-an earlier one has published, and goes on after it.
+A partition's address is derived from what stays the same when a task is retried. A later attempt therefore finds what
+an earlier one has published, and continues after it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,61 @@ from dafka.errors import UnacknowledgedError
 from dafka.groups import single_exception
 from dafka.records import Partition
 from dafka.roles import Producer, Reader, open_producer, open_reader
-from dafka.roles.names import check_topic
-from dafka.spark.deduplication import Deduplicator, held_end, read_held, unacknowledged
+from dafka.roles.arguments import check_topic
+from dafka.spark.deduplication import Deduplicator, find_stored_end, unacknowledged_error
 from dafka.spark.options import mention_towers_option
 from dafka.spark.schema import RecordColumns
 
 PRODUCERS_MAX = 32
-"""Producers open at once in a task. Of further topics, the one not written to for longest is closed, and opened again
-where it stood when rows of it come."""
+"""The limit of producers that a task has open at once.
+
+If a task has more topics, the producer that was not used for longest is closed. It is opened again, at the same
+position, when rows of its topic follow.
+"""
 
 FURTHER_BYTES_MAX = 4 * 2**20
-"""What may be unacknowledged of each topic but a task's first: many topics must not take much memory."""
+"""The limit of unacknowledged records of each topic but a task's first, in bytes, to limit a task's memory."""
 
 _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 
 
 @attrs.frozen
 class PublishResult:
-    """What a task has done: `records` of its rows are stored, in so many `partitions`; `found` were there before."""
+    """What a task has published.
+
+    Attributes:
+        records: The number of rows, all of them stored.
+        partitions: The number of partitions they are in.
+        already_stored: How many of the records an earlier attempt had published.
+    """
 
     records: int = 0
     partitions: int = 0
-    found: int = 0
+    already_stored: int = 0
 
 
 def derive_address(*identity: str | int) -> str:
-    """The address of a partition that is known by these values: the same for the same values."""
+    """Return a partition's address that is the same whenever the values are the same."""
     return uuid.uuid5(_NAMESPACE, json.dumps(identity)).hex.upper()
 
 
 async def publish(
-    batches: Iterator[pa.RecordBatch], rows: RecordColumns, config: Config, identity: Sequence[str | int]
+    batches: Iterator[pa.RecordBatch], columns: RecordColumns, config: Config, identity: Sequence[str | int]
 ) -> PublishResult:
-    """Publishes these rows; returns when `min_stores` stores have each of them.
+    """Publish a task's rows, and return when `min_stores` stores have each of them.
 
-    The values of `identity` tell this task from any other, and are the same for each attempt of it.
+    Args:
+        batches: The rows.
+        columns: Where the rows have their topics and contents.
+        config: The node's configuration.
+        identity: Values that identify the task. They are the same in each attempt of it, and differ between tasks.
 
-    Raises `RowError` for a row that is no record, `InputChangedError` where an earlier attempt had others,
-    `PublishingError` where stores do not answer in time, `DiscoveryError` where no tower does,
-    `StorageError` where another attempt publishes at the same time.
+    Raises:
+        RowError: If a row has no value or no topic.
+        InputChangedError: If an earlier attempt had other rows.
+        PublishingError: If the stores do not answer in time.
+        DiscoveryError: If no tower answers.
+        StorageError: If another attempt publishes at the same time.
     """
     with mention_towers_option(), single_exception():
         async with trio.open_nursery() as nursery:
@@ -69,15 +85,15 @@ async def publish(
                 first = await anext(receive, None)
                 if first is None:
                     return PublishResult()
-                async with open_reader(config) as reader, _open_task(reader, config, identity) as task:
-                    await task.publish(rows.split_by_topic(first))
+                async with open_reader(config=config) as reader, _open_task(reader, config, identity) as task:
+                    await task.publish(columns.split_by_topic(first))
                     async for batch in receive:
-                        await task.publish(rows.split_by_topic(batch))
-    return task.published()
+                        await task.publish(columns.split_by_topic(batch))
+    return task.result()
 
 
 async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySendChannel[pa.RecordBatch]) -> None:
-    """In a thread: what Spark is still computing must not hold up the node's other tasks."""
+    """Pass on Spark's batches; a thread waits for them, because the node must run while Spark computes the next."""
     async with send:
         with suppress(trio.BrokenResourceError):
             while (batch := await trio.to_thread.run_sync(next, batches, None, abandon_on_cancel=True)) is not None:
@@ -85,7 +101,7 @@ async def _read_batches(batches: Iterator[pa.RecordBatch], send: trio.MemorySend
 
 
 class _TopicPublisher:
-    """One topic of a task: its partition, where it stands, and its producer while that is open."""
+    """One topic of a task: its partition, its position, and its producer while that is open."""
 
     def __init__(self, partition: Partition, config: Config) -> None:
         self.partition = partition
@@ -103,112 +119,112 @@ class _TaskPublisher:
         self._config = config
         self._identity = identity
         self._nursery = nursery
-        self._lanes: dict[str, _TopicPublisher] = {}
+        self._topics: dict[str, _TopicPublisher] = {}
         self._open: dict[str, None] = {}
         self._records = 0
 
     async def publish(self, contents_by_topic: Iterator[tuple[str, Sequence[bytes]]]) -> None:
         while group := list(itertools.islice(contents_by_topic, PRODUCERS_MAX)):
-            await self._open_lanes([topic for topic, _ in group])
+            await self._open_topics([topic for topic, _ in group])
             for topic, contents in group:
-                await self._send(self._lanes[topic], contents)
+                await self._send(self._topics[topic], contents)
                 self._records += len(contents)
 
     async def finish(self) -> None:
-        for lane in self._lanes.values():
-            if lane.deduplicator is not None:
-                lane.deduplicator.finish()
-        await self._close_lanes(list(self._open))
+        for each in self._topics.values():
+            if each.deduplicator is not None:
+                each.deduplicator.check_complete()
+        await self._close_topics(list(self._open))
 
-    def published(self) -> PublishResult:
-        found = sum(lane.deduplicator.held_end for lane in self._lanes.values() if lane.deduplicator is not None)
-        return PublishResult(self._records, len(self._lanes), found)
+    def result(self) -> PublishResult:
+        stored = sum(each.deduplicator.stored_end for each in self._topics.values() if each.deduplicator is not None)
+        return PublishResult(self._records, len(self._topics), stored)
 
-    async def _open_lanes(self, topics: Sequence[str]) -> None:
+    async def _open_topics(self, topics: Sequence[str]) -> None:
         for topic in topics:
-            if topic not in self._lanes:
-                self._lanes[topic] = self._make_lane(topic)
+            if topic not in self._topics:
+                self._topics[topic] = self._make_publisher(topic)
         others = [topic for topic in self._open if topic not in topics]
         excess = len(others) + len(topics) - PRODUCERS_MAX
-        await self._close_lanes(others[: max(excess, 0)])
+        await self._close_topics(others[: max(excess, 0)])
         async with trio.open_nursery() as nursery:
             for topic in topics:
                 if self._open.pop(topic, topic) is not None:
-                    nursery.start_soon(self._open_lane, self._lanes[topic])
+                    nursery.start_soon(self._open_topic, self._topics[topic])
         self._open.update(dict.fromkeys(topics))
 
-    def _make_lane(self, topic: str) -> _TopicPublisher:
+    def _make_publisher(self, topic: str) -> _TopicPublisher:
         config = self._config
         check_topic(topic, config)
-        if self._lanes:
+        if self._topics:
             bytes_max = min(config.producer.unacknowledged_bytes_max, FURTHER_BYTES_MAX)
-            config = config.override("producer", unacknowledged_bytes_max=bytes_max)
+            config = config.with_producer(unacknowledged_bytes_max=bytes_max)
         return _TopicPublisher(Partition(topic, derive_address(*self._identity, topic)), config)
 
-    async def _open_lane(self, lane: _TopicPublisher) -> None:
-        lane.closing, lane.closed = trio.Event(), trio.Event()
-        lane.producer = await self._nursery.start(self._run_lane, lane)
+    async def _open_topic(self, each: _TopicPublisher) -> None:
+        each.closing, each.closed = trio.Event(), trio.Event()
+        each.producer = await self._nursery.start(self._run_producer, each)
 
-    async def _run_lane(self, lane: _TopicPublisher, task_status: trio.TaskStatus[Producer]) -> None:
-        """Opens the producer while stores are being asked; they seldom have anything, and then no time is lost."""
+    async def _run_producer(self, each: _TopicPublisher, task_status: trio.TaskStatus[Producer]) -> None:
+        """Run a topic's producer until it is to be closed.
+
+        It is opened while the stores are asked for what they hold, which is usually nothing: then no time is lost. If
+        they hold records, it is opened again at their end.
+        """
         while True:
-            async with self._open_producer(lane) as producer:
-                if lane.deduplicator is None:
-                    lane.deduplicator = await self._ask(lane.partition)
-                start = max(lane.next_sequence, lane.deduplicator.held_end)
-                if start == lane.next_sequence:
+            async with self._open_producer(each) as producer:
+                if each.deduplicator is None:
+                    stored_end = await find_stored_end(self._reader, each.partition, self._config)
+                    each.deduplicator = Deduplicator(self._reader, each.partition, stored_end, self._config)
+                start = max(each.next_sequence, each.deduplicator.stored_end)
+                if start == each.next_sequence:
                     task_status.started(producer)
-                    await lane.closing.wait()
-                    lane.next_sequence = producer.statistics().next_sequence
+                    await each.closing.wait()
+                    each.next_sequence = producer.statistics().next_sequence
                     break
-            lane.next_sequence = start
-        lane.closed.set()
+            each.next_sequence = start
+        each.closed.set()
 
     @asynccontextmanager
-    async def _open_producer(self, lane: _TopicPublisher) -> AsyncIterator[Producer]:
-        partition = lane.partition
+    async def _open_producer(self, each: _TopicPublisher) -> AsyncIterator[Producer]:
+        partition = each.partition
         try:
             async with open_producer(
-                partition.topic, lane.config, address=partition.address, next_sequence=lane.next_sequence
+                partition.topic, each.config, address=partition.address, next_sequence=each.next_sequence
             ) as producer:
                 yield producer
         except UnacknowledgedError as error:
-            raise unacknowledged(partition, error) from None
+            raise unacknowledged_error(partition, error) from None
 
-    async def _ask(self, partition: Partition) -> Deduplicator:
-        async def read(first_sequence: int, end_sequence: int) -> Sequence[bytes | None]:
-            return await read_held(self._reader, partition, first_sequence, end_sequence, self._config)
-
-        return Deduplicator(partition, await held_end(self._reader, partition, self._config), read)
-
-    async def _send(self, lane: _TopicPublisher, contents: Sequence[bytes]) -> None:
-        """Raises `PublishingError` where no ACK makes room for any more, for as long as ACKs are waited for."""
-        assert lane.deduplicator is not None
-        assert lane.producer is not None
-        producer = lane.producer
-        contents = await lane.deduplicator.unpublished(contents)
+    async def _send(self, each: _TopicPublisher, contents: Sequence[bytes]) -> None:
+        """Publish rows of a topic; raise `PublishingError` if no ACK makes room for them within the ACK timeout."""
+        assert each.deduplicator is not None
+        assert each.producer is not None
+        producer = each.producer
+        contents = await each.deduplicator.drop_published(contents)
         while contents:
-            published = producer.statistics().next_sequence
+            next_sequence = producer.statistics().next_sequence
             with trio.move_on_after(self._config.producer.close_timeout_ms / 1000) as scope:
                 await producer.send_many(contents)
             if not scope.cancelled_caught:
                 return
             counts = producer.statistics()
-            if counts.next_sequence == published:
+            if counts.next_sequence == next_sequence:
                 first_sequence = counts.next_sequence - counts.unacknowledged
                 stores = self._config.producer.min_stores
-                raise unacknowledged(lane.partition, UnacknowledgedError(counts.unacknowledged, first_sequence, stores))
-            contents = contents[counts.next_sequence - published :]
+                error = UnacknowledgedError(counts.unacknowledged, first_sequence, stores)
+                raise unacknowledged_error(each.partition, error)
+            contents = contents[counts.next_sequence - next_sequence :]
 
-    async def _close_lanes(self, topics: Sequence[str]) -> None:
-        """Lets go of these producers, once what they have published is acknowledged."""
-        lanes = [self._lanes[topic] for topic in topics]
+    async def _close_topics(self, topics: Sequence[str]) -> None:
+        """Close the producers of these topics, which waits until their records are acknowledged."""
+        closing = [self._topics[topic] for topic in topics]
         for topic in topics:
             del self._open[topic]
-        for lane in lanes:
-            lane.closing.set()
-        for lane in lanes:
-            await lane.closed.wait()
+        for each in closing:
+            each.closing.set()
+        for each in closing:
+            await each.closed.wait()
 
 
 @asynccontextmanager

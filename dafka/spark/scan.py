@@ -1,9 +1,11 @@
-"""Reading a task's records out of a store, straight into Arrow, without holding more than a few pieces in memory.
+"""Read a task's records from stores into Arrow batches, a window of records at a time.
 
-SQLite stores are read by ADBC's driver, a window of records at a time: each statement is a read transaction of its
-own, so that the store can empty its log while a long task runs. What the driver cannot be trusted with (large records,
-damage, a store's retention) is read by the storage itself, which says what is wrong. The two are never open on one file
-at the same time: each brings an SQLite of its own, and closing one would take back the other's locks.
+SQLite stores are read with the ADBC driver. Each window is a read transaction of its own, so that the store can
+truncate its write-ahead log while a long task runs. The storage plugin reads what the driver cannot read or check:
+large records, damaged records, and ranges that retention has shortened.
+
+The driver and the plugin are never open on one file at the same time. Each has its own copy of SQLite, and closing the
+file in one would release the locks of the other.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from dafka.storage import Storage, open_storage
 from dafka.storage.sqlite.schema import to_column
 
 WINDOW_RECORDS = 65_536
+"""The limit of a window, in records."""
+
 WINDOW_BYTES_MAX = 32 * 2**20
-"""A window with more is left to the storage, which measures before it reads. Windows are meant to have half of it."""
+"""The limit of a window, in bytes of contents. Windows are planned for half of it; larger ones the storage reads."""
 
 RECORD_BYTES_MAX = 64 * 2**10
-"""A range of larger records likewise."""
+"""The storage reads ranges whose records are larger on average, in bytes."""
 
-# The driver gives whatever stands among blobs as if it were one; the least of blobs and others is none of the blobs.
+# The driver returns values of any type as blobs. SQLite sorts blobs last, so if the minimum is a blob, all values are.
 _MEASURE = """
     SELECT count(*) AS count, coalesce(sum(length(content)), 0) AS size, typeof(min(content)) AS kind
     FROM records WHERE {where}
@@ -50,11 +54,17 @@ _COLUMNS = {"timestamp": "stored_at", "value": "content"}
 _logger = logging.getLogger("dafka.spark")
 
 
-def scan(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
-    """The records of a task as Arrow batches of these columns, in order.
+def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a task as Arrow batches of these columns, in order.
 
-    Raises `StorageError` where a store fails, or records are damaged or no longer held, which is left out where
-    `fail_on_data_loss` is False.
+    Args:
+        task: The ranges to read.
+        columns: The columns to return.
+        fail_on_data_loss: Whether to raise an error for records that are damaged or no longer stored; otherwise they
+            are skipped with a warning.
+
+    Raises:
+        StorageError: If a store cannot be read, or if records are damaged or no longer stored.
     """
     with closing(_OpenStore()) as opened:
         for each in task.ranges:
@@ -68,48 +78,51 @@ def scan(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: bool) ->
 
 
 class _OpenStore:
-    """The store that is being read, by the driver or by the storage: it stays open for a task's next range of it."""
+    """The store that is being read, opened by the driver or by the storage plugin.
+
+    It stays open for the next range of the task. Opening another store, or the same in the other way, closes it.
+    """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._what: tuple[str, str] | None = None
+        self._opened: tuple[str, str] | None = None
         self._statement: AdbcStatement | None = None
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
-    def driver(self, url: str) -> AdbcStatement:
-        """A statement of ADBC's, each query of it a transaction of its own. Raises its `Error`."""
-        if self._statement is None or self._what != ("driver", url):
+    def use_driver(self, url: str) -> AdbcStatement:
+        """Return an ADBC statement, each query of which is a transaction; raise `DriverError` if there is none."""
+        if self._statement is None or self._opened != ("driver", url):
             self.close()
             path = url.partition(":")[2].partition("?")[0]
             database = self._stack.enter_context(adbc_driver_sqlite.connect(f"file:{quote(os.fsencode(path))}?mode=ro"))
             connection = self._stack.enter_context(AdbcConnection(database))
             self._statement = self._stack.enter_context(AdbcStatement(connection))
             self._statement.set_options(**{"adbc.sqlite.query.batch_rows": str(WINDOW_RECORDS)})
-            self._what = "driver", url
+            self._opened = "driver", url
         return self._statement
 
-    def storage(self, url: str) -> tuple[BlockingPortal, Storage]:
-        """The storage, and the way into its event loop. Raises `StorageError`."""
-        if self._storage is None or self._what != ("storage", url):
+    def use_storage(self, url: str) -> tuple[BlockingPortal, Storage]:
+        """Return the storage and the portal to its event loop; raise `StorageError` if it cannot be opened."""
+        if self._storage is None or self._opened != ("storage", url):
             self.close()
             portal = self._stack.enter_context(start_blocking_portal("trio"))
             opening = portal.wrap_async_context_manager(open_storage(url, read_only=True))
             self._storage = portal, self._stack.enter_context(opening)
-            self._what = "storage", url
+            self._opened = "storage", url
         return self._storage
 
     def close(self) -> None:
-        """Closes what is open. May be called again."""
-        self._what = self._statement = self._storage = None
+        """Close the store; calling this again is harmless."""
+        self._opened = self._statement = self._storage = None
         self._stack.close()
 
 
 def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The first windows of a range; ends before one that is not as it should be."""
+    """Yield the windows of a range that the driver can read; end before the first that it cannot."""
     selected = ["sequence", *(_COLUMNS[name] for name in columns if name in _COLUMNS)]
     step = max(min(WINDOW_RECORDS, WINDOW_BYTES_MAX // (2 * each.record_bytes + 1)), 1)
     try:
-        statement = opened.driver(each.url)
+        statement = opened.use_driver(each.url)
         for start in range(each.start, each.end, step):
             end = min(start + step, each.end)
             where = _WHERE.format(
@@ -118,33 +131,33 @@ def _scan_sqlite(opened: _OpenStore, each: StoreRange, columns: Sequence[str]) -
                 start=start,
                 end=end,
             )
-            if "value" in columns and not _is_fit(statement, where, end - start):
+            if "value" in columns and not _is_plain_window(statement, where, end - start):
                 return
             table = _query(statement, _WINDOW.format(columns=", ".join(selected), where=where))
-            batch = _shape(table, each, start, end, columns)
+            batch = _to_batch(table, each, start, end, columns)
             if batch is None:
                 return
             yield batch
-    except (DriverError, pa.ArrowException, OSError) as error:  # the latter two where it fails amid its rows
-        _logger.info("%s: read by the storage, for ADBC says: %s", each.url, error)
+    except (DriverError, pa.ArrowException, OSError) as error:  # the last two if the driver fails between rows
+        _logger.info("%s: reading with the storage plugin, because the ADBC driver failed: %s", each.url, error)
 
 
-def _is_fit(statement: AdbcStatement, where: str, count: int) -> bool:
-    """Are these contents so many blobs, and no more octets than a window may have?"""
+def _is_plain_window(statement: AdbcStatement, where: str, count: int) -> bool:
+    """Return whether a window has all of its contents, all are blobs, and they are not too large together."""
     (measured,) = _query(statement, _MEASURE.format(where=where)).to_pylist()
     return bool(measured["count"] == count and measured["size"] <= WINDOW_BYTES_MAX and measured["kind"] == "blob")
 
 
 def _query(statement: AdbcStatement, sql: str) -> pa.Table:
-    """What a query gives. The driver's own DB-API would do the same, and load pandas in every worker for it."""
+    """Return the result of a query. The driver's own DB-API would load pandas in every worker."""
     statement.set_sql_query(sql)
     stream, _ = statement.execute_query()
     with pa.RecordBatchReader.from_stream(stream) as reader:
         return reader.read_all()
 
 
-def _shape(table: pa.Table, each: StoreRange, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
-    """A window's rows as Spark wants them; None where they are not the records that they should be."""
+def _to_batch(table: pa.Table, each: StoreRange, start: int, end: int, columns: Sequence[str]) -> pa.RecordBatch | None:
+    """Return a window's rows in the columns that Spark asked for, or None if they are not the expected records."""
     count = end - start
     found = dict(zip(("offset", *(name for name in columns if name in _COLUMNS)), table.columns, strict=True))
     if len(table) != count or found["offset"].type != pa.int64() or found["offset"][-1].as_py() != end - 1:
@@ -170,25 +183,25 @@ def _shape(table: pa.Table, each: StoreRange, start: int, end: int, columns: Seq
 def _scan_storage(
     opened: _OpenStore, each: StoreRange, start: int, columns: Sequence[str], *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """A range from `start` on, as the storage gives it."""
+    """Yield the records of a range from `start` on, as the storage plugin reads them."""
     name = escape_name(each.partition.topic), escape_name(each.partition.address)
-    portal, storage = opened.storage(each.url)
+    portal, storage = opened.use_storage(each.url)
     while start < each.end:
         read = partial(storage.read, each.partition, start, each.end - start, with_times="timestamp" in columns)
         try:
             batch = portal.call(read)
         except StorageCorruptError as error:
             if fail_on_data_loss:
-                raise StorageError(f"{error}; with failOnDataLoss=false they are left out") from None
-            _logger.warning("left out: %s", error)
+                raise StorageError(f"{error} (set failOnDataLoss to false to skip them)") from None
+            _logger.warning("Records skipped: %s", error)
             start = error.end_sequence
             continue
         if batch is not None:
             try:
-                shaped = to_arrow(batch, columns)
+                converted = to_arrow(batch, columns)
             except pa.ArrowInvalid as error:
-                raise StorageError(f"{format_name(name)}: what is at {start} fits no column: {error}") from None
-            yield shaped
+                raise StorageError(f"{format_name(name)}: the records from {start} on fit no column: {error}") from None
+            yield converted
             start = batch.end_sequence
             continue
         info = portal.call(storage.partitions, each.partition.topic).get(each.partition)
@@ -197,12 +210,15 @@ def _scan_storage(
         if fail_on_data_loss:
             raise data_loss_error(name, start, info.earliest_sequence)
         _logger.warning(
-            "%s: records %d to %d are gone, and left out", format_name(name), start, info.earliest_sequence - 1
+            "%s: skipped records %d to %d, which are no longer stored",
+            format_name(name),
+            start,
+            info.earliest_sequence - 1,
         )
         start = info.earliest_sequence
 
 
 def _literal(text: str, field: str) -> str:
-    """A topic or an address as an SQL literal, whatever is in it."""
+    """Return a topic or an address as an SQL literal that is safe for all characters."""
     value = to_column(text, field)
     return f"CAST(x'{value.encode().hex()}' AS TEXT)" if isinstance(value, str) else f"x'{value.hex()}'"

@@ -1,4 +1,7 @@
-"""What a record is to Spark: the columns, named as Spark's Kafka source names them, and runs of records as Arrow."""
+"""The columns of a record in Spark: those that are read, as Arrow batches, and those that are written.
+
+The names and types are those of Spark's Kafka source, except that a partition is a string: the producer's address.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from dafka.config import Config
 from dafka.contents import PackedContents
 from dafka.errors import ConfigError
 from dafka.records import RecordBatch
-from dafka.roles.names import check_topic
+from dafka.roles.arguments import check_topic
 from dafka.spark.errors import RowError
 
 COLUMNS = StructType(
@@ -25,7 +28,7 @@ COLUMNS = StructType(
         StructField("value", BinaryType()),
     ]
 )
-"""A record's topic, its partition (the producer's address), its sequence, when it was stored, and its content."""
+"""A record's topic, partition (the producer's address), sequence, time of storing, and content."""
 
 ARROW_TYPES = {
     "topic": pa.string(),
@@ -34,37 +37,44 @@ ARROW_TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "value": pa.binary(),
 }
-"""What Spark demands of an Arrow batch, to the letter."""
+"""The Arrow types that Spark requires for `COLUMNS`."""
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
-    """The columns that are wanted; raises `ConfigError` where a record has none such, or of another type."""
+    """Return the names of the columns that a query selects.
+
+    Raises:
+        ConfigError: If there is none, or one is not a column of a record, or has another type.
+    """
     if not len(schema):
-        raise ConfigError(f"schema: it names no column; a record has {', '.join(COLUMNS.names)}")
+        raise ConfigError(f"schema: expected at least one column, of {', '.join(COLUMNS.names)}")
     for field in schema:
         if field.name not in COLUMNS.names:
-            raise ConfigError(f"schema: there is no column {field.name!r}; a record has {', '.join(COLUMNS.names)}")
+            raise ConfigError(f"schema: expected columns of {', '.join(COLUMNS.names)}, not {field.name!r}")
         expected = COLUMNS[field.name].dataType
         if field.dataType != expected:
             kind, given = expected.simpleString(), field.dataType.simpleString()
-            raise ConfigError(f"schema: the column {field.name} is of type {kind}, not {given}")
+            raise ConfigError(f"schema: expected type {kind} for column {field.name}, not {given}")
     return tuple(schema.names)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns."""
+    """Return the Arrow schema of these columns."""
     return pa.schema([(name, ARROW_TYPES[name]) for name in columns])
 
 
 def escape_name(name: str) -> str:
-    """A topic or an address as Spark's strings can hold it: octets that are not UTF-8 stand as `\\xNN`."""
+    r"""Return a topic or an address as valid UTF-8, which Spark's strings need; other bytes are written as `\xNN`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """A run of records as an Arrow batch of these columns; `timestamp` needs the batch's times.
+    """Return a batch of records as an Arrow batch of these columns.
 
-    Packed contents are not taken apart.
+    Packed contents are passed on without a copy of each. The column `timestamp` needs a batch with `stored_at`.
+
+    Raises:
+        pa.ArrowInvalid: If a time is out of range for Spark.
     """
     count = len(batch)
     arrays: list[pa.Array] = []
@@ -74,59 +84,88 @@ def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
         elif name == "partition":
             arrays.append(repeat_text(escape_name(batch.partition.address), count))
         elif name == "offset":
-            arrays.append(offset_array(batch.first_sequence, batch.end_sequence))
+            arrays.append(pa.array(np.arange(batch.first_sequence, batch.end_sequence, dtype=np.int64)))
         elif name == "timestamp":
             arrays.append(to_timestamps(pa.array(batch.stored_at, pa.int64())))
         else:
-            arrays.append(_values(batch.contents))
+            arrays.append(_to_binary_array(batch.contents))
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def repeat_text(text: str, count: int) -> pa.Array:
-    """The same text so many times."""
+    """Return an Arrow array with `count` copies of a text."""
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
 def to_timestamps(milliseconds: pa.Array) -> pa.Array:
-    """Milliseconds since 1970 as Spark's timestamps. Raises `pa.ArrowInvalid` for what none can hold."""
+    """Return milliseconds since 1970 as Spark's timestamps; raise `pa.ArrowInvalid` if one is out of range."""
     return milliseconds.view(pa.timestamp("ms", tz="UTC")).cast(ARROW_TYPES["timestamp"])
 
 
-def offset_array(first_sequence: int, end_sequence: int) -> pa.Array:
-    """Consecutive sequences."""
-    return pa.array(np.arange(first_sequence, end_sequence, dtype=np.int64))
-
-
-def _values(contents: Sequence[bytes]) -> pa.Array:
+def _to_binary_array(contents: Sequence[bytes]) -> pa.Array:
     if not isinstance(contents, PackedContents):
         return pa.array(contents, pa.binary())
     ends = np.zeros(len(contents) + 1, np.int32)
     np.cumsum(np.frombuffer(contents.lengths, ">u4"), out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(contents.octets)]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(contents.data)]
     return pa.Array.from_buffers(pa.binary(), len(contents), buffers)
 
 
 @attrs.frozen
 class RecordColumns:
-    """Which columns hold a record's parts, by place.
+    """Where a DataFrame that is written has the content and the topic of each row.
 
     Attributes:
-        value: where the content stands.
-        topic_column: where the topic stands; None where all rows have the same.
-        topic: the topic of all rows; empty where each names its own.
+        value: The index of the column with the content.
+        topic_column: The index of the column with the topic, or None if all rows have the same topic.
+        topic: The topic of all rows, or empty if each row has its own.
     """
 
     value: int
     topic_column: int | None
     topic: str
 
+    @classmethod
+    def from_schema(cls, schema: StructType, topic: str, config: Config) -> RecordColumns:
+        """Find the columns of a DataFrame.
+
+        Args:
+            schema: The columns of the DataFrame.
+            topic: The topic of all rows, or empty if there must be a column `topic`.
+            config: The node's configuration, which limits the length of a topic.
+
+        Raises:
+            ConfigError: If a column is missing, unknown or of another type, or if the topic is not valid.
+        """
+        indices = {field.name.lower(): index for index, field in enumerate(schema.fields)}
+        extra = [field.name for field in schema.fields if field.name.lower() not in {"topic", "value"}]
+        if extra:
+            raise ConfigError(
+                f"column {extra[0]}: expected only the columns value and topic; select those two, "
+                "or put the others into the value, for example with to_json(struct(...))"
+            )
+        if "value" not in indices:
+            raise ConfigError("column value: expected a column of this name with the content, binary or string")
+        _check_type(schema, indices["value"], (BinaryType, StringType), "binary or string")
+        if "topic" in indices:
+            _check_type(schema, indices["topic"], (StringType,), "string")
+        if topic:
+            return cls(indices["value"], None, check_topic(topic, config))
+        if "topic" not in indices:
+            raise ConfigError("option topic: expected this option, or a column topic in the DataFrame")
+        return cls(indices["value"], indices["topic"], "")
+
     def split_by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
-        """The contents of each topic, in the order of the rows. Raises `RowError` for a row that is no record."""
+        """Yield each topic of a batch with its contents, in the order of the rows.
+
+        Raises:
+            RowError: If a row has no value or no topic.
+        """
         values = batch.column(self.value)
         if values.null_count:
             raise RowError(
-                "column value: a row is null, and a record has a content; filter such rows out, "
-                "or write coalesce(value, '') for an empty one"
+                "column value: expected a content in each row, not null; filter such rows out, "
+                "or write coalesce(value, '') for an empty content"
             )
         values = values.cast(pa.binary())
         if self.topic_column is None:
@@ -134,45 +173,21 @@ class RecordColumns:
             return
         topics = batch.column(self.topic_column)
         if topics.null_count:
-            raise RowError("column topic: a row is null, and each record belongs to a topic; filter such rows out")
+            raise RowError("column topic: expected a topic in each row, not null; filter such rows out")
         encoded = topics.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         if len(names) == 1:
             yield names[0], values.to_pylist()
             return
-        places = encoded.indices.to_numpy()
-        order = np.argsort(places, kind="stable")
-        ends = np.searchsorted(places[order], np.arange(len(names)), side="right").tolist()
+        indices = encoded.indices.to_numpy()
+        order = np.argsort(indices, kind="stable")
+        ends = np.searchsorted(indices[order], np.arange(len(names)), side="right").tolist()
         values = values.take(pa.array(order))
         for name, start, end in zip(names, [0, *ends], ends, strict=False):
             yield name, values.slice(start, end - start).to_pylist()
 
 
-def find_record_columns(schema: StructType, topic: str, config: Config) -> RecordColumns:
-    """Where a record's parts stand among these columns; `topic`, where it is not empty, is the topic of all rows.
-
-    Raises `ConfigError` for columns or a topic that cannot be.
-    """
-    places = {field.name.lower(): place for place, field in enumerate(schema.fields)}
-    extra = [field.name for field in schema.fields if field.name.lower() not in {"topic", "value"}]
-    if extra:
-        raise ConfigError(
-            f"column {extra[0]}: a record has a value and a topic, nothing else; select those two, "
-            "or put more into the value, with to_json(struct(...)) for one"
-        )
-    if "value" not in places:
-        raise ConfigError("column value: there is none; a record's content is a column of this name, binary or string")
-    _check_type(schema, places["value"], (BinaryType, StringType), "binary or string")
-    if "topic" in places:
-        _check_type(schema, places["topic"], (StringType,), "string")
-    if topic:
-        return RecordColumns(places["value"], None, check_topic(topic, config))
-    if "topic" not in places:
-        raise ConfigError("option topic: it is needed where the DataFrame has no column topic")
-    return RecordColumns(places["value"], places["topic"], "")
-
-
-def _check_type(schema: StructType, place: int, kinds: tuple[type[DataType], ...], expected: str) -> None:
-    field = schema.fields[place]
-    if not isinstance(field.dataType, kinds):
+def _check_type(schema: StructType, index: int, types: tuple[type[DataType], ...], expected: str) -> None:
+    field = schema.fields[index]
+    if not isinstance(field.dataType, types):
         raise ConfigError(f"column {field.name}: expected {expected}, not {field.dataType.simpleString()}")

@@ -1,4 +1,4 @@
-"""A Spark session with everything registered and set as Dafka's data source is at its best."""
+"""Start a Spark session in which the data source `dafka` is registered, with settings that suit it."""
 
 from __future__ import annotations
 
@@ -15,52 +15,59 @@ from pyspark.sql import SparkSession
 from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.java import check_java
 
-SETTINGS = {
-    # Filters reach the data source, where its option pushFilters asks for them.
+DEFAULT_SETTINGS = {
+    # Filters reach the data source, which uses them if the option pushFilters is set.
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A worker that crashes says where.
+    # A worker that crashes reports its Python stack.
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
-    # Java and its Python workers speak through files that only this user may open, not through ports.
+    # Java and its Python workers talk through sockets that only this user may open, not through ports.
     "spark.python.unix.domain.socket.enabled": "true",
 }
-"""What a session needs, or is better with; a user's own settings go before these."""
+"""The settings of a session, which a user's own settings override."""
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-LOG_SETTING = "configurationFile"
-"""What the name of the property that says how Java logs ends with."""
+"""The setting with the options of the Java process."""
+
+LOG_PROPERTY = "configurationFile"
+"""The end of the name of the Java property that names the log4j2 configuration."""
 
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
 
 _registered: WeakSet[SparkSession] = WeakSet()
-"""Spark warns of what is registered once more."""
+"""The sessions that have the data source; Spark warns if it is registered twice."""
 
 
 def make_session(
     name: str = "dafka", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session (a new one, or the one that runs) in which `format("dafka")` is known.
+    """Start a Spark session in which `format("dafka")` is registered, or return the one that is running.
 
-    Arguments:
-        name: the application's name.
-        master: where Spark runs: `local[*]`, the default, is in this process with every core; `spark://HOST:7077` is a
-            cluster. A setting `spark.master` says the same.
-        settings: Spark's settings, which go before `SETTINGS`.
+    Java's log lines are one line each, without stack frames, unless a log4j2 configuration of your own is found.
+    Workers on this machine run this program's Python, unless `PYSPARK_PYTHON` names another.
 
-    What Java logs comes in lines of its own without stack frames, unless a log4j2 configuration of the user's own is
-    found. Workers on this machine run this program's Python, unless `PYSPARK_PYTHON` names another.
+    Args:
+        name: The name of the application.
+        master: Where Spark runs. The default, `local[*]`, is this process with all cores of the machine;
+            `spark://HOST:7077` is a cluster. The setting `spark.master` has the same meaning.
+        settings: Settings of Spark, which override `DEFAULT_SETTINGS`.
 
-    Raises `ConfigError` where there is no Java that Spark can run on.
+    Returns:
+        The session.
+
+    Raises:
+        ConfigError: If there is no Java that Spark can run on.
     """
     given = dict(settings or {})
     master = master or given.get("spark.master", "local[*]")
     if SparkContext._active_spark_context is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         check_java()
-        given = {**given, **_java_options(given)}
+        given = {**given, **_find_java_options(given)}
     if master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers are to find what this program finds
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need this program's packages
     builder = SparkSession.builder.appName(name)
-    settled = {**SETTINGS, "spark.ui.showConsoleProgress": _flag(sys.stderr.isatty()), **given, "spark.master": master}
-    for key, value in settled.items():
+    show_progress = str(sys.stderr.isatty()).lower()
+    merged = {**DEFAULT_SETTINGS, "spark.ui.showConsoleProgress": show_progress, **given, "spark.master": master}
+    for key, value in merged.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     register(session)
@@ -68,29 +75,29 @@ def make_session(
 
 
 def register(session: SparkSession) -> None:
-    """Makes `format("dafka")` known to a session; to do so again changes nothing."""
+    """Register `format("dafka")` with a session; doing so again changes nothing.
+
+    Args:
+        session: The session.
+    """
     if session not in _registered:
         session.dataSource.register(DafkaDataSource)
         _registered.add(session)
 
 
-def _flag(value: bool) -> str:
-    return str(value).lower()
-
-
-def _java_options(given: Mapping[str, str]) -> dict[str, str]:
-    """The setting that has the Java which is started here log by our configuration; none where the user has one."""
+def _find_java_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the setting that names our log4j2 configuration, or no setting if the user has a configuration."""
     own = given.get(JAVA_OPTIONS, "")
     variables = [os.environ.get(name, "") for name in _JAVA_VARIABLES]
     home = Path(os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", "."), "conf"))
     defaults = home / "spark-defaults.conf"
-    is_set = (
-        any(LOG_SETTING in options for options in (own, *variables))
+    is_configured = (
+        any(LOG_PROPERTY in options for options in (own, *variables))
         or "LOG4J_CONFIGURATION_FILE" in os.environ
         or any(home.glob("log4j2*"))
         or (not own and defaults.is_file() and JAVA_OPTIONS in defaults.read_text("utf-8", "replace"))
     )
-    if is_set:
+    if is_configured:
         return {}
-    place = Path(str(files("dafka.spark") / "log4j2.properties")).absolute().as_uri()
-    return {JAVA_OPTIONS: f"-Dlog4j2.{LOG_SETTING}={place} {own}".strip()}
+    uri = Path(str(files("dafka.spark") / "log4j2.properties")).absolute().as_uri()
+    return {JAVA_OPTIONS: f"-Dlog4j2.{LOG_PROPERTY}={uri} {own}".strip()}

@@ -1,4 +1,10 @@
-"""What reading stores once and following them have in common: the options, the columns, and reading a task."""
+"""Stores as a Spark source: read once with `spark.read`, or followed with `spark.readStream`.
+
+The driver lists what the stores hold and plans tasks; the tasks read. A streaming query's offset is the next offset of
+each partition. The records between two offsets are the same on each attempt and in each replica, so a query that is
+restarted from its checkpoint neither loses nor repeats a record. A partition that appears after the query has started
+is read from its first record.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +30,7 @@ from dafka.spark.offsets import (
     limit_rows,
     nest_offsets,
 )
-from dafka.spark.options import SUBSCRIPTION_OPTIONS, Options, parse_offsets, read_subscription
+from dafka.spark.options import SUBSCRIPTION_OPTIONS, Options, parse_offsets, parse_subscription
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
 from dafka.spark.planning import (
     StoreRange,
@@ -35,12 +41,12 @@ from dafka.spark.planning import (
     plan_tasks,
     resolve_offsets,
 )
-from dafka.spark.scan import scan
+from dafka.spark.scan import scan_task
 from dafka.spark.schema import check_columns
 from dafka.spark.stores import StoreCache, StoredPartition, list_partitions, open_stores
 from dafka.storage import Storage
 
-READING_OPTIONS = (
+SHARED_OPTIONS = (
     *PATH_OPTIONS,
     *SUBSCRIPTION_OPTIONS,
     "startingOffsets",
@@ -48,124 +54,143 @@ READING_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
 )
+BATCH_OPTIONS = (*SHARED_OPTIONS, "endingOffsets", "endingTimestamp", "pushFilters")
+STREAM_OPTIONS = (*SHARED_OPTIONS, "maxOffsetsPerTrigger")
 
 
 class StoreQuery:
-    """Made on the driver from a user's options, and pickled to the tasks.
+    """What a query on stores asks for: the options and the columns that both readers below have in common.
 
-    Raises `ConfigError` for options that cannot be.
+    It is made on the driver and pickled for the tasks.
+
+    Attributes:
+        columns: The columns to return.
+        subscription: The topics to read.
+        fail_on_data_loss: Whether lost records are an error rather than skipped.
+        tasks_min: The least number of tasks.
+        since_ms: The first time to read, in milliseconds since 1970, or None for no limit.
+        starts: The offsets to start from.
+        finder: Finds the stores.
     """
 
     def __init__(self, options: Options, schema: StructType, default_start: int) -> None:
+        """Parse the options.
+
+        Args:
+            options: The options of the reader.
+            schema: The columns to return.
+            default_start: `EARLIEST` or `LATEST`, for partitions without a starting offset.
+
+        Raises:
+            ConfigError: If an option or a column is not valid.
+        """
         self.columns = check_columns(schema)
-        self.subscription = read_subscription(options)
+        self.subscription = parse_subscription(options)
         self.fail_on_data_loss = options.get_bool("failOnDataLoss", True)
         self.tasks_min = parse_min_tasks(options)
         self.since_ms = options.get_int("startingTimestamp", minimum=0)
         if self.since_ms is not None and "startingOffsets" in options:
-            raise ConfigError("option startingTimestamp: give it or startingOffsets, not both")
+            raise ConfigError("option startingTimestamp: expected this or startingOffsets, not both")
         self.starts = parse_offsets(options, "startingOffsets", default_start)
-        self.subscription.check_named("startingOffsets", self.starts)
-        self._finder = StoreFinder(options)
+        self.subscription.check_offsets("startingOffsets", self.starts)
+        self.finder = StoreFinder(options)
 
-    def find_stores(self) -> list[str]:
-        """The stores' URLs at this moment. Raises `StorageError`."""
-        return self._finder.find()
+    def select_partitions(
+        self, stored: dict[PartitionName, StoredPartition], *, is_first: bool = True
+    ) -> dict[PartitionName, StoredPartition]:
+        """Return the stored partitions that the query reads.
 
-    def select(self, held: dict[PartitionName, StoredPartition]) -> dict[PartitionName, StoredPartition]:
-        """Of what the stores hold, the partitions that are read.
+        Args:
+            stored: What the stores hold.
+            is_first: Whether this is the first look of the query, when each topic that it names must be stored.
 
-        Raises `ConfigError` for topics that nobody has, `StorageError` for partitions that cannot be told apart.
+        Raises:
+            ConfigError: If a topic is not stored.
+            StorageError: If the names of two partitions are the same once they are escaped.
         """
-        if self.fail_on_data_loss:
-            self.subscription.check_held(held)
-        return self.match(held)
-
-    def match(self, held: dict[PartitionName, StoredPartition]) -> dict[PartitionName, StoredPartition]:
-        """The same, whether or not somebody has every topic."""
-        matching = {name: each for name, each in held.items() if self.subscription.matches(name[0])}
-        for name, each in matching.items():
+        if is_first and self.fail_on_data_loss:
+            self.subscription.check_topics(stored)
+        selected = {name: each for name, each in stored.items() if self.subscription.matches(name[0])}
+        for name, each in selected.items():
             if not each.is_unique:
-                raise StorageError(f"two partitions are called {format_name(name)} once their names are printed")
-        return matching
+                raise StorageError(
+                    f"two partitions are both shown as {format_name(name)}, because their names are not UTF-8; "
+                    "select other topics"
+                )
+        return selected
 
-    def scan(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records. Raises `StorageError`."""
-        if isinstance(task, StoreTask):  # Spark makes a task of its own where there is none
-            yield from scan(task, self.columns, fail_on_data_loss=self.fail_on_data_loss)
-
-
-BATCH_OPTIONS = (*READING_OPTIONS, "endingOffsets", "endingTimestamp", "pushFilters")
+    def read_task(self, task: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a task's records; raise `StorageError` if they cannot be read."""
+        if isinstance(task, StoreTask):  # if there are no tasks, Spark makes one of its own
+            yield from scan_task(task, self.columns, fail_on_data_loss=self.fail_on_data_loss)
 
 
 def make_batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """The reader for these options. Raises `ConfigError`.
+    """Return the reader for a batch query.
 
-    With `pushFilters` Spark hands filters over, and less is read. Not otherwise: Spark 4.3 keeps the filters of a
-    DataFrame's first query, and would leave them out of what the next query on it is given.
+    Filters are pushed down only if the option `pushFilters` is set. Spark 4.3 keeps the filters of the first query on
+    a DataFrame, and does not apply them in the next query on it.
+
+    Raises:
+        ConfigError: If an option or a column is not valid.
     """
     options = Options(given, BATCH_OPTIONS, "reading stores")
-    return (
-        FilteringBatchReader(options, schema)
-        if options.get_bool("pushFilters", False)
-        else StoreBatchReader(options, schema)
-    )
+    is_filtering = options.get_bool("pushFilters", False)
+    return FilteringBatchReader(options, schema) if is_filtering else StoreBatchReader(options, schema)
 
 
 class StoreBatchReader(DataSourceReader):
-    """Plans on the driver, reads in tasks. Raises `ConfigError` for options that cannot be."""
+    """Reads stores once."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        """Parse the options; raise `ConfigError` if one is not valid."""
         self._query = StoreQuery(options, schema, EARLIEST)
         self._ends = parse_offsets(options, "endingOffsets", LATEST)
-        self._query.subscription.check_named("endingOffsets", self._ends)
-        for option, positions, word in (
+        self._query.subscription.check_offsets("endingOffsets", self._ends)
+        for option, requested, empty in (
             ("startingOffsets", self._query.starts, LATEST),
             ("endingOffsets", self._ends, EARLIEST),
         ):
-            if positions.default == word:
+            if requested.default == empty:
                 raise ConfigError(f"option {option}: {options.get_text(option)!r} would leave nothing to read")
         if "endingTimestamp" in options and "endingOffsets" in options:
-            raise ConfigError("option endingTimestamp: give it or endingOffsets, not both")
+            raise ConfigError("option endingTimestamp: expected this or endingOffsets, not both")
         self._filters = PushedFilters(
             since_ms=self._query.since_ms, until_ms=options.get_int("endingTimestamp", minimum=0)
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks: none too large, and enough of them. Raises `ConfigError`, `StorageError`."""
+        """Return the tasks; raise `ConfigError` or `StorageError` if there is nothing to read as requested."""
         return plan_tasks(trio.run(self._find_ranges), self._query.tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records. Raises `StorageError`."""
-        return self._query.scan(partition)
+        """Yield a task's records; raise `StorageError` if they cannot be read."""
+        return self._query.read_task(partition)
 
     async def _find_ranges(self) -> list[StoreRange]:
         with single_exception():
-            async with open_stores(self._query.find_stores()) as storages:
-                ranges = plan_ranges(*self._resolve(self._query.select(await list_partitions(storages))))
-                narrowed = [await self._narrow(each, storages[each.url]) for each in ranges]
-        return [each for each in narrowed if len(each)]
+            async with open_stores(self._query.finder.find_stores()) as storages:
+                stored = self._query.select_partitions(await list_partitions(storages))
+                ranges = [await self._clip_times(each, storages[each.url]) for each in self._plan_ranges(stored)]
+        return [each for each in ranges if len(each)]
 
-    def _resolve(
-        self, held: dict[PartitionName, StoredPartition]
-    ) -> tuple[dict[PartitionName, StoredPartition], dict[PartitionName, int], dict[PartitionName, int]]:
-        """What is held of the partitions that are read, and from where to where it is."""
+    def _plan_ranges(self, stored: dict[PartitionName, StoredPartition]) -> list[StoreRange]:
         fail = self._query.fail_on_data_loss
-        starts = resolve_offsets("startingOffsets", self._query.starts, held, is_start=True, fail_on_data_loss=fail)
-        ends = resolve_offsets("endingOffsets", self._ends, held, is_start=False, fail_on_data_loss=fail)
-        for name in self._query.starts.named.keys() & self._ends.named.keys() & held.keys():
+        starts = resolve_offsets("startingOffsets", self._query.starts, stored, is_start=True, fail_on_data_loss=fail)
+        ends = resolve_offsets("endingOffsets", self._ends, stored, is_start=False, fail_on_data_loss=fail)
+        for name in self._query.starts.by_partition.keys() & self._ends.by_partition.keys() & stored.keys():
             if starts[name] > ends[name]:
                 raise ConfigError(
-                    f"option endingOffsets: {format_name(name)} would end at {ends[name]}, "
-                    f"before it starts at {starts[name]}"
+                    f"option endingOffsets: expected at least {starts[name]}, where {format_name(name)} starts, "
+                    f"not {ends[name]}"
                 )
-        left = {name: each for name, each in held.items() if self._filters.leaves(name)}
-        for name in left:
-            starts[name], ends[name] = self._filters.clip(starts[name], ends[name])
-        return left, starts, ends
+        allowed = {name: each for name, each in stored.items() if self._filters.allows_partition(name)}
+        for name in allowed:
+            starts[name], ends[name] = self._filters.clip_range(starts[name], ends[name])
+        return plan_ranges(allowed, starts, ends)
 
-    async def _narrow(self, each: StoreRange, storage: Storage) -> StoreRange:
-        """The records of a range whose times are wanted, by the times of the store that is read."""
+    async def _clip_times(self, each: StoreRange, storage: Storage) -> StoreRange:
+        """Return the part of a range whose times are requested, by the times in the store that is read."""
         start, end = each.start, each.end
         if self._filters.since_ms is not None:
             start = max(start, await storage.find_sequence_by_time(each.partition, self._filters.since_ms))
@@ -175,20 +200,18 @@ class StoreBatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(StoreBatchReader):
-    """Takes over filters on topic, partition, offset and timestamp."""
+    """A batch reader that Spark pushes filters down to."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Takes the filters that decide what is read; gives those that Spark must still apply."""
-        return self._filters.take(filters)
-
-
-STREAM_OPTIONS = (*READING_OPTIONS, "maxOffsetsPerTrigger")
+        """Take the filters on a record's columns, and return those that Spark must still apply."""
+        return self._filters.push(filters)
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Looks at the stores on the driver, reads in tasks. Raises `ConfigError` for options that cannot be."""
+    """Follows stores in a streaming query."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        """Parse the options; raise `ConfigError` if one is not valid."""
         options = Options(given, STREAM_OPTIONS, "following stores")
         self._query = StoreQuery(options, schema, LATEST)
         self._rows_max = options.get_int("maxOffsetsPerTrigger")
@@ -197,32 +220,32 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen: dict[PartitionName, int] = {}
 
     def initialOffset(self) -> Offsets:  # noqa: N802 (Spark's name, as those below)
-        """Where a new query begins. Raises `ConfigError`, `StorageError`."""
-        held = self._query.select(self._look())
+        """Return where a new query starts; raise `ConfigError` or `StorageError` if it cannot start there."""
+        stored = self._list_partitions(is_first=True)
         since_ms = self._query.since_ms
         if since_ms is not None:
-            found = {name: self._cache.find_sequence_by_time(each, since_ms) for name, each in held.items()}
-            return nest_offsets({name: max(offset, held[name].earliest) for name, offset in found.items()})
-        fail = self._query.fail_on_data_loss
-        return nest_offsets(
-            resolve_offsets("startingOffsets", self._query.starts, held, is_start=True, fail_on_data_loss=fail)
-        )
+            found = {name: self._cache.find_sequence_by_time(each, since_ms) for name, each in stored.items()}
+            return nest_offsets({name: max(offset, stored[name].earliest) for name, offset in found.items()})
+        starts, fail = self._query.starts, self._query.fail_on_data_loss
+        return nest_offsets(resolve_offsets("startingOffsets", starts, stored, is_start=True, fail_on_data_loss=fail))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """`maxOffsetsPerTrigger`, or no limit."""
+        """Return the limit that the option `maxOffsetsPerTrigger` sets."""
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
-        """Where the next micro-batch ends. Raises `StorageError` where what was read before is no longer there."""
-        held = self._held()
-        self._seen = {name: each.end for name, each in held.items()}
+        """Return where the next micro-batch ends; raise `StorageError` if stores have lost what was there before."""
+        stored = self._list_partitions()
+        self._seen = {name: each.end for name, each in stored.items()}
         before = flatten_offsets(start)
-        if self._target is not None:  # what has come since is the next run's: this one must end
-            held = {name: each for name, each in held.items() if name in before or name in self._target}
-        starts = {name: before[name] if name in before else self._begin(name, each) for name, each in held.items()}
-        ends = {name: max(self._end(name, each, starts[name]), starts[name]) for name, each in held.items()}
-        for name in before.keys() - held.keys():
-            self._report(f"{format_name(name)} is no longer in any store that is read")
+        if self._target is not None:  # newer partitions are left for the next run, so that this one ends
+            stored = {name: each for name, each in stored.items() if name in before or name in self._target}
+        starts = {
+            name: before[name] if name in before else self._first_offset(name, each) for name, each in stored.items()
+        }
+        ends = {name: max(self._check_end(name, each, starts[name]), starts[name]) for name, each in stored.items()}
+        for name in before.keys() - stored.keys():
+            self._report_loss(f"{format_name(name)} is no longer in any of the stores")
             starts[name] = ends[name] = before[name]
         if self._target is not None:
             ends = {name: max(min(end, self._target.get(name, 0)), starts[name]) for name, end in ends.items()}
@@ -231,57 +254,58 @@ class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nest_offsets(ends)
 
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
-        """Where the stores end, as far as was seen: for the query's progress."""
+        """Return where the stores ended at the last look, for the query's progress report."""
         return nest_offsets(self._seen)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there at this moment is all that this run of the query reads."""
-        self._target = {name: each.end for name, each in self._held().items()}
+        """Fix what this run of the query reads: the records that are stored now."""
+        self._target = {name: each.end for name, each in self._list_partitions().items()}
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch. Raises `StorageError` where its records are no longer there."""
+        """Return the tasks of a micro-batch; raise `StorageError` if its records are no longer stored."""
         before, ends = flatten_offsets(start), flatten_offsets(end)
-        held = {name: each for name, each in self._held().items() if name in ends}
+        stored = {name: each for name, each in self._list_partitions().items() if name in ends}
         starts = {}
-        for name, each in held.items():
-            begin = before[name] if name in before else self._begin(name, each)
-            if begin < ends[name] and begin < each.earliest:
+        for name, each in stored.items():
+            first = before[name] if name in before else self._first_offset(name, each)
+            if first < ends[name] and first < each.earliest:
                 if self._query.fail_on_data_loss:
-                    raise data_loss_error(name, begin, each.earliest)
-                begin = each.earliest
-            starts[name] = begin
-            ends[name] = min(ends[name], self._end(name, each, ends[name]))
-        for name in ends.keys() - held.keys():
+                    raise data_loss_error(name, first, each.earliest)
+                first = each.earliest
+            starts[name] = first
+            ends[name] = min(ends[name], self._check_end(name, each, ends[name]))
+        for name in ends.keys() - stored.keys():
             if ends[name] > before.get(name, 0):
-                self._report(f"{format_name(name)} is no longer in any store that is read")
-        return plan_tasks(plan_ranges(held, starts, ends), self._query.tasks_min)
+                self._report_loss(f"{format_name(name)} is no longer in any of the stores")
+        return plan_tasks(plan_ranges(stored, starts, ends), self._query.tasks_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task's records. Raises `StorageError`."""
-        return self._query.scan(partition)
+        """Yield a task's records; raise `StorageError` if they cannot be read."""
+        return self._query.read_task(partition)
 
     def stop(self) -> None:
-        """Closes the stores."""
+        """Close the stores."""
         self._cache.close()
 
-    def _look(self) -> dict[PartitionName, StoredPartition]:
-        return self._cache.list_partitions(self._query.find_stores())
+    def _list_partitions(self, *, is_first: bool = False) -> dict[PartitionName, StoredPartition]:
+        stored = self._cache.list_partitions(self._query.finder.find_stores())
+        return self._query.select_partitions(stored, is_first=is_first)
 
-    def _held(self) -> dict[PartitionName, StoredPartition]:
-        return self._query.match(self._look())
+    def _first_offset(self, name: PartitionName, stored: StoredPartition) -> int:
+        """Return where to start a partition that appeared after the query had started."""
+        if stored.earliest and self._query.fail_on_data_loss:
+            raise data_loss_error(name, 0, stored.earliest)
+        return stored.earliest
 
-    def _begin(self, name: PartitionName, held: StoredPartition) -> int:
-        """Where a partition begins that came after the query: with its first record."""
-        if held.earliest and self._query.fail_on_data_loss:
-            raise data_loss_error(name, 0, held.earliest)
-        return held.earliest
+    def _check_end(self, name: PartitionName, stored: StoredPartition, at_least: int) -> int:
+        """Return the end of a partition, after a check that it is not before an offset that was seen."""
+        if stored.end < at_least:
+            self._report_loss(f"{format_name(name)} was seen up to offset {at_least - 1}, and now ends at {stored.end}")
+        return stored.end
 
-    def _end(self, name: PartitionName, held: StoredPartition, at_least: int) -> int:
-        """How far a partition goes; it must not go back behind what was seen of it."""
-        if held.end < at_least:
-            self._report(f"{format_name(name)} was seen up to offset {at_least - 1}, and now ends before {held.end}")
-        return held.end
-
-    def _report(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._query.fail_on_data_loss:
-            raise StorageError(f"{what}: is a store an older copy, or gone? With failOnDataLoss=false reading goes on")
+            raise StorageError(
+                f"{what}; check that no store was removed or replaced by an older copy "
+                "(set failOnDataLoss to false to continue without the records)"
+            )

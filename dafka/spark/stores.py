@@ -1,4 +1,4 @@
-"""What stores hold: each partition once, however many replicas of it there are."""
+"""The stores that a query reads: which partitions they hold, merged over replicas, and how they are kept open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from dafka.storage.filelog.layout import MARKER_FILE
 
 @attrs.frozen
 class Replica:
-    """A partition in one store, named by its URL."""
+    """A partition as one store holds it.
+
+    Attributes:
+        url: The store.
+        info: What the store holds of the partition.
+    """
 
     url: str
     info: PartitionInfo
@@ -26,13 +31,14 @@ class Replica:
 
 @attrs.frozen
 class StoredPartition:
-    """A partition in all stores that hold some of it.
+    """A partition in all the stores that hold a part of it.
 
     Attributes:
-        replicas: the one that reaches furthest first.
-        earliest: from here on, every record up to `end` is held by some store.
-        end: the sequence after the last record that any of them holds.
-        is_unique: is there no other partition whose name looks the same once it is printed?
+        partition: The partition.
+        replicas: What each store holds, the one with the highest end first.
+        earliest: The first sequence from which on every record up to `end` is held by some store.
+        end: The sequence after the last record that any store holds.
+        is_unique: Whether no other partition has the same name once both are escaped (see `escape_name`).
     """
 
     partition: Partition
@@ -43,39 +49,46 @@ class StoredPartition:
 
     @property
     def record_bytes(self) -> int:
-        """About how large a record is."""
+        """The average size of a record's content, in bytes."""
         info = self.replicas[0].info
         return info.content_bytes // info.count if info.count else 0
 
     def choose_replicas(self, start: int, end: int) -> list[tuple[str, int, int]]:
-        """Which store to read from: ranges that make up the given one, which must be held."""
+        """Return the stores to read a range from, each with its part of the range (URL, start, end), in order.
+
+        The range must lie between `earliest` and `end` of the partition.
+        """
         pieces: list[tuple[str, int, int]] = []
         while end > start:
             replica = next(
                 each for each in self.replicas if each.info.earliest_sequence < end <= each.info.end_sequence
             )
-            begin = max(start, replica.info.earliest_sequence)
-            pieces.append((replica.url, begin, end))
-            end = begin
+            first = max(start, replica.info.earliest_sequence)
+            pieces.append((replica.url, first, end))
+            end = first
         return pieces[::-1]
 
 
 async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName, StoredPartition]:
-    """What these stores hold at this moment, by partition. Raises `StorageError` where a store fails."""
+    """Return what these stores hold now, by partition.
+
+    Raises:
+        StorageError: If a store cannot be read.
+    """
     found: dict[Partition, list[Replica]] = {}
     for url, storage in storages.items():
         for partition, info in (await storage.partitions()).items():
             if info.end_sequence:
                 found.setdefault(partition, []).append(Replica(url, info))
-    named: dict[PartitionName, StoredPartition] = {}
+    by_name: dict[PartitionName, StoredPartition] = {}
     for partition, replicas in found.items():
         name = escape_name(partition.topic), escape_name(partition.address)
-        named[name] = attrs.evolve(merge_replicas(partition, replicas), is_unique=name not in named)
-    return named
+        by_name[name] = attrs.evolve(merge_replicas(partition, replicas), is_unique=name not in by_name)
+    return by_name
 
 
 def merge_replicas(partition: Partition, replicas: list[Replica]) -> StoredPartition:
-    """What these stores hold of a partition together."""
+    """Return what these replicas hold of a partition together."""
     replicas.sort(key=lambda each: (-each.info.end_sequence, each.info.earliest_sequence, each.url))
     earliest = replicas[0].info.earliest_sequence
     for replica in replicas:
@@ -86,13 +99,21 @@ def merge_replicas(partition: Partition, replicas: list[Replica]) -> StoredParti
 
 @asynccontextmanager
 async def open_stores(urls: Iterable[str]) -> AsyncIterator[dict[str, Storage]]:
-    """These stores, by their URLs, to be read for the length of a block. Raises `StorageError`."""
+    """Open these stores for reading for the length of a block, which gets them by URL.
+
+    Raises:
+        StorageError: If a store cannot be opened.
+    """
     async with AsyncExitStack() as stack:
         yield {url: await stack.enter_async_context(open_storage(url, read_only=True)) for url in urls}
 
 
 class StoreCache:
-    """Opens what it is asked about, and opens it again where another file has taken its place."""
+    """The stores that a streaming query follows, kept open between micro-batches.
+
+    Opening stores takes longer than listing their partitions. No lock is held between calls, so the stores' own
+    processes are not disturbed. The stores are opened again if the list changes or a file has been replaced.
+    """
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -101,8 +122,8 @@ class StoreCache:
         self._identities: list[tuple[str, object]] = []
 
     def list_partitions(self, urls: Sequence[str]) -> dict[PartitionName, StoredPartition]:
-        """What these stores hold at this moment, by partition. Raises `StorageError`."""
-        identities = [(url, _identity(url)) for url in urls]
+        """Return what these stores hold now, by partition; raise `StorageError` if one cannot be read."""
+        identities = [(url, _identify(url)) for url in urls]
         if self._portal is None or identities != self._identities:
             self.close()
             self._portal = self._stack.enter_context(start_blocking_portal("trio"))
@@ -112,21 +133,28 @@ class StoreCache:
             self._identities = identities
         return self._portal.call(list_partitions, self._storages)
 
-    def find_sequence_by_time(self, held: StoredPartition, stored_at: int) -> int:
-        """The first offset stored at this time or later, by the store that reaches furthest; else the end."""
-        assert self._portal is not None, "nothing is held before it is asked for"
-        storage = self._storages[held.replicas[0].url]
-        return self._portal.call(storage.find_sequence_by_time, held.partition, stored_at)
+    def find_sequence_by_time(self, stored: StoredPartition, stored_at: int) -> int:
+        """Return the first offset that was stored at a time or later, or the end offset if there is none.
+
+        The replica with the highest end decides. `list_partitions` must have been called before.
+
+        Args:
+            stored: A partition that `list_partitions` returned.
+            stored_at: The time in milliseconds since 1970.
+        """
+        assert self._portal is not None, "list_partitions opens the stores"
+        storage = self._storages[stored.replicas[0].url]
+        return self._portal.call(storage.find_sequence_by_time, stored.partition, stored_at)
 
     def close(self) -> None:
-        """Closes what is open. May be called again."""
+        """Close the stores; calling this again is harmless."""
         self._portal = None
         self._storages = {}
         self._stack.close()
 
 
-def _identity(url: str) -> object:
-    """What tells one store from another that has taken its place: its file, or its folder's marker."""
+def _identify(url: str) -> object:
+    """Return what tells a store from another one that replaced it: the inode of its file or of its folder's marker."""
     path = url.partition(":")[2].partition("?")[0]
     try:
         status = os.stat(f"{path}/{MARKER_FILE}" if url.startswith("filelog:") else path)

@@ -1,4 +1,4 @@
-"""Where records live: one interface, found by URL, ours and anybody's."""
+"""Storage of records: the plugin interface, the values it exchanges, and opening a storage by its URL."""
 
 from dafka.storage.base import (
     READ_BYTES,

@@ -1,11 +1,14 @@
-"""What a storage plugin is: where partitions live, and what it promises about them.
+"""The storage plugin interface.
 
-A storage holds partitions; a partition is a run of consecutive records, each with its content and the time at which
-it was stored. One process writes; any number read, in other processes too, while it writes. A plugin registers, in
-the entry-point group `dafka.storage`, a function that opens it. `dafka.testing.check_storage` judges one.
+A storage holds partitions. A partition is a run of consecutive records; each record has its content and the time at
+which it was stored. One process writes to a storage; any number of readers, also in other processes, read it at the
+same time.
 
-Times are whole milliseconds since 1970, UTC. Within a partition they never go back: while a clock that was set back
-catches up, records have the time of the one before.
+A plugin registers the function that opens its storage in the entry-point group `dafka.storage`.
+`dafka.testing.check_storage` checks a plugin against this interface.
+
+Times are whole milliseconds since 1970, UTC. Within a partition they never decrease: if the clock is set back, new
+records get the time of the latest record until the clock has caught up.
 """
 
 from __future__ import annotations
@@ -21,15 +24,22 @@ from dafka.plugins import load_plugin
 from dafka.records import Partition, RecordBatch
 
 READ_BYTES = 2**20
-"""What one read gives at the most, about: enough to be fast, little enough to keep many readers in memory."""
+"""The default size of one read, in bytes: large enough to be fast, small enough for many concurrent readers."""
 
 
 @attrs.frozen
 class PartitionInfo:
-    """What a storage holds of a partition: records from `earliest_sequence` up to, not including, `end_sequence`.
+    """The records that a storage holds of one partition.
 
-    `content_bytes` adds up their contents; the times are those of the first and the last of them, None where there is
-    none. Records before the earliest have been trimmed.
+    The records from `earliest_sequence` up to, but not including, `end_sequence` are held. Earlier records have been
+    trimmed.
+
+    Attributes:
+        earliest_sequence: The sequence of the first record held.
+        end_sequence: The sequence of the next record to append.
+        content_bytes: The total size of the contents, in bytes.
+        earliest_stored_at: When the first record held was stored, in ms since 1970; None if no record is held.
+        latest_stored_at: When the last record was stored, in ms since 1970; None if no record is held.
     """
 
     earliest_sequence: int = 0
@@ -40,11 +50,20 @@ class PartitionInfo:
 
     @property
     def count(self) -> int:
-        """How many records are held."""
+        """The number of records held."""
         return self.end_sequence - self.earliest_sequence
 
     def check_append(self, batch: RecordBatch) -> None:
-        """Raises `StorageSequenceError` unless the batch continues the partition, or begins it."""
+        """Check that a batch can be appended next.
+
+        An `end_sequence` of 0 means an empty partition, which may begin with any sequence.
+
+        Args:
+            batch: The records to append.
+
+        Raises:
+            StorageSequenceError: If the batch would leave a gap or overlap the records held.
+        """
         if self.end_sequence and batch.first_sequence != self.end_sequence:
             problem = "a gap" if batch.first_sequence > self.end_sequence else "an overlap"
             raise StorageSequenceError(
@@ -55,7 +74,14 @@ class PartitionInfo:
 
 @attrs.frozen
 class StorageStatistics:
-    """What a storage holds altogether. `stored_bytes` is what that takes on the medium, indexes and logs included."""
+    """The totals of a storage.
+
+    Attributes:
+        partitions: The number of partitions.
+        records: The number of records held.
+        content_bytes: The total size of their contents, in bytes.
+        stored_bytes: The space used on the medium, in bytes, including indexes and logs.
+    """
 
     partitions: int
     records: int
@@ -65,9 +91,15 @@ class StorageStatistics:
 
 @attrs.frozen(kw_only=True)
 class RetentionPolicy:
-    """What a partition may keep; its oldest records go as soon as one of the limits says so. None: no such limit.
+    """Limits on what each partition keeps.
 
-    `age_ms` counts from when a record was stored; `bytes_max` is of contents.
+    The oldest records of a partition are dropped as long as it exceeds any limit. A limit of None does not apply. A
+    policy without limits is false.
+
+    Attributes:
+        age_ms: The maximum age of a record since it was stored, in milliseconds.
+        bytes_max: The maximum total size of the contents, in bytes.
+        records_max: The maximum number of records.
     """
 
     age_ms: int | None = None
@@ -80,9 +112,14 @@ class RetentionPolicy:
 
 @attrs.frozen
 class Damage:
-    """Something in a storage that is not as it was written: where it stands, what is wrong, and which records it hits.
+    """A part of a storage that is not as it was written.
 
-    `partition` is None, and the sequences are 0, where no particular records are concerned.
+    Attributes:
+        location: Where the damage is, such as a file and a position in it.
+        reason: What is wrong.
+        partition: The partition affected; None if no particular records are affected.
+        first_sequence: The first record affected; 0 if `partition` is None.
+        end_sequence: The sequence after the last record affected; 0 if `partition` is None.
     """
 
     location: str
@@ -100,30 +137,42 @@ class Damage:
 
 
 class Storage(Protocol):
-    """Every method may block on a disk, does so off the event loop, and is a checkpoint.
+    """The interface of a storage plugin.
 
-    Cancelling a call never corrupts anything: an append either happened whole or not at all. All raise
-    `StorageError` where the medium fails (a full disk, say), and work again when it does.
+    Every method is a checkpoint, and runs blocking work in a worker thread.
+
+    Cancelling a call never corrupts data: an append happens completely or not at all. Every method raises
+    `StorageError` if the medium fails, for example because the disk is full, and works again once the medium does.
     """
 
     @property
     def identity(self) -> str:
-        """A node address that belongs to this storage for good.
+        """The node address that permanently belongs to this storage.
 
-        A store takes it, so that producers can tell one restarted store from two; and so does a producer whose spool
-        this is, to resume its partition.
+        A store uses it as its own address, so that producers do not count a restarted store twice. A producer uses the
+        identity of its spool to resume its partition.
         """
 
     @property
     def repairs(self) -> Sequence[Damage]:
-        """What opening found damaged and cut away, such as the torn end of what a killed process was writing."""
+        """The damage that was removed when the storage was opened.
+
+        An example is the incomplete end of an append whose process was killed.
+        """
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
-        """Adds records, all or none, and returns when they are durable (as far as the storage's options say).
+        """Append all batches, or none, and return when they are durable.
 
-        Each batch continues its partition; the first of a new partition may begin anywhere. One without records
-        changes nothing. Raises `StorageSequenceError` otherwise. Records are stored at the time that their batch
-        gives, or else now.
+        The options of a storage may relax durability. Each batch must continue its partition; the first batch of a new
+        partition may begin at any sequence. Batches without records are ignored. Records whose batch gives no
+        `stored_at` are stored with the current time.
+
+        Args:
+            batches: The records to append, of any partitions.
+
+        Raises:
+            StorageSequenceError: If a batch does not continue its partition.
+            StorageError: If the medium fails.
         """
 
     async def read(
@@ -135,73 +184,190 @@ class Storage(Protocol):
         *,
         with_times: bool = False,
     ) -> RecordBatch | None:
-        """The records from `first_sequence` on: at most `count`, of about `bytes_max` together, at least one.
+        """Return consecutive records of a partition, at least one.
 
-        None where the partition does not hold that sequence. `stored_at` is given where `with_times` asks for it.
-        Raises `StorageCorruptError` where the first of them is held but damaged; damage further on ends the batch
-        before it.
+        Args:
+            partition: The partition to read.
+            first_sequence: The sequence of the first record to return.
+            count: The maximum number of records.
+            bytes_max: The approximate maximum size of the contents, in bytes. One record is returned even if it is
+                larger.
+            with_times: Whether the batch should include `stored_at`.
+
+        Returns:
+            The records, or None if the partition does not hold `first_sequence`. The batch ends before the first
+            damaged record.
+
+        Raises:
+            StorageCorruptError: If the record at `first_sequence` is held but damaged.
+            StorageError: If the medium fails.
         """
 
     async def find_sequence_by_time(self, partition: Partition, stored_at: int) -> int:
-        """The sequence of the first record held that was stored at this time or later; if none was, the end."""
+        """Return the sequence of the first record that was stored at a time or later.
 
-    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
-        """What is held of every partition, or of one topic's."""
+        Args:
+            partition: The partition to search.
+            stored_at: The time, in milliseconds since 1970.
 
-    async def statistics(self) -> StorageStatistics:
-        """What is held altogether."""
+        Returns:
+            The sequence; the end of the partition if all records are older; 0 if the partition is unknown.
 
-    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
-        """Drops the records before `earliest_sequence`. The partition goes on where it stands."""
-
-    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
-        """Drops all records of a partition, and lets it go on at `next_sequence`: those between are to be had nowhere.
-
-        Raises `StorageSequenceError` where the partition has come that far already. An unknown one is begun.
+        Raises:
+            StorageError: If the medium fails.
         """
 
-    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
-        """Drops what these limits do not keep, of every partition or of one topic's, while others read and append.
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        """Return what is held of each partition.
 
-        May keep somewhat more, where that spares work (a file log drops whole segments), but nothing of a partition
-        whose every record is too old, or where a limit is 0. Gives the new earliest sequence of those that lost any.
+        Args:
+            topic: The topic whose partitions to return; None for all topics.
+
+        Returns:
+            The partitions, including those whose records have all been dropped.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
+    async def statistics(self) -> StorageStatistics:
+        """Return the totals of the storage.
+
+        Returns:
+            The totals over all partitions.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
+    async def trim(self, partition: Partition, earliest_sequence: int) -> None:
+        """Drop the records before a sequence. The end of the partition does not change.
+
+        An unknown partition, or a sequence that is not held any more, changes nothing.
+
+        Args:
+            partition: The partition to trim.
+            earliest_sequence: The first sequence to keep. Sequences past the end drop every record.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
+    async def reset_to(self, partition: Partition, next_sequence: int) -> None:
+        """Drop all records of a partition and continue it at a later sequence.
+
+        The records between the old end and `next_sequence` are lost. An unknown partition is created.
+
+        Args:
+            partition: The partition to reset.
+            next_sequence: The sequence of the next record to append.
+
+        Raises:
+            StorageSequenceError: If `next_sequence` is before the end of the partition.
+            StorageError: If the medium fails.
+        """
+
+    async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+        """Drop the records that exceed a retention policy. Other tasks may read and append at the same time.
+
+        A storage may keep more than the policy allows if that saves work; a file log, for example, drops whole
+        segments. It must drop every record of a partition if all of them are too old or if a limit is 0.
+
+        Args:
+            policy: The limits for each partition.
+            topic: The topic to apply them to; None for all topics.
+
+        Returns:
+            The new earliest sequence of each partition that lost records.
+
+        Raises:
+            StorageError: If the medium fails.
         """
 
     async def flush(self) -> None:
-        """Returns when everything appended is durable, whatever the storage's options leave to the system."""
+        """Make everything that was appended durable, even if the storage's options relax durability.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
 
     async def find_damage(self) -> list[Damage]:
-        """What is wrong with the medium beyond what reading every record shows. Takes as long as it takes."""
+        """Check the medium for damage that reading every record does not show. This may take long.
+
+        Returns:
+            The damage found.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
 
     async def save_positions(self, name: str, positions: Mapping[Partition, int]) -> None:
-        """Makes a consumer's positions (the next sequence of each partition) durable, under its name."""
+        """Save a consumer's positions durably. Positions in other partitions are kept.
+
+        Args:
+            name: The name of the consumer.
+            positions: The next sequence to consume of each partition.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
 
     async def load_positions(self, name: str) -> dict[Partition, int]:
-        """The positions last saved under this name; none for a name never used."""
+        """Return the positions that a consumer saved.
+
+        Args:
+            name: The name of the consumer.
+
+        Returns:
+            The next sequence to consume of each partition; empty if the name has never been used.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
 
     async def position_names(self) -> list[str]:
-        """The names under which positions were saved, in order."""
+        """Return the names of the consumers that saved positions.
+
+        Returns:
+            The names, sorted.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
 
 
 @runtime_checkable
 class DetectsRemoval(Protocol):
-    """What a storage has besides, where its files can be removed beneath it. A plugin need not have it."""
+    """An optional part of a storage plugin, for storages whose files can be removed while they are open."""
 
     async def check_not_removed(self) -> None:
-        """Raises `StorageLostError` where what was opened is no longer in its place, as every change does."""
+        """Check that the files that were opened are still in place. Every change makes the same check.
+
+        Raises:
+            StorageLostError: If a file was removed or replaced.
+        """
 
 
 def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Storage]:
-    """Opens a storage for the length of a block: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or an installed plugin's.
+    """Open a storage for the duration of an `async with` block.
 
-    Raises `StorageError` where the scheme is unknown; on entering, `StorageFormatError` where what stands there is
-    not a storage of that kind, and, unless `read_only`, `StorageBusyError` where another writer has it open.
+    Args:
+        url: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin; options follow as
+            `?name=value`.
+        read_only: Whether to open the storage for reading only. A storage in use by a writer can be read.
+
+    Returns:
+        A context manager that opens the storage. Entering it raises `StorageFormatError` if the location holds
+        something else, and `StorageBusyError` if another writer has the storage open (unless `read_only`).
+
+    Raises:
+        StorageError: If the URL has no scheme, or no plugin for its scheme is installed.
     """
-    scheme, separator, place = url.partition(":")
+    scheme, separator, location = url.partition(":")
     if not separator:
-        raise StorageError(f"storage {url!r}: expected SCHEME:PLACE, such as sqlite:dafka.db")
+        raise StorageError(f"storage {url!r}: expected SCHEME:LOCATION, such as sqlite:dafka.db")
     storage: AbstractAsyncContextManager[Storage] = load_plugin("dafka.storage", scheme, StorageError)(
-        place, read_only=read_only
+        location, read_only=read_only
     )
     return storage
 
@@ -209,7 +375,22 @@ def open_storage(url: str, *, read_only: bool = False) -> AbstractAsyncContextMa
 async def read_range(
     storage: Storage, partition: Partition, first_sequence: int, end_sequence: int, *, with_times: bool = False
 ) -> AsyncIterator[RecordBatch]:
-    """Reads a range lazily, batch by batch, up to its end or the partition's."""
+    """Read a range of a partition lazily, one batch at a time.
+
+    Args:
+        storage: The storage to read.
+        partition: The partition to read.
+        first_sequence: The sequence of the first record.
+        end_sequence: The sequence after the last record. The iteration ends earlier if the partition does.
+        with_times: Whether the batches should include `stored_at`.
+
+    Yields:
+        Consecutive batches.
+
+    Raises:
+        StorageCorruptError: If a record in the range is damaged.
+        StorageError: If the medium fails.
+    """
     while first_sequence < end_sequence:
         batch = await storage.read(partition, first_sequence, end_sequence - first_sequence, with_times=with_times)
         if batch is None:

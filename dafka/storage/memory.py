@@ -1,7 +1,7 @@
-"""Storage in this process's memory, `memory:`, for tests and relays. Nothing outlives the block.
+"""Storage in the memory of this process: `memory:`, for tests and relays.
 
-`memory:?records_max=N&bytes_max=N` bounds it, all partitions together: what was appended first goes first. A record
-counts what it takes in memory, which is somewhat more than its content.
+The records are lost when the storage is closed. `memory:?records_max=N&bytes_max=N` limits the storage as a whole: the
+records appended first are dropped first. `bytes_max` counts the memory of a record, which is more than its content.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dafka.storage.base import READ_BYTES, Damage, PartitionInfo, RetentionPolic
 from dafka.storage.plugin_helpers import int_at_least, now_ms, parse_location, split_by_time
 
 RUN_RECORDS_MAX = 4096
-"""Longer runs are cut, so that memory is given back while a long one is being trimmed."""
+"""The maximum length of a run, in records. Longer runs are split, so that trimming frees memory piece by piece."""
 
 
-class _Log:
-    """One partition: runs of records, each stored at one time."""
+class _PartitionLog:
+    """One partition: runs of records that were stored at the same time."""
 
     def __init__(self, first_sequence: int) -> None:
         self.earliest_sequence = first_sequence
@@ -37,7 +37,7 @@ class _Log:
         earliest_at, latest_at = (None if time is None else time[0] for time in times)
         return PartitionInfo(self.earliest_sequence, self.end_sequence, self.content_bytes, earliest_at, latest_at)
 
-    def push(self, run: RecordBatch) -> None:
+    def append_run(self, run: RecordBatch) -> None:
         assert run.stored_at is not None
         if not self.runs:
             self.earliest_sequence = run.first_sequence
@@ -57,7 +57,7 @@ class _Log:
         return self.runs[index].first_sequence if index < len(self.runs) else self.end_sequence
 
     def trim(self, earliest_sequence: int) -> int:
-        """Gives the memory that was freed."""
+        """Drop the records before a sequence, and return how many bytes of memory that freed."""
         freed = 0
         while self.runs and self.earliest_sequence < earliest_sequence:
             run = self.runs.popleft()
@@ -69,19 +69,19 @@ class _Log:
             self.earliest_sequence = rest.first_sequence if len(rest) else run.end_sequence
         return freed
 
-    def surplus(self, retention: RetentionPolicy, time_ms: int) -> int:
-        """The sequence before which the limits keep nothing."""
+    def find_retained_sequence(self, policy: RetentionPolicy, time_ms: int) -> int:
+        """Return the sequence of the first record that a policy keeps."""
         earliest = self.earliest_sequence
-        if retention.records_max is not None:
-            earliest = max(earliest, self.end_sequence - retention.records_max)
-        if retention.age_ms is not None:
-            earliest = max(earliest, self.find_sequence_by_time(time_ms - retention.age_ms))
-        if retention.bytes_max is not None:
-            earliest = max(earliest, self._cut_bytes(self.content_bytes - retention.bytes_max))
+        if policy.records_max is not None:
+            earliest = max(earliest, self.end_sequence - policy.records_max)
+        if policy.age_ms is not None:
+            earliest = max(earliest, self.find_sequence_by_time(time_ms - policy.age_ms))
+        if policy.bytes_max is not None:
+            earliest = max(earliest, self._sequence_after_bytes(self.content_bytes - policy.bytes_max))
         return earliest
 
-    def _cut_bytes(self, surplus: int) -> int:
-        """The sequence after the oldest records that hold so many octets."""
+    def _sequence_after_bytes(self, surplus: int) -> int:
+        """Return the sequence after the oldest records whose contents are at least `surplus` bytes."""
         for run in self.runs:
             for sequence, content in enumerate(run.contents, run.first_sequence):
                 if surplus <= 0:
@@ -91,19 +91,24 @@ class _Log:
 
 
 class MemoryStorage:
-    """See `Storage`: the reference for the others, and the shortest."""
+    """A `Storage` in memory; the simplest implementation, and the reference for the others."""
 
     repairs: Sequence[Damage] = ()
 
     def __init__(self, records_max: int | None = None, bytes_max: int | None = None) -> None:
-        """`bytes_max` is of memory."""
+        """Create an empty storage.
+
+        Args:
+            records_max: The maximum number of records in all partitions; None for no limit.
+            bytes_max: The maximum memory of all records, in bytes; None for no limit.
+        """
         self.identity = new_address()
         self._records_max = records_max
         self._bytes_max = bytes_max
-        self._logs: dict[Partition, _Log] = {}
+        self._logs: dict[Partition, _PartitionLog] = {}
         self._records = 0
         self._memory_bytes = 0
-        self._order: deque[tuple[Partition, int]] = deque()  # each run's partition and end, as they were appended
+        self._order: deque[tuple[Partition, int]] = deque()  # partition and end of each run, oldest first
         self._positions: dict[str, dict[Partition, int]] = {}
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:
@@ -163,28 +168,30 @@ class MemoryStorage:
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
         await trio.lowlevel.checkpoint()
-        log = self._logs.setdefault(partition, _Log(next_sequence))
+        log = self._logs.setdefault(partition, _PartitionLog(next_sequence))
         if next_sequence < log.end_sequence:
-            raise StorageSequenceError(f"{partition}: it has come to {log.end_sequence}, beyond {next_sequence}")
+            raise StorageSequenceError(
+                f"{partition}: cannot reset to sequence {next_sequence}, expected {log.end_sequence} or later"
+            )
         self._trim(log, log.end_sequence)
         log.earliest_sequence = log.end_sequence = next_sequence
 
-    async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
+    async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`."""
         await trio.lowlevel.checkpoint()
         moved = {}
         time_ms = now_ms()
         for partition, log in self._logs_of(topic).items():
-            if self._trim(log, log.surplus(retention, time_ms)):
+            if self._trim(log, log.find_retained_sequence(policy, time_ms)):
                 moved[partition] = log.earliest_sequence
         return moved
 
     async def flush(self) -> None:
-        """See `Storage.flush`. Nothing here is ever durable."""
+        """See `Storage.flush`. Records in memory are never durable, so this does nothing."""
         await trio.lowlevel.checkpoint()
 
     async def find_damage(self) -> list[Damage]:
-        """See `Storage.find_damage`. Memory is believed."""
+        """See `Storage.find_damage`. Memory is not checked."""
         await trio.lowlevel.checkpoint()
         return []
 
@@ -205,21 +212,21 @@ class MemoryStorage:
         return sorted(self._positions)
 
     def _push(self, batch: RecordBatch, time_ms: int) -> None:
-        log = self._logs.setdefault(batch.partition, _Log(batch.first_sequence))
+        log = self._logs.setdefault(batch.partition, _PartitionLog(batch.first_sequence))
         for run in split_by_time(batch, time_ms, log.latest_stored_at):
             for first_sequence in range(run.first_sequence, run.end_sequence, RUN_RECORDS_MAX):
                 part = run.between(first_sequence, first_sequence + RUN_RECORDS_MAX)
-                log.push(part)
+                log.append_run(part)
                 self._order.append((batch.partition, part.end_sequence))
                 self._records += len(part)
                 self._memory_bytes += part.memory_bytes
 
     def _drop_oldest(self) -> None:
-        """Keeps within the bounds: of the run that reaches one, only as much goes as must."""
+        """Drop the oldest records until the storage is within its limits."""
         while self._order:
             partition, end_sequence = self._order[0]
             log = self._logs[partition]
-            surplus = self._surplus(log.runs[0]) if log.earliest_sequence < end_sequence else 0
+            surplus = self._count_surplus(log.runs[0]) if log.earliest_sequence < end_sequence else 0
             if surplus:
                 self._trim(log, log.earliest_sequence + surplus)
             elif log.earliest_sequence >= end_sequence:
@@ -227,8 +234,8 @@ class MemoryStorage:
             else:
                 return
 
-    def _surplus(self, run: RecordBatch) -> int:
-        """How many of its first records must go."""
+    def _count_surplus(self, run: RecordBatch) -> int:
+        """Return how many records at the start of a run must be dropped to satisfy the limits."""
         records = 0 if self._records_max is None else self._records - self._records_max
         memory_bytes = 0 if self._bytes_max is None else self._memory_bytes - self._bytes_max
         for count, content in enumerate(run.contents):
@@ -237,8 +244,8 @@ class MemoryStorage:
             memory_bytes -= len(content) + RECORD_MEMORY_BYTES
         return len(run)
 
-    def _trim(self, log: _Log, earliest_sequence: int) -> bool:
-        """Tells whether records were dropped."""
+    def _trim(self, log: _PartitionLog, earliest_sequence: int) -> bool:
+        """Drop the records before a sequence, and return whether there were any."""
         before = log.earliest_sequence
         self._memory_bytes -= log.trim(earliest_sequence)
         self._records -= log.earliest_sequence - before
@@ -248,18 +255,26 @@ class MemoryStorage:
         log = self._logs.get(partition)
         return PartitionInfo() if log is None else log.info()
 
-    def _logs_of(self, topic: str | None) -> dict[Partition, _Log]:
+    def _logs_of(self, topic: str | None) -> dict[Partition, _PartitionLog]:
         return {partition: log for partition, log in self._logs.items() if topic is None or partition.topic == topic}
 
 
 @asynccontextmanager
-async def open_memory(place: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
-    """Opens `memory:`; see `open_storage`.
+async def open_memory(location: str, *, read_only: bool = False) -> AsyncIterator[Storage]:
+    """Open `memory:?records_max=N&bytes_max=N`; see `open_storage`.
 
-    Raises `StorageError` where a place is named, or another process's memory is wanted.
+    Args:
+        location: The options; a path is not allowed.
+        read_only: Must be false: there is nothing to read in a new storage.
+
+    Yields:
+        An empty storage.
+
+    Raises:
+        StorageError: If the URL names a path, an option is wrong, or `read_only` is true.
     """
     options = {"records_max": int_at_least(1), "bytes_max": int_at_least(1)}
-    path, bounds = parse_location("memory", place, options)
+    path, bounds = parse_location("memory", location, options)
     if path or read_only:
-        raise StorageError("storage 'memory:' has no place, and is gone when its process is")
+        raise StorageError("storage 'memory:' takes no path and cannot be opened read-only: it exists in one process")
     yield MemoryStorage(**bounds)

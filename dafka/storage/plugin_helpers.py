@@ -1,4 +1,4 @@
-"""What plugins share: reading their part of a URL, telling the time, and keeping a second writer out."""
+"""Helpers for authors of storage plugins: URL options, times, detection of removed files, and the writer lock."""
 
 from __future__ import annotations
 
@@ -19,17 +19,32 @@ from dafka.records import RecordBatch
 
 
 def now_ms() -> int:
-    """The time, in milliseconds since 1970, UTC."""
+    """Return the current time.
+
+    Returns:
+        Milliseconds since 1970, UTC.
+    """
     return time.time_ns() // 1_000_000
 
 
-def parse_location(scheme: str, place: str, options: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
-    """Takes `PATH?name=value&...` apart; `options` gives each known option the function that reads its value.
+def parse_location(
+    scheme: str, location: str, options: Mapping[str, Callable[[str], Any]]
+) -> tuple[str, dict[str, Any]]:
+    """Split the location part of a storage URL, `PATH?name=value&...`, into its path and its options.
 
-    Raises `StorageError` for an option that is unknown, or whose function raises `ValueError`, whose text says what
-    was expected.
+    Args:
+        scheme: The scheme of the URL, for error messages.
+        location: The part of the URL after the scheme.
+        options: For each known option, the function that converts its text. It raises `ValueError` with a message
+            that says what was expected.
+
+    Returns:
+        The path, and the value of each option that was given.
+
+    Raises:
+        StorageError: If an option is unknown or its value is invalid.
     """
-    path, _, query = place.partition("?")
+    path, _, query = location.partition("?")
     found: dict[str, Any] = {}
     for name, text in parse_qsl(query, keep_blank_values=True):
         if name not in options:
@@ -42,32 +57,52 @@ def parse_location(scheme: str, place: str, options: Mapping[str, Callable[[str]
 
 
 def int_at_least(minimum: int) -> Callable[[str], int]:
-    """Reads an option's value: a whole number of at least this."""
+    """Return a function that converts the text of an option to a whole number.
 
-    def read(text: str) -> int:
+    Args:
+        minimum: The smallest value that is accepted.
+
+    Returns:
+        A function that raises `ValueError` for any other text.
+    """
+
+    def convert(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < minimum:
             raise ValueError(f"expected a whole number of at least {minimum}, not {text!r}")
         return int(text)
 
-    return read
+    return convert
 
 
 def one_of(*choices: str) -> Callable[[str], str]:
-    """Reads an option's value: one of these, in upper or lower case."""
+    """Return a function that converts the text of an option to one of several choices, ignoring case.
 
-    def read(text: str) -> str:
+    Args:
+        *choices: The values that are accepted.
+
+    Returns:
+        A function that raises `ValueError` for any other text.
+    """
+
+    def convert(text: str) -> str:
         for choice in choices:
             if text.lower() == choice.lower():
                 return choice
         raise ValueError(f"expected {' or '.join(choices)}, not {text!r}")
 
-    return read
+    return convert
 
 
 def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -> Iterator[RecordBatch]:
-    """The batch in runs of records that were stored at one time, none before the partition's latest.
+    """Split a batch into runs of records with the same time, and raise times that would decrease.
 
-    `time_ms` is for records that bring no time. Each run's `stored_at` holds the same time for each of its records.
+    Args:
+        batch: The records to append.
+        time_ms: The time for records without `stored_at`, in milliseconds since 1970.
+        latest_stored_at: The time of the partition's latest record; no run gets an earlier one.
+
+    Yields:
+        Consecutive parts of the batch. `stored_at` of each part holds the same time for all of its records.
     """
     times = [time_ms] * len(batch) if batch.stored_at is None else batch.stored_at
     first_sequence = batch.first_sequence
@@ -80,16 +115,23 @@ def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -
 
 
 class FileIdentity:
-    """A file that is open, and the path at which it must go on standing."""
+    """The device and inode of a file, to detect that the file was removed or replaced while it was open."""
 
     def __init__(self, path: str) -> None:
-        """Raises `OSError` where there is nothing."""
+        """Record which file is at a path.
+
+        Args:
+            path: The path of the open file.
+
+        Raises:
+            OSError: If there is no file.
+        """
         self._path = path
         self._file = _identify(path)
 
     @property
     def is_in_place(self) -> bool:
-        """Is it still there? Where that cannot be told, it counts as there."""
+        """Whether the same file is still at the path. True if this cannot be found out."""
         try:
             return _identify(self._path) == self._file
         except (FileNotFoundError, NotADirectoryError):
@@ -97,8 +139,12 @@ class FileIdentity:
         except OSError:
             return True
 
-    def check_unchanged(self) -> None:
-        """Raises `StorageLostError` where it is gone, or another file stands there."""
+    def check_in_place(self) -> None:
+        """Check that the same file is still at the path.
+
+        Raises:
+            StorageLostError: If it was removed or replaced.
+        """
         if not self.is_in_place:
             raise StorageLostError(f"{self._path} was removed or replaced while it was open")
 
@@ -110,19 +156,28 @@ def _identify(path: str) -> tuple[int, int]:
 
 @contextmanager
 def writer_lock(path: str) -> Iterator[None]:
-    """Keeps every other writer of this path out, in other processes too; `PATH.lock` stays behind, and means nothing.
+    """Exclude other writers of a path, also in other processes, for the duration of a block.
 
-    The lock goes with the process, however it ends. Raises `StorageBusyError` at once where it is taken,
-    `StorageError` where there is no folder to make it in.
+    The lock is a lock on the file `PATH.lock`, which stays behind. It ends with the process, however that ends.
+
+    Args:
+        path: The path of the storage.
+
+    Yields:
+        None, while the lock is held.
+
+    Raises:
+        StorageBusyError: If another writer holds the lock. The call does not wait for it.
+        StorageError: If the folder of the path does not exist or the lock file cannot be created.
     """
     real_path = Path(os.path.realpath(path))
-    if not real_path.parent.is_dir():  # the lock would make it
-        raise StorageError(f"cannot open {path}: there is no folder {real_path.parent}")
+    if not real_path.parent.is_dir():  # FileLock would create the folder
+        raise StorageError(f"cannot open {path}: folder {real_path.parent} does not exist; create it first")
     lock = FileLock(f"{real_path}.lock", thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise StorageBusyError(f"{path} is being written to by another store") from None
+        raise StorageBusyError(f"{path} is in use by another writer; stop it first") from None
     except OSError as error:
         raise StorageError(f"cannot open {path}: {error.strerror}") from None
     try:

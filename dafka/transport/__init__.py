@@ -1,13 +1,13 @@
 """ZeroMQ under trio: sockets that receive and send by the batch, and the keys of closed clusters."""
 
-from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, raise_descriptors_max
+from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
 from dafka.transport.connector import Connector, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security, open_security
-from dafka.transport.socket import MessageSource, RunSocket, Socket
+from dafka.transport.socket import RunSocket, Socket
 from dafka.transport.zap import ZapHandler, open_zap_handler
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Connector",
     "KeyPair",
     "Mesh",
-    "MessageSource",
     "PublisherSocket",
     "RunSocket",
     "Security",
@@ -24,6 +23,7 @@ __all__ = [
     "ZapHandler",
     "choose_loops",
     "find_connection",
+    "is_open",
     "listen",
     "open_context",
     "open_mesh",

@@ -1,13 +1,14 @@
-"""File descriptors: how many there are, whose they are, and ending connections by them.
+"""TCP connections by their file descriptors: identify, count and end those that peers have made to this process.
 
-libzmq ends no connection that somebody else has made, and takes as many as come. But it tells of each message by which
-descriptor it came, and a socket that is shut down beneath it is to it as one whose other side has gone: it tidies up
-after that connection, and after no other.
+libzmq accepts any number of connections and offers no call to end one. But it tells the descriptor that each message
+came by. If a socket is shut down beneath it, libzmq treats that connection as closed by the peer, and cleans up after
+that connection only.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,39 +18,56 @@ import zmq
 
 try:
     import resource
-except ImportError:  # no such limits on this system
+except ImportError:  # Windows has no such limits
     resource = None  # type: ignore[assignment]
 
 SRCFD = 2
-"""libzmq's `ZMQ_SRCFD`, which pyzmq has no name for."""
+"""libzmq's `ZMQ_SRCFD`; pyzmq has no name for it."""
 
-RESERVED = 128
-"""Descriptors kept for files, towers and libzmq itself: running out of them ends libzmq's threads."""
+RESERVED_DESCRIPTORS = 128
+"""Descriptors kept for files, towers and libzmq itself. libzmq's threads abort if they run out of descriptors."""
 
-_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+SWEEP_S = 2.0
+"""Seconds between two counts of the connections."""
+
+SILENT_S = 10.0
+"""Seconds after which a connection that sent nothing may be ended: a node sends something at once."""
+
+CONNECTIONS_MIN = 16
+"""Connections that are accepted at least, however few descriptors the process may have."""
+
+MANY_CONNECTIONS = "connection ended: too many connections"
+
+_DESCRIPTOR_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _UNLIMITED = 2**20
+_PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # Linux only
 
 
 @attrs.frozen
 class Connection:
-    """One that was made to this process: where it was taken, and who made it. Not another one with the same number."""
+    """The two ends of a connection that was made to this process. It tells apart connections that reuse a descriptor.
+
+    Attributes:
+        own: The local socket address.
+        peer: The peer's socket address.
+    """
 
     own: object
     peer: object
 
     @property
     def host(self) -> str:
-        """The other side's IP address; empty where it has none."""
+        """The peer's IP address; empty if the connection is not TCP."""
         return str(self.peer[0]) if isinstance(self.peer, tuple) else ""
 
     @property
     def port(self) -> int:
-        """The TCP port where it was taken; 0 where there is none."""
+        """The local TCP port; 0 if the connection is not TCP."""
         return int(self.own[1]) if isinstance(self.own, tuple) else 0
 
 
 def source_descriptor(frame: zmq.Frame) -> int | None:
-    """The descriptor by which a frame came; None where it came by none (it is from this process)."""
+    """Return the descriptor that a frame came by; None if it was sent within this process."""
     try:
         return int(frame.get(SRCFD))
     except (zmq.ZMQError, ValueError):
@@ -57,31 +75,46 @@ def source_descriptor(frame: zmq.Frame) -> int | None:
 
 
 def find_connection(descriptor: int) -> Connection | None:
-    """Which connection a descriptor is now; None where it is none (any more)."""
-    with suppress(OSError), _borrow(descriptor) as borrowed:
-        return _identify(borrowed)
+    """Return the connection that a descriptor stands for now; None if there is none."""
+    with suppress(OSError), _duplicate(descriptor) as duplicate:
+        return _identify(duplicate)
     return None
 
 
-def cut(descriptor: int, connection: Connection) -> bool:
-    """Ends a connection, if that is what the descriptor still is."""
-    with suppress(OSError), _borrow(descriptor) as borrowed:
-        if _identify(borrowed) == connection:
-            borrowed.shutdown(socket.SHUT_RDWR)
+def is_open(descriptor: int, connection: Connection) -> bool:
+    """Return whether a descriptor still stands for this connection, and the peer has not closed its side.
+
+    libzmq closes its side a moment after the peer does, so a node that restarts could otherwise meet its own former
+    connection. Only Linux tells that the peer has closed.
+    """
+    with suppress(OSError), _duplicate(descriptor) as duplicate:
+        if _identify(duplicate) != connection:
+            return False
+        poll = select.poll()
+        poll.register(duplicate, _PEER_CLOSED)
+        return not poll.poll(0)
+    return False
+
+
+def end_connection(descriptor: int, connection: Connection) -> bool:
+    """Shut a connection down, if the descriptor still stands for it. Return whether it did."""
+    with suppress(OSError), _duplicate(descriptor) as duplicate:
+        if _identify(duplicate) == connection:
+            duplicate.shutdown(socket.SHUT_RDWR)
             return True
     return False
 
 
 def open_descriptors() -> list[int]:
-    """Those of this process; none where the system does not tell."""
+    """Return the open descriptors of this process; an empty list if the system does not list them."""
     try:
-        return [int(name) for name in os.listdir(_FOLDER)]
+        return [int(name) for name in os.listdir(_DESCRIPTOR_FOLDER)]
     except OSError:
         return []
 
 
 def descriptors_max() -> int:
-    """How many this process may have."""
+    """Return how many descriptors this process may have."""
     if resource is None:
         return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -89,12 +122,15 @@ def descriptors_max() -> int:
 
 
 def connections_max(wanted: int) -> int:
-    """How many connections may be taken: this many, or fewer where there are not descriptors enough."""
-    return max(min(wanted, (descriptors_max() - RESERVED) * 3 // 4), 16)
+    """Return how many connections to accept: `wanted`, or fewer if the process has too few descriptors."""
+    return max(min(wanted, (descriptors_max() - RESERVED_DESCRIPTORS) * 3 // 4), CONNECTIONS_MIN)
 
 
 def raise_descriptors_max() -> int:
-    """Lets this process have as many as the system allows it; for programs of their own. Gives how many."""
+    """Raise this process's limit of descriptors to the highest that the system allows, and return it.
+
+    Only programs of their own call this, not libraries.
+    """
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with suppress(OSError, ValueError):
@@ -102,61 +138,69 @@ def raise_descriptors_max() -> int:
     return descriptors_max()
 
 
-def _identify(connected: socket.socket) -> Connection:
-    own, peer = connected.getsockname(), connected.getpeername()
-    return Connection(own[:2] if isinstance(own, tuple) else own, peer[:2] if isinstance(peer, tuple) else peer)
-
-
-def _borrow(descriptor: int) -> socket.socket:
-    """A second descriptor of the same socket, whose closing leaves the first one open. Raises OSError."""
-    copy = os.dup(descriptor)
-    try:
-        return socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
-
-
-SWEEP_S = 2.0
-"""How often the connections are counted."""
-
-SILENT_S = 10.0
-"""A connection by which nothing came for so long is not a node's."""
-
-MANY_CONNECTIONS = "connection ended: too many connections"
-
-
 class ConnectionLimiter:
-    """The connections that were taken at one TCP port. Few of them cost nothing: only many are looked at."""
+    """A limit on the connections to one listening socket.
 
-    def __init__(self, port: int, wanted_max: int) -> None:
-        self._port = port
+    Descriptors are only examined when there are many, so that a small number of connections costs nothing.
+    """
+
+    def __init__(self, endpoint: str, wanted_max: int) -> None:
+        """Create a limiter.
+
+        Args:
+            endpoint: The endpoint of the listening socket. Only connections to a TCP endpoint are limited.
+            wanted_max: Connections to accept, if the process has enough descriptors.
+        """
+        self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp://") else 0
         self._wanted_max = wanted_max
         self._silent: dict[int, tuple[Connection, float]] = {}
 
-    def sweep(self, known: Mapping[int, Connection], now: float) -> int:
-        """Ends what is too many: those by which nothing came, then the newest of the `known` ones. Gives how many.
+    def end_surplus(self, known: Mapping[int, Connection], now: float) -> int:
+        """End connections beyond the limit, and return how many were ended.
 
-        `known` are those by which something came, by descriptor, the newest last.
+        Connections that have been silent for too long are ended first, then other silent ones, then the newest of the
+        `known` ones.
+
+        Args:
+            known: The connections that have sent something, by descriptor, the newest last.
+            now: The time in seconds.
+
+        Returns:
+            The number of connections ended.
         """
         descriptors = open_descriptors()
         limit = connections_max(self._wanted_max)
         if len(descriptors) <= limit // 2 or not self._port:
             self._silent.clear()
             return 0
-        taken = {
-            source: connection
-            for source in descriptors
-            if (connection := find_connection(source)) is not None and connection.port == self._port
+        accepted = {
+            descriptor: connection
+            for descriptor in descriptors
+            if (connection := find_connection(descriptor)) is not None and connection.port == self._port
         }
-        silent = {source: connection for source, connection in taken.items() if known.get(source) != connection}
+        silent = {number: connection for number, connection in accepted.items() if known.get(number) != connection}
         self._silent = {
-            source: self._silent[source] if self._silent.get(source, (None,))[0] == connection else (connection, now)
-            for source, connection in silent.items()
+            number: self._silent[number] if self._silent.get(number, (None,))[0] == connection else (connection, now)
+            for number, connection in silent.items()
         }
-        ended = {source for source, (_, since) in self._silent.items() if now - since >= SILENT_S}
-        surplus = len(taken) - limit - len(ended)
+        ended = {number for number, (_, since) in self._silent.items() if now - since >= SILENT_S}
+        surplus = len(accepted) - limit - len(ended)
         if surplus > 0:
-            others = [*(source for source in silent if source not in ended), *reversed([*known])]
+            others = [*(number for number in silent if number not in ended), *reversed([*known])]
             ended.update(others[:surplus])
-        return sum(cut(source, taken[source]) for source in ended if source in taken)
+        return sum(end_connection(number, accepted[number]) for number in ended if number in accepted)
+
+
+def _identify(connected: socket.socket) -> Connection:
+    own, peer = connected.getsockname(), connected.getpeername()
+    return Connection(own[:2] if isinstance(own, tuple) else own, peer[:2] if isinstance(peer, tuple) else peer)
+
+
+def _duplicate(descriptor: int) -> socket.socket:
+    """Return a second descriptor of the same socket; closing it leaves the first open. Raises OSError."""
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise

@@ -62,14 +62,15 @@ class Subscriber(Protocol):
     def disconnect_peer(self, peer: PeerEndpoint) -> None:
         """Undo `connect_peer`. Without an earlier `connect_peer`, do nothing."""
 
-    async def receive(self) -> tuple[Messages, str]:
-        """Waits for messages; gives them, and whose they are: a public key, the name of a connection, or empty."""
+    async def receive(self) -> tuple[Messages, PeerEndpoint]:
+        """Wait for messages, and return them with the peer that sent them.
 
-    def judge(self, source: str, discarded: int) -> None:
-        """Of what `receive` gave last, so many messages had to be thrown away."""
+        In a closed cluster the peer's key is known, in a plain one its endpoint, and that only while `report_discards`
+        has led to a closer look. Both are empty otherwise.
+        """
 
-    def endpoint_of(self, source: str) -> str:
-        """Where the connection of this name was made to; empty where that is not known."""
+    def report_discards(self, source: PeerEndpoint, count: int) -> None:
+        """Report how many of the messages that `receive` returned last had to be discarded."""
 
     async def watch(self) -> None:
         """Looks after the connections until cancelled."""

@@ -20,7 +20,7 @@ from dafka.transport.connections import (
     SWEEP_S,
     Connection,
     ConnectionLimiter,
-    cut,
+    end_connection,
     find_connection,
     source_descriptor,
 )
@@ -38,7 +38,7 @@ class PublisherSocket(BaseSocket):
         super().__init__(socket)
         self._subscriptions = Subscriptions(config.subscription_bytes_max, config.subscriptions_max)
         self._connections_max = config.connections_max
-        self._crowd = ConnectionLimiter(0, config.connections_max)
+        self._limiter = ConnectionLimiter("", config.connections_max)
 
     @property
     def discarded(self) -> Counter[str]:
@@ -48,8 +48,7 @@ class PublisherSocket(BaseSocket):
     def bind(self, endpoint: str) -> str:
         """See `BaseSocket.bind`."""
         bound = super().bind(endpoint)
-        port = bound.rpartition(":")[2]
-        self._crowd = ConnectionLimiter(int(port) if bound.startswith("tcp://") else 0, self._connections_max)
+        self._limiter = ConnectionLimiter(bound, self._connections_max)
         return bound
 
     async def receive_many(self) -> list[list[bytes]]:
@@ -86,7 +85,7 @@ class PublisherSocket(BaseSocket):
     def sweep(self, now: float) -> None:
         """Forgets who has gone, and ends what is too many."""
         self._subscriptions.forget_gone()
-        ended = self._crowd.sweep(self._subscriptions.connections(), now)
+        ended = self._limiter.end_surplus(self._subscriptions.connections(), now)
         if ended:
             self.discarded[MANY_CONNECTIONS] += ended
 
@@ -233,7 +232,7 @@ class Subscriptions:
         account.is_ended = True
         self._octets -= account.octets
         account.octets = 0
-        cut(source, account.connection)
+        end_connection(source, account.connection)
         self.discarded[MANY_SUBSCRIPTIONS] += 1
         host = account.connection.host
         if host in self._penalties or len(self._penalties) < HOSTS_MAX:

@@ -16,10 +16,10 @@ from contextlib import suppress
 from typing import TypeVar
 
 import anyio
-import attrs
 import trio
 import zmq
 
+from dafka.endpoints import MessageSource
 from dafka.errors import AddressInUseError, TransportError
 from dafka.transport.connections import source_descriptor
 from dafka.transport.loops import choose_loops
@@ -52,24 +52,9 @@ _MONITOR_NUMBERS = itertools.count()
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 
-def read_handshake(frames: Sequence[bytes]) -> str:
-    """The endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
+def connected_endpoint(frames: Sequence[bytes]) -> str:
+    """Return the endpoint that was connected to, from a message of `Socket.monitor_handshakes`."""
     return frames[-1].decode("utf-8", "replace")
-
-
-@attrs.frozen
-class MessageSource:
-    """Where a message came from.
-
-    Attributes:
-        peer: the IP address; empty where that is unknown.
-        key: the public key that its sender has proven to have; empty in a plain cluster.
-        source: the descriptor of the connection; -1 where there is none.
-    """
-
-    peer: str
-    key: str
-    source: int
 
 
 class BaseSocket:
@@ -79,6 +64,7 @@ class BaseSocket:
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.endpoint = ""
         self._loops = choose_loops()
         self._socket = socket
         self._fd = self._socket.FD
@@ -93,7 +79,7 @@ class BaseSocket:
             self._socket.setsockopt(getattr(zmq, name.upper()), value)
 
     def monitor_handshakes(self) -> Socket:
-        """A socket that receives a message for every connection made from now on; `read_handshake` reads it.
+        """A socket that receives a message for every connection made from now on; `connected_endpoint` reads it.
 
         It is the caller's to close, after this one.
         """
@@ -123,7 +109,8 @@ class BaseSocket:
         except zmq.ZMQError as error:
             kind = AddressInUseError if error.errno in _NOT_AVAILABLE else TransportError
             raise kind(f"cannot listen at {endpoint}: {_reason(error)}") from None
-        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return self.endpoint
 
     def unbind(self, endpoint: str) -> None:
         """Listens there no longer; connections that were made there end. Nothing happens where it did not listen."""
@@ -178,30 +165,10 @@ class BaseSocket:
         self._wake()
         return count
 
-    async def receive_with_peer(self) -> tuple[list[bytes], str]:
-        """Waits for one message, and tells the IP address that it came from (empty where that is unknown)."""
-        frames, peer, _ = await self.receive_with_key()
-        return frames, peer
-
-    async def receive_with_key(self) -> tuple[list[bytes], str, str]:
-        """The same, and the public key that its sender has proven to have; empty in a plain cluster."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            try:
-                frames = self._held.pop(0) if self._held else self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                await self._wait_events()
-                continue
-            return (
-                [frame.bytes for frame in frames],
-                _property(frames[0], "Peer-Address"),
-                _property(frames[0], "User-Id"),
-            )
-
     async def receive_with_sources(self, count_max: int) -> list[tuple[list[bytes], MessageSource]]:
         """Waits for messages, and tells of each where it came from. A checkpoint."""
         found = await self._receive(lambda: self._take_frames(count_max))
-        return [([frame.bytes for frame in frames], _origin(frames[0])) for frames in found]
+        return [([frame.bytes for frame in frames], _message_source(frames[0])) for frames in found]
 
     def close(self, linger_ms: int) -> None:
         """Closes; what is queued goes on being sent for up to `linger_ms` milliseconds. Harmless when repeated."""
@@ -327,7 +294,7 @@ class RunSocket(BaseSocket):
         self._given_count = 0
 
 
-def _origin(frame: zmq.Frame) -> MessageSource:
+def _message_source(frame: zmq.Frame) -> MessageSource:
     source = source_descriptor(frame)
     return MessageSource(
         _property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source

@@ -50,6 +50,8 @@ ABSENCE_S = 5.0
 ABSENCE_MAX_S = 300.0
 """For how long at most."""
 
+UNKNOWN_PEER = PeerEndpoint("")
+
 FLOODS = "messages thrown away: connection ended for a while"
 
 _HEADING = struct.Struct("=Hi")
@@ -65,9 +67,9 @@ class PlainSubscriber(RunSocket):
         self.discarded: Counter[str] = Counter()
         self._handshakes = self.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED)
         self._endpoints: set[str] = set()
-        self._by_source: dict[str, str] = {}
-        self._waiting_groups: deque[tuple[Messages, str]] = deque()
-        self._suspects: dict[str, TokenBucket] = {}
+        self._peers: dict[int | None, PeerEndpoint] = {}
+        self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
+        self._suspects: dict[PeerEndpoint, TokenBucket] = {}
         self._absences: dict[str, float] = {}
         self._absent: dict[str, float] = {}
         self._seen = 0
@@ -88,7 +90,7 @@ class PlainSubscriber(RunSocket):
             if peer.endpoint not in self._absent:
                 self.disconnect(peer.endpoint)
 
-    async def receive(self) -> tuple[Messages, str]:
+    async def receive(self) -> tuple[Messages, PeerEndpoint]:
         """See `Subscriber.receive`; while it is looked at whose messages they are, those of one connection."""
         if self._waiting_groups:
             self._pace()
@@ -100,32 +102,28 @@ class PlainSubscriber(RunSocket):
             self._suspicious_until = max(self._suspicious_until, now + LOOK_S)
         self.is_slow_batch = False
         if now >= self._suspicious_until:
-            return await self.receive_many(), ""
+            return await self.receive_many(), UNKNOWN_PEER
         self._pace()
         self._waiting_groups.extend(await self._receive(self._receive_groups))
         return self._give_group()
 
-    def judge(self, source: str, discarded: int) -> None:
-        """Of what `receive` gave last, so many messages had to be thrown away."""
+    def report_discards(self, source: PeerEndpoint, count: int) -> None:
+        """See `Subscriber.report_discards`."""
         now = trio.current_time()
-        if not source:
+        if source == UNKNOWN_PEER:
             if now - self._seen_at >= 1.0:
                 self._seen, self._seen_at = 0, now
-            self._seen += discarded
+            self._seen += count
             if self._seen >= SUSPICIOUS_PER_S:
                 self._suspicious_until = now + SUSPICIOUS_S
             return
-        if not discarded:
+        if not count:
             return
         self._suspicious_until = now + SUSPICIOUS_S
         suspect = self._suspects.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
-        if suspect.spend(now, discarded) <= 0:
+        if suspect.spend(now, count) <= 0:
             del self._suspects[source]
-            self._end(source, now)
-
-    def endpoint_of(self, source: str) -> str:
-        """Where the connection of this name was made to; empty where that is not known."""
-        return self._by_source.get(source, "")
+            self._suspend(source.endpoint, now)
 
     async def watch(self) -> None:
         """Connects again, in time, to those whose connection was ended. Runs until cancelled."""
@@ -149,7 +147,7 @@ class PlainSubscriber(RunSocket):
                 event, value = _HEADING.unpack(frames[0])
                 endpoint = frames[-1].decode("utf-8", "replace")
                 if event == zmq.EVENT_CONNECTED:
-                    self._by_source[str(value)] = endpoint
+                    self._peers[value] = PeerEndpoint(endpoint)
                 else:
                     made.append(PeerEndpoint(endpoint))
         return made
@@ -159,20 +157,19 @@ class PlainSubscriber(RunSocket):
         super().close(linger_ms)
         self._handshakes.close(0)
 
-    def _give_group(self) -> tuple[Messages, str]:
+    def _give_group(self) -> tuple[Messages, PeerEndpoint]:
         messages, source = self._waiting_groups.popleft()
         self._note_given(messages)
         return messages, source
 
-    def _receive_groups(self) -> list[tuple[Messages, str]]:
+    def _receive_groups(self) -> list[tuple[Messages, PeerEndpoint]]:
         """What is here, of each connection by itself; that of a connection just ended is left out."""
-        groups: dict[str, Messages] = {}
+        groups: dict[int | None, Messages] = {}
         for frames in self._take_frames(self.count_max):
-            groups.setdefault(str(source_descriptor(frames[0]) or ""), []).append([frame.bytes for frame in frames])
-        return [(messages, source) for source, messages in groups.items()]
+            groups.setdefault(source_descriptor(frames[0]), []).append([frame.bytes for frame in frames])
+        return [(messages, self._peers.get(number, UNKNOWN_PEER)) for number, messages in groups.items()]
 
-    def _end(self, source: str, now: float) -> None:
-        endpoint = self._by_source.get(source, "")
+    def _suspend(self, endpoint: str, now: float) -> None:
         if endpoint not in self._endpoints or endpoint in self._absent:
             return
         absence = min(2 * self._absences.get(endpoint, ABSENCE_S / 2), ABSENCE_MAX_S)
@@ -210,7 +207,7 @@ class ClosedSubscriber:
         self._prefixes: Counter[bytes] = Counter()
         self._lines: dict[str, _Line] = {}
         self._nursery: trio.Nursery | None = None
-        self._deliver, self._deliveries = trio.open_memory_channel[tuple[Messages, str]](0)
+        self._deliver, self._deliveries = trio.open_memory_channel[tuple[Messages, PeerEndpoint]](0)
         self._tell_made, self._made = trio.open_memory_channel[PeerEndpoint](math.inf)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -256,16 +253,12 @@ class ClosedSubscriber:
             line.disconnect(peer.endpoint)
             self._close_idle(line)
 
-    async def receive(self) -> tuple[Messages, str]:
+    async def receive(self) -> tuple[Messages, PeerEndpoint]:
         """Waits for messages of any one key, and tells which."""
         return await self._deliveries.receive()
 
-    def judge(self, source: str, discarded: int) -> None:
-        """See `Subscriber.judge`. Who is let in here is trusted not to flood; and has a queue of its own."""
-
-    def endpoint_of(self, source: str) -> str:
-        """See `Subscriber.endpoint_of`. Here claims are held against keys."""
-        return ""
+    def report_discards(self, source: PeerEndpoint, count: int) -> None:
+        """See `Subscriber.report_discards`. An authorized peer is trusted not to flood, and has a queue of its own."""
 
     async def watch(self) -> None:
         """See `Subscriber.watch`."""
@@ -301,7 +294,7 @@ class ClosedSubscriber:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(line.connector.watch)
                     while True:
-                        await self._deliver.send((await line.socket.receive_many(), line.key))
+                        await self._deliver.send((await line.socket.receive_many(), PeerEndpoint("", line.key)))
         finally:
             line.socket.close(0)
             line.connector.close()

@@ -1,4 +1,4 @@
-"""What the machines keep and do at the word of others has bounds; what is honest is done all the same."""
+"""What machines store and do for unverified peers is bounded, and honest nodes are served during an attack."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import ConsumerMachine, Machine, ProducerMachine, Publish, StoreMachine
+from dafka.protocol import (
+    ConsumerMachine,
+    Machine,
+    ProducerMachine,
+    StoreMachine,
+)
+from dafka.protocol.actions import Publish
+from dafka.protocol.answering.fetch_responder import UNVERIFIED_MAX, FetchResponder
 from dafka.protocol.answering.head_responder import QUESTIONS_MAX, SLICE, HeadResponder
-from dafka.protocol.answering.replies import UNVERIFIED_MAX, ReplyQueue
 from dafka.protocol.ordering.gap_resolver import ANSWERS_MAX, GapResolver
 from dafka.protocol.polling import KEYS_MAX, RetrySchedule
-from dafka.protocol.presence.links import Links
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
-from tests.adversarial import FAMILIES, Aim, generate
+from tests.adversarial import NODE_ATTACKS, Target, generate
 from tests.protocol.helpers import published
 
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
 CONFIG = (
     Config()
-    .override("node", partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
-    .override("consumer", offset_reset="earliest")
+    .with_node(partitions_max=300, partitions_unproven_max=100, partitions_per_node_max=10)
+    .with_consumer(offset_reset="earliest")
 )
 MESSAGES = 3000
 
@@ -42,7 +48,7 @@ def make_consumer() -> ConsumerMachine:
 
 def make_producer() -> ProducerMachine:
     producer = ProducerMachine(Partition(TOPIC, ME), CONFIG.producer, CONFIG.fetch.replies_max)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     producer.publish([b"honest"] * 10, 0.0)
     return producer
 
@@ -50,14 +56,14 @@ def make_producer() -> ProducerMachine:
 ROLES: dict[str, Callable[[], Machine]] = {"store": make_store, "consumer": make_consumer, "producer": make_producer}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "mixed"])
+@pytest.mark.parametrize("attack", [*NODE_ATTACKS, "mixed"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
+def test_a_flood_is_answered_within_bounds(role: str, attack: str) -> None:
     machine = ROLES[role]()
     machine.start(0.0)
     partition = HONEST if role != "producer" else ME
     messages = list(
-        islice(generate(family, Aim(ME, TOPIC, partition, role), 5), 20 if family == "hellos" else MESSAGES)
+        islice(generate(attack, Target(ME, TOPIC, partition, role), 5), 20 if attack == "hellos" else MESSAGES)
     )
     decoder = wire.BatchDecoder()
     said = 0
@@ -71,7 +77,7 @@ def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["store", "consumer"])
-def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str) -> None:
+def test_partitions_are_kept_up_to_a_limit_and_expire_without_records(role: str) -> None:
     machine = make_store() if role == "store" else make_consumer()
     names = CONFIG.node.partitions_unproven_max
     heads = [wire.DirectHead(ME, f"{number:032X}", TOPIC, 5) for number in range(names + 50)]
@@ -87,7 +93,7 @@ def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str
     assert len(machine.reassembler.cursors) < names
 
 
-def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> None:
+def test_one_node_starts_a_limited_number_of_partitions_and_others_are_unaffected() -> None:
     store = make_store()
     for address in ("LIAR", "HONEST"):
         store.peer_joined(address, 0.0)
@@ -98,7 +104,7 @@ def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> 
     assert Partition("t", "HONEST") in store.reassembler.cursors
 
 
-def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
+def test_unknown_nodes_share_one_allowance_of_partitions() -> None:
     store = StoreMachine(ME, Config(), {})
     runs = [wire.RecordRun(RecordBatch(Partition("t", f"{number:032X}"), 0, [b"x"])) for number in range(1100)]
     store.receive(runs, 1.0)
@@ -108,7 +114,7 @@ def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
     assert Partition("t", HONEST) in store.reassembler.cursors
 
 
-def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
+def test_a_sequence_beyond_the_limit_is_discarded() -> None:
     for machine in (make_store(), make_consumer()):
         partition = Partition(TOPIC, HONEST)
         machine.receive([wire.Head(HONEST, TOPIC, 2**64 - 1)], 0.0)
@@ -117,10 +123,10 @@ def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
         assert machine.discarded["sequence too large"] == 3
 
 
-def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
+def test_heads_are_sent_a_few_at_a_time_and_to_subscribers_first() -> None:
     ends = {Partition(TOPIC, f"{number:032X}"): 5 for number in range(3 * SLICE)}
     store = StoreMachine(ME, Config(), ends)
-    store.subscribed([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
+    store.receive_subscriptions([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
     questions = [wire.GetHeads(TOPIC, "STRANGER"), wire.GetHeads(TOPIC, "LISTENER")]
     told = published(store.receive(questions, 1.0), wire.DirectHead)
     assert [head.requestor for head in told[:SLICE]] == ["LISTENER"] * SLICE
@@ -135,42 +141,42 @@ def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
         assert {head.address for head in told if head.requestor == requestor} == {each.address for each in ends}
 
 
-def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
+def test_a_subscriber_replaces_unverified_peers_in_a_full_queue() -> None:
     durable = {TOPIC: {HONEST: 5}}
     heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
     for number in range(QUESTIONS_MAX):
-        assert heads.ask(f"{number}", [TOPIC], is_listening=False)
-    assert not heads.ask("one more", [TOPIC], is_listening=False)
-    assert heads.ask("LISTENER", [TOPIC], is_listening=True)
+        assert heads.add_request(f"{number}", [TOPIC], is_verified=False)
+    assert not heads.add_request("one more", [TOPIC], is_verified=False)
+    assert heads.add_request("LISTENER", [TOPIC], is_verified=True)
 
 
-def test_what_says_that_heads_are_told_comes_behind_them() -> None:
+def test_the_answer_that_completes_heads_is_sent_after_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
     own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
-    store.subscribed([wire.Subscription(command, "READER") for command in own_commands], 0.0)
+    store.receive_subscriptions([wire.Subscription(command, "READER") for command in own_commands], 0.0)
     actions = store.receive([wire.ConsumerHello(ME, "READER", (TOPIC,)), wire.Fetch(ME, "READER", TOPIC, 0, 1)], 1.0)
     assert not published(actions, wire.DirectEarliest)
     actions = store.tick(store.deadline()) + store.tick(2.0)
     assert len(published(actions, wire.DirectEarliest)) == 1
 
 
-def test_fetches_of_strangers_are_few_and_give_way() -> None:
-    queue = ReplyQueue(UNVERIFIED_MAX)
+def test_fetches_of_unverified_peers_are_few_and_give_way() -> None:
+    responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
     for number in range(UNVERIFIED_MAX):
-        assert queue.offer(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_listening=False)
-    assert not queue.offer(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_listening=False)
-    assert queue.offer(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
-    reply = queue.next()
-    assert reply is not None
-    assert reply.requestor == "LISTENER"
-    assert len(queue) == UNVERIFIED_MAX
+        assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)
+    assert not responder.add_fetch(wire.Fetch(HONEST, "another", TOPIC, 0, 5), is_verified=False)
+    assert responder.add_fetch(wire.Fetch(HONEST, "LISTENER", TOPIC, 0, 5))
+    request = responder.next_read()
+    assert request is not None
+    assert request.requestor == "LISTENER"
+    assert len(responder) == UNVERIFIED_MAX
 
 
 def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     holders = GapResolver()
     for number in range(ANSWERS_MAX + 100):
         holders.add_answer(wire.DirectEarliest(ME, f"{number % 500}", f"{number // 500}", TOPIC, 9, 5), 0)
-    holders.is_settled = True
+    holders.node_settled()
     assert len(holders.answered_partitions()) <= ANSWERS_MAX // 500 + 1
     repeats = RetrySchedule[str]()
     for number in range(KEYS_MAX + 100):
@@ -178,20 +184,20 @@ def test_answers_and_repetitions_are_kept_up_to_a_limit() -> None:
     assert len(repeats.take_due(100.0)) == KEYS_MAX
 
 
-def test_endpoints_that_never_answer_wait_in_line() -> None:
-    links = Links(connecting_max=2)
+def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
+    connections = ConnectionManager(connecting_max=2)
     a, b, c, d, e = map(PeerEndpoint, "abcde")
     for peer in (a, b, c):
-        assert links.join(peer)
-    assert links.begin(a, 0.0) == []
-    assert links.begin(b, 0.0) == []
-    assert links.begin(c, 0.5) is None
-    assert not links.leave(c)
-    links.connect([a])
-    assert links.join(d)
-    assert links.begin(d, 0.5) == []
-    assert links.join(e)
-    assert links.begin(e, 2.0) == [b]
-    assert links.turn(3.0) is None
-    assert links.turn(links.deadline()) == b
-    assert links.leave(a)
+        assert connections.add_peer(peer)
+    assert connections.begin_connecting(a, 0.0) == []
+    assert connections.begin_connecting(b, 0.0) == []
+    assert connections.begin_connecting(c, 0.5) is None
+    assert not connections.remove_peer(c)
+    connections.connections_made([a])
+    assert connections.add_peer(d)
+    assert connections.begin_connecting(d, 0.5) == []
+    assert connections.add_peer(e)
+    assert connections.begin_connecting(e, 2.0) == [b]
+    assert connections.next_queued(3.0) is None
+    assert connections.next_queued(connections.deadline()) == b
+    assert connections.remove_peer(a)

@@ -121,9 +121,9 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
     ports = iter(_free_ports(2 + size.stores + size.producers + size.consumers))
     links: dict[str, list[Link]] = {}
     common = {
-        "DAFKA_BEACON_ADDRESS": KNOWN_HOST,
-        "DAFKA_BEACON_INTERVAL": str(size.beacon_ms),
-        "DAFKA_BEACON_TIMEOUT": str(4 * size.beacon_ms),
+        "DAFKA_BEACON_ADVERTISE": KNOWN_HOST,
+        "DAFKA_BEACON_INTERVAL_MS": str(size.beacon_ms),
+        "DAFKA_BEACON_TIMEOUT_MS": str(4 * size.beacon_ms),
         "DAFKA_PRODUCER_MIN_STORES": str(size.min_stores),
         "DAFKA_PRODUCER_CLOSE_TIMEOUT_MS": "120000",
         "DAFKA_NODE_TOWER_TIMEOUT_MS": "120000",  # nodes are started while the tower is away, too
@@ -142,8 +142,8 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         return Node(name, [sys.executable, *command], {**common, **bind, **environment}, folder, timeline, ready_line)
 
     sub, pub = link("tower"), link("tower")
-    common["DAFKA_BEACON_SUB_ADDRESS"] = f"tcp://{KNOWN_HOST}:{sub}"
-    common["DAFKA_BEACON_PUB_ADDRESS"] = f"tcp://{KNOWN_HOST}:{pub}"
+    common["DAFKA_BEACON_TOWER_SUB"] = f"tcp://{KNOWN_HOST}:{sub}"
+    common["DAFKA_BEACON_TOWER_PUB"] = f"tcp://{KNOWN_HOST}:{pub}"
     bound = ["--sub", f"tcp://{REAL_HOST}:{sub}", "--pub", f"tcp://{REAL_HOST}:{pub}"]
     tower = node("tower", "-m", "dafka", "tower", "-v", *bound, ready_line=" takes beacons ")
 

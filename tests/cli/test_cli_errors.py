@@ -15,7 +15,7 @@ IMPATIENT = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "300"}
 
 
 def run_here(*arguments: str) -> tuple[int, str]:
-    """Exit status and sentence of a command that ends before it starts a node: in this process, for that is faster."""
+    """Return the exit status and the error of a command that starts no node. It runs in this process, to be fast."""
     result = CliRunner().invoke(main, arguments)
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ")
@@ -30,20 +30,28 @@ def run_here(*arguments: str) -> tuple[int, str]:
         (["consume"], "Missing argument 'TOPIC...'."),
         (["produce", "t", "u"], "Got unexpected extra argument (u)"),
         (["produce", "t", "--fil", "x"], "No such option '--fil'"),
-        (["produce", "t", "--timeout", "soon"], "expected a number of seconds above 0, not 'soon'"),
-        (["produce", "t", "--timeout", "nan"], "expected a number of seconds above 0, not 'nan'"),
-        (["produce", "t", "--timeout", "inf"], "expected a number of seconds above 0, not 'inf'"),
-        (["produce", "t", "--timeout", "0"], "expected a number of seconds above 0, not '0'"),
-        (["produce", "t", "--min-stores", "-1"], "-1 is not in the range x>=0."),
+        (["status", "--timeout", "soon"], "expected a duration such as 500ms, 10s or 7d, not 'soon'"),
+        (["status", "--timeout", "nan"], "expected a duration such as 500ms, 10s or 7d, not 'nan'"),
+        (["status", "--timeout", "10"], "expected a duration such as 500ms, 10s or 7d, not '10'"),
+        (["status", "--timeout", "0s"], "expected a duration above 0, not '0s'"),
+        (["produce", "t", "--close-timeout-ms", "-1"], "expected a number of milliseconds from 0 up, or a duration"),
+        (["produce", "t", "--min-stores", "-1"], "expected a whole number of at least 0, not -1"),
+        (["produce", "t", "--tower-sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
+        (["consume", "t", "--tower-pub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
+        (
+            ["consume", "t", "--advertise", "a b"],
+            "expected a host name or address, such as 10.0.0.7 or [fe80::1], not 'a b'",
+        ),
+        (["tower", "--sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
         (["consume", "t", "--count", "0"], "0 is not in the range x>=1."),
-        (["consume", "t", "--idle-exit", "-1"], "expected a number of seconds above 0, not '-1'"),
+        (["consume", "t", "--idle-exit", "-1"], "expected a duration such as 500ms, 10s or 7d, not '-1'"),
         (["consume", "t", "--output", "xml"], "'xml' is not one of 'content', 'full', 'json'."),
         (["consume", "t", "--wire", "kafka"], "'kafka' is not one of 'rfc46', 'libdafka'."),
         (["topics"], "Missing option '--storage'."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_parser_refuses(arguments: list[str], error: str) -> None:
+def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     usage, hint, empty, sentence = result.output.splitlines()
@@ -52,12 +60,50 @@ def test_what_the_parser_refuses(arguments: list[str], error: str) -> None:
     assert error in sentence
 
 
-def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "old", "new"),
+    [
+        (["store", "--grace", "10s"], "--grace", "--grace-ms"),
+        (["tower", "--key", "tower.key"], "--key", "--key-file"),
+        (["up", "--metrics", "9464"], "--metrics", "--metrics-listen"),
+        (["store", "--retain-age", "7d"], "--retain-age", "--retention-ms"),
+        (["produce", "t", "--timeout", "10"], "--timeout", "--close-timeout-ms"),
+        (["keys", "authorize", "k", "--authorized", "list"], "--authorized", "--authorized-keys"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_former_option_is_refused_with_the_new_one(arguments: list[str], old: str, new: str) -> None:
+    assert run_here(*arguments) == (2, f"the option {old} has a new name: use {new}")
+
+
+def test_former_option_of_another_command_is_an_unknown_option() -> None:
+    result = CliRunner().invoke(main, ["consume", "t", "--timeout", "10"])
+    assert result.exit_code == 2
+    assert "Error: No such option '--timeout'" in result.output
+
+
+def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
+    environment = {**IMPATIENT, "DAFKA_NODE_GRACE": "10s", "DAFKA_COLOR": "no"}
+    ended = dafka.run("consume", "t", *NOWHERE, environment=environment)
+    warning, error = ended.errors.splitlines()
+    assert warning.endswith(
+        "WARNING dafka.config: Ignored environment variables that are not settings: "
+        "DAFKA_NODE_GRACE (did you mean DAFKA_NODE_GRACE_MS?), DAFKA_COLOR"
+    )
+    assert error.startswith("Error: no tower answers")
+
+
+def test_usage_errors_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("0\n" * 1000)
-    (tmp_path / "config.toml").write_text("[beacon]\nintervall = 3")
+    (tmp_path / "config.toml").write_text("[beacon]\nintervall_ms = 3")
     expected = {
         "text is not a dafka store: ": ["store", "--storage", f"sqlite:{tmp_path / 'text'}"],
-        "unknown key 'intervall' in [beacon]": ["consume", "t", "--config", str(tmp_path / "config.toml")],
+        "unknown setting 'intervall_ms' in [beacon]: did you mean interval_ms?": [
+            "consume",
+            "t",
+            "--config",
+            str(tmp_path / "config.toml"),
+        ],
         "topic: expected at least one character": ["produce", ""],
         "topic: expected at most 255 octets, not 256": ["consume", "t" * 256],
         "min_stores: above 1 it needs wire rfc46": ["produce", "t", "--min-stores", "2", "--wire", "libdafka"],
@@ -74,16 +120,12 @@ def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
     [
         (["produce", "t", "--file", "{folder}/none"], "cannot read {folder}/none: No such file or directory"),
         (["produce", "t", "--file", "{folder}"], "cannot read {folder}: it is a folder"),
-        (["produce", "t", "--tower-sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
-        (["consume", "t", "--tower-pub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
-        (["consume", "t", "--advertise", "a b"], "not 'a b'"),
-        (["tower", "--sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
         (["consume", "t", "--config", "{folder}/none"], "cannot read the configuration {folder}/none: No such file"),
-        (["store", "--storage", "dafka.db"], "storage 'dafka.db': expected SCHEME:PLACE, such as sqlite:dafka.db"),
+        (["store", "--storage", "dafka.db"], "storage 'dafka.db': expected SCHEME:LOCATION, such as sqlite:dafka.db"),
         (["store", "--storage", "redis:x"], "unknown storage 'redis': installed are "),
         (["up", "--sub", FREE, "--pub", FREE, "--storage", "redis:x"], "unknown storage 'redis': installed are "),
         (["store", "--storage", "sqlite:"], "storage 'sqlite:': expected a path, as in sqlite:dafka.db"),
-        (["store", "--storage", "sqlite:{folder}/none/x.db"], "there is no folder {folder}/none"),
+        (["store", "--storage", "sqlite:{folder}/none/x.db"], "folder {folder}/none does not exist; create it first"),
         (["store", "--storage", "sqlite:{folder}"], "{folder} is a folder, not a dafka store"),
         (["store", "--storage", "sqlite:{folder}/text"], "{folder}/text is not a dafka store"),
         (["store", "--storage", "sqlite:{folder}/other.db"], "{folder}/other.db is not a dafka store"),
@@ -95,7 +137,7 @@ def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be(tmp_path: Path, arguments: list[str], error: str) -> None:
+def test_usage_errors(tmp_path: Path, arguments: list[str], error: str) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("0\n" * 1000)
     with sqlite3.connect(tmp_path / "other.db") as connection:
@@ -110,23 +152,24 @@ def test_what_cannot_be(tmp_path: Path, arguments: list[str], error: str) -> Non
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("interval = 3", "'interval' stands outside of a section"),
-        ("[beacons]", "unknown section [beacons]: expected one of node, beacon, "),
-        ("[beacon]\nintervall = 3", "unknown key 'intervall' in [beacon]: expected one of interval, "),
-        ("[beacon]\ninterval = 'often'", "[beacon] interval: expected a whole number of at least 1, not 'often'"),
+        ("interval_ms = 3", "'interval_ms' is outside of a section; write it below the line of its section, [beacon]"),
+        ("[beacons]", "unknown section [beacons]: did you mean [beacon]?"),
+        ("[beacon]\nintervall_ms = 3", "unknown setting 'intervall_ms' in [beacon]: did you mean interval_ms?"),
+        ("[beacon]\ninterval = 3", "[beacon] interval has a new name: write interval_ms"),
+        ("[beacon]\ninterval_ms = 'often'", "[beacon] interval_ms: expected a number of milliseconds from 1 up, or a"),
         ("[beacon", "config.toml is not TOML: "),
     ],
 )
-def test_configuration_mistakes(tmp_path: Path, text: str, error: str) -> None:
+def test_configuration_errors(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     status, sentence = run_here("consume", "t", "--config", str(tmp_path / "config.toml"))
     assert status == 2
     assert error in sentence
 
 
-def test_configuration_files_are_followed(dafka: Dafka, tmp_path: Path) -> None:
+def test_configuration_file_is_used(dafka: Dafka, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
-        '[node]\ntower_timeout_ms = 100\n[beacon]\npub_address = ["tcp://127.0.0.1:7", "tcp://127.0.0.1:8"]\n'
+        '[node]\ntower_timeout_ms = 100\n[beacon]\ntower_pub = ["tcp://127.0.0.1:7", "tcp://127.0.0.1:8"]\n'
     )
     ended = dafka.run("consume", "t", "--from-beginning", "--config", str(tmp_path / "config.toml"))
     assert ended.status == 1
@@ -136,7 +179,7 @@ def test_configuration_files_are_followed(dafka: Dafka, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["consume", "produce", "store"])
 def test_no_tower(dafka: Dafka, tmp_path: Path, command: str) -> None:
     arguments = ["--storage", f"sqlite:{tmp_path / 'store.db'}"] if command == "store" else ["t"]
-    arguments += ["--from-beginning"] if command == "consume" else []  # `latest` gives the towers two seconds first
+    arguments += ["--from-beginning"] if command == "consume" else []  # `latest` waits for towers for two seconds first
     ended = dafka.run(command, *arguments, *NOWHERE, stdin=b"0\n1\n", environment=IMPATIENT)
     assert ended.status == 1
     assert ended.error.startswith("no tower answers at tcp://127.0.0.1:9 ")
@@ -144,22 +187,22 @@ def test_no_tower(dafka: Dafka, tmp_path: Path, command: str) -> None:
     assert is_counted == (command == "produce")
 
 
-def test_no_tower_is_not_mistaken_for_no_records(dafka: Dafka) -> None:
-    ended = dafka.run("consume", "t", "--from-beginning", "--idle-exit", "0.1", *NOWHERE, environment=IMPATIENT)
+def test_no_tower_is_an_error_before_idle_exit(dafka: Dafka) -> None:
+    ended = dafka.run("consume", "t", "--from-beginning", "--idle-exit", "100ms", *NOWHERE, environment=IMPATIENT)
     assert ended.status == 1
     assert ended.error.startswith("no tower answers")
 
 
-def test_a_tower_that_only_talks(dafka: Dafka, tower: list[str]) -> None:
+def test_tower_that_only_sends_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     pub = tower[-1]
     environment = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"}
     ended = dafka.run("produce", "t", *NOWHERE[:2], "--tower-pub", pub, stdin=b"0\n", environment=environment)
     assert ended.status == 1
-    assert f"the tower at {pub} is heard, but what is sent to tcp://127.0.0.1:9 does not" in ended.errors
+    assert f"the tower at {pub} is heard, but does not pass on what is sent to tcp://127.0.0.1:9;" in ended.errors
 
 
 @pytest.mark.parametrize(("command", "option"), [("tower", "--sub"), ("up", "--pub")])
-def test_a_port_that_is_taken(dafka: Dafka, tower: list[str], tmp_path: Path, command: str, option: str) -> None:
+def test_port_in_use_is_an_error(dafka: Dafka, tower: list[str], tmp_path: Path, command: str, option: str) -> None:
     taken = tower[1]
     storage = ["--storage", f"sqlite:{tmp_path / 'store.db'}"] if command == "up" else []
     other = "--pub" if option == "--sub" else "--sub"
@@ -168,30 +211,30 @@ def test_a_port_that_is_taken(dafka: Dafka, tower: list[str], tmp_path: Path, co
     assert ended.error == f"cannot listen at {taken}: address already in use"
 
 
-def test_a_store_that_is_taken(cluster: Dafka) -> None:
+def test_store_in_use_is_an_error(cluster: Dafka) -> None:
     path = cluster.folder / "store.db"
     ended = cluster.node("store", "--storage", f"sqlite:{path}")
     assert ended.status == 2
-    assert ended.error == f"{path} is being written to by another store"
+    assert ended.error == f"{path} is in use by another writer; stop it first"
 
 
-def test_producing_without_a_store(dafka: Dafka, tower: list[str]) -> None:
+def test_produce_without_a_store_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
-    ended = dafka.node("produce", "t", "--timeout", "0.3", stdin=b"0\n1\n2\n")
+    ended = dafka.node("produce", "t", "--close-timeout-ms", "300", stdin=b"0\n1\n2\n")
     assert ended.status == 1
     assert ended.error == "3 records were not acknowledged by a store (from sequence 0)"
 
 
-def test_input_that_was_not_published_for_want_of_room_is_not_passed_over(dafka: Dafka, tower: list[str]) -> None:
+def test_unpublished_rest_of_the_input_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     lines = b"".join(b"%d\n" % number for number in range(5000))
     environment = {"DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "10"}
-    ended = dafka.node("produce", "t", "--timeout", "0.3", stdin=lines, environment=environment)
+    ended = dafka.node("produce", "t", "--close-timeout-ms", "300", stdin=lines, environment=environment)
     assert ended.status == 1
     assert ended.error.endswith("(from sequence 0), and the rest of the input was not published")
 
 
-def test_closed_standard_streams(dafka: Dafka) -> None:
+def test_closed_standard_streams_are_errors(dafka: Dafka) -> None:
     shell = ("/bin/sh", "-c", '"$0" -m dafka "$@"', MODULE[0])
     produced = dafka.start("produce", "t", *NOWHERE, command=(*shell[:2], f"{shell[2]} <&-", shell[3])).wait()
     assert (produced.status, produced.error) == (2, "cannot read the input: standard input is closed")
@@ -200,7 +243,7 @@ def test_closed_standard_streams(dafka: Dafka) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk(cluster: Dafka) -> None:
+def test_full_disk_is_an_error(cluster: Dafka) -> None:
     assert cluster.node("produce", "full-disk", stdin=b"0\n").status == 0
     shell = ("/bin/sh", "-c", '"$0" -m dafka "$@" >/dev/full', MODULE[0])
     consumed = cluster.start("consume", "full-disk", "--from-beginning", *cluster.options, command=shell).wait()

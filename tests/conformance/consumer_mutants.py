@@ -14,7 +14,7 @@ from dafka.errors import WireError
 from dafka.protocol.actions import Action, Deliver, Publish
 from dafka.protocol.machines import consumer
 from dafka.protocol.machines.consumer import ConsumerMachine
-from dafka.protocol.machines.driver import Driver
+from dafka.protocol.machines.node import Node
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.reassembler import Reassembler
@@ -41,15 +41,15 @@ def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Ap
     """Everything that the machine wants done is changed first."""
 
     def apply(monkeypatch: pytest.MonkeyPatch) -> None:
-        act = Driver.act
+        act = Node.act
 
-        def changed(self: Driver, actions: Iterable[Action]) -> None:
-            machine = self.machine
+        def changed(self: Node, actions: Iterable[Action]) -> None:
+            machine = self._machine
             if isinstance(machine, ConsumerMachine):
                 actions = [each for action in actions for each in change(machine, action)]
             act(self, actions)
 
-        monkeypatch.setattr(Driver, "act", changed)
+        monkeypatch.setattr(Node, "act", changed)
 
     return apply
 
@@ -129,7 +129,7 @@ def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
             self.reassembler.follow_partition(partition, 0)
         return True
 
-    monkeypatch.setattr(ConsumerMachine, "_follow", follow)
+    monkeypatch.setattr(ConsumerMachine, "_follow_partition", follow)
 
 
 def _believe_topic_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing at the end of a number counts as zeros."""
-    octets = FrameReader.octets
+    octets = FrameReader.read_bytes
 
     def read(self: FrameReader, count: int, field: str) -> bytes:
         try:
@@ -209,7 +209,7 @@ def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise
             return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
 
-    monkeypatch.setattr(FrameReader, "octets", read)
+    monkeypatch.setattr(FrameReader, "read_bytes", read)
 
 
 def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,15 +360,15 @@ def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_version_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version may be the digit 1."""
-    literal = FrameReader.literal
+    literal = FrameReader.expect_bytes
 
     def read(self: FrameReader, expected: bytes, name: str) -> None:
         if name == "version" and self._data[self.offset : self.offset + 1] == b"1":
-            self.octets(1, name)
+            self.read_bytes(1, name)
         else:
             literal(self, expected, name)
 
-    monkeypatch.setattr(FrameReader, "literal", read)
+    monkeypatch.setattr(FrameReader, "expect_bytes", read)
 
 
 BITS_32 = 2**32 - 1

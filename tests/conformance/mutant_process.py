@@ -22,17 +22,17 @@ WRITE_DELAY_S = 2.0
 
 def acknowledge_before_durable() -> None:
     """A store acknowledges what it has received, and writes it a while later: whoever kills it then is sooner."""
-    take, flush = Store._take, Store._flush
+    take, flush = Store._on_records, Store._flush
 
     def take_and_acknowledge(self: Store, batch: RecordBatch) -> None:
         take(self, batch)
-        self._node.act(self._machine.committed({batch.partition: batch.end_sequence}, trio.current_time()))
+        self._node.act(self._machine.records_committed({batch.partition: batch.end_sequence}, trio.current_time()))
 
     async def flush_late(self: Store) -> None:
         await trio.sleep(WRITE_DELAY_S)
         await flush(self)
 
-    Store._take = take_and_acknowledge  # type: ignore[method-assign]
+    Store._on_records = take_and_acknowledge  # type: ignore[method-assign]
     Store._flush = flush_late  # type: ignore[method-assign]
 
 

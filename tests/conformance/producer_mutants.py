@@ -15,7 +15,7 @@ from dafka.config import ProducerConfig
 from dafka.errors import WireError
 from dafka.protocol import ProducerMachine
 from dafka.protocol.actions import Action, Publish, Subscribe
-from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
@@ -43,7 +43,7 @@ def head_with(sequence: Callable[[ProducerMachine], int], patch: Patch) -> None:
         partition = self.partition
         return [Publish(wire.Head(partition.address, partition.topic, max(sequence(self), 0)))]
 
-    patch.setattr(ProducerMachine, "_head", head)
+    patch.setattr(ProducerMachine, "_announce_head", head)
 
 
 def head_before_first_record(patch: Patch) -> None:
@@ -58,7 +58,7 @@ def head_before_first_record(patch: Patch) -> None:
 
 
 def stale_head(patch: Patch) -> None:
-    head = ProducerMachine._head
+    head = ProducerMachine._announce_head
 
     def first_head(self: ProducerMachine, now: float) -> list[Action]:
         actions = head(self, now)
@@ -68,7 +68,7 @@ def stale_head(patch: Patch) -> None:
             if isinstance(each, Publish) and isinstance(each.message, wire.Head)
         ]
 
-    patch.setattr(ProducerMachine, "_head", first_head)
+    patch.setattr(ProducerMachine, "_announce_head", first_head)
 
 
 def no_head(patch: Patch) -> None:
@@ -76,22 +76,22 @@ def no_head(patch: Patch) -> None:
         self._head_due = float("inf")
         return []
 
-    patch.setattr(ProducerMachine, "_head", head)
+    patch.setattr(ProducerMachine, "_announce_head", head)
 
 
 def one_head(patch: Patch) -> None:
-    head = ProducerMachine._head
+    head = ProducerMachine._announce_head
 
     def head_once(self: ProducerMachine, now: float) -> list[Action]:
         actions = head(self, now)
         self._head_due = float("inf")
         return actions
 
-    patch.setattr(ProducerMachine, "_head", head_once)
+    patch.setattr(ProducerMachine, "_announce_head", head_once)
 
 
 def few_heads(patch: Patch) -> None:
-    head, counts = ProducerMachine._head, Counter[int]()
+    head, counts = ProducerMachine._announce_head, Counter[int]()
 
     def head_thrice(self: ProducerMachine, now: float) -> list[Action]:
         counts[id(self)] += 1
@@ -100,28 +100,28 @@ def few_heads(patch: Patch) -> None:
             self._head_due = float("inf")
         return actions
 
-    patch.setattr(ProducerMachine, "_head", head_thrice)
+    patch.setattr(ProducerMachine, "_announce_head", head_thrice)
 
 
 def no_head_of_acknowledged(patch: Patch) -> None:
-    head = ProducerMachine._head
+    head = ProducerMachine._announce_head
 
     def head_of_the_rest(self: ProducerMachine, now: float) -> list[Action]:
         actions = head(self, now)
         return actions if self.unacknowledged else []
 
-    patch.setattr(ProducerMachine, "_head", head_of_the_rest)
+    patch.setattr(ProducerMachine, "_announce_head", head_of_the_rest)
 
 
 def head_when_idle(patch: Patch) -> None:
-    send = ProducerMachine._send
+    send = ProducerMachine._publish_run
 
     def send_first(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
         actions = send(self, run, now)
         self._head_due = now + self._config.head_interval_ms / 1000
         return actions
 
-    patch.setattr(ProducerMachine, "_send", send_first)
+    patch.setattr(ProducerMachine, "_publish_run", send_first)
 
 
 def no_head_without_peer(patch: Patch) -> None:
@@ -152,13 +152,13 @@ def first_offset_one(patch: Patch) -> None:
 
 
 def skip_offsets(patch: Patch) -> None:
-    send = ProducerMachine._send
+    send = ProducerMachine._publish_run
 
     def send_skipping(self: ProducerMachine, run: RecordBatch, now: float) -> list[Action]:
         send(self, run, now)
         return [Publish(wire.RecordRun(RecordBatch(run.partition, 2 * run.first_sequence, run.contents)))]
 
-    patch.setattr(ProducerMachine, "_send", send_skipping)
+    patch.setattr(ProducerMachine, "_publish_run", send_skipping)
 
 
 def encode_with(change: Runs, patch: Patch) -> None:
@@ -295,21 +295,20 @@ def no_head_of_one(self: ProducerMachine, message: wire.BatchedMessage) -> wire.
 
 def answer_last_fetch(patch: Patch) -> None:
     """A FETCH takes the place of the one that is being answered."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_alone(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
-        for ranges in self.ranges.values():
-            for reply in list(ranges):
-                self.advance(reply, None)
+    def offer_alone(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
+        while (request := self.next_read()) is not None:
+            self.complete_read(request, None)
         return offer(self, fetch, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_alone)
+    patch.setattr(FetchResponder, "add_fetch", offer_alone)
 
 
 def ignore_count(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
+        FetchResponder, "add_fetch", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=AHEAD_MAX), **how)
     )
 
 

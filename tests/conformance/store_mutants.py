@@ -12,7 +12,7 @@ import pytest
 from dafka import wire
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.answering.replies import ReplyQueue
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.records import Partition, RecordBatch
@@ -36,7 +36,7 @@ def acknowledge_with(make: Callable[[StoreMachine, Partition, int], wire.Ack], p
         end = self.durable_end(partition)
         return [Publish(make(self, partition, end - 1))] if end else []
 
-    patch.setattr(StoreMachine, "_ack", ack)
+    patch.setattr(StoreMachine, "_acknowledge", ack)
 
 
 def acknowledge_beyond_gap(patch: Patch) -> None:
@@ -81,9 +81,11 @@ def swap_contents(messages: list[Any]) -> list[Any]:
 
 
 def answer_one_more(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
     patch.setattr(
-        ReplyQueue, "offer", lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how)
+        FetchResponder,
+        "add_fetch",
+        lambda self, fetch, **how: offer(self, attrs.evolve(fetch, count=fetch.count + 1), **how),
     )
 
 
@@ -173,12 +175,12 @@ def take_others_answers(patch: Patch) -> None:
 
 
 def greet_nobody(patch: Patch) -> None:
-    subscribed = StoreMachine.subscribed
+    subscribed = StoreMachine.receive_subscriptions
 
     def subscribed_silently(self: StoreMachine, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         return subscribed(self, [each for each in subscriptions if each.command is not Command.STORE_HELLO], now)
 
-    patch.setattr(StoreMachine, "subscribed", subscribed_silently)
+    patch.setattr(StoreMachine, "receive_subscriptions", subscribed_silently)
 
 
 def ignore_hellos(patch: Patch) -> None:
@@ -226,13 +228,13 @@ def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
 
 
 def limit_partitions(patch: Patch) -> None:
-    follow = StoreMachine._follow
+    follow = StoreMachine._follow_partition
 
     def follow_some(self: StoreMachine, partition: Partition, now: float, *, is_live: bool) -> bool:
         is_room = partition in self.reassembler.cursors or len(self.reassembler.cursors) < 256
         return is_room and follow(self, partition, now, is_live=is_live)
 
-    patch.setattr(StoreMachine, "_follow", follow_some)
+    patch.setattr(StoreMachine, "_follow_partition", follow_some)
 
 
 def answer_any_subject(patch: Patch) -> None:
@@ -273,21 +275,21 @@ def tell_first_head(patch: Patch) -> None:
     tell_heads_with(lambda _, topic, __, actions: first.setdefault(topic, actions), patch)
 
 
-def offer_with(change: Callable[[ReplyQueue, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
+def offer_with(change: Callable[[FetchResponder, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
     """A FETCH that is to be answered is changed, or dropped."""
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_changed(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_changed(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         changed = change(self, fetch)
         return changed is None or offer(self, changed, **how)
 
-    patch.setattr(ReplyQueue, "offer", offer_changed)
+    patch.setattr(FetchResponder, "add_fetch", offer_changed)
 
 
 def answer_once(patch: Patch) -> None:
     seen: list[wire.Fetch] = []
 
-    def change(_: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
+    def change(_: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
         is_known = fetch in seen
         seen.append(fetch)
         return None if is_known else fetch
@@ -295,14 +297,14 @@ def answer_once(patch: Patch) -> None:
     offer_with(change, patch)
 
 
-def _drop_while_busy(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    return None if any(found.address == fetch.partition for _, found in queue.ranges) else fetch
+def _drop_while_busy(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    return None if any(found.address == fetch.partition for _, found in queue.pending_ranges()) else fetch
 
 
-def _drop_overlap(queue: ReplyQueue, fetch: wire.Fetch) -> wire.Fetch | None:
-    ranges = queue.ranges.get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
+def _drop_overlap(queue: FetchResponder, fetch: wire.Fetch) -> wire.Fetch | None:
+    ranges = queue.pending_ranges().get((fetch.address, Partition(fetch.subject, fetch.partition)), [])
     end = fetch.sequence + fetch.count
-    is_overlap = any(each.next_sequence < end and fetch.sequence < each.end_sequence for each in ranges)
+    is_overlap = any(each.start < end and fetch.sequence < each.stop for each in ranges)
     return None if is_overlap else fetch
 
 
@@ -356,7 +358,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 def no_long_topics(patch: Patch) -> None:
     """A string of four octets' length is taken for one whose length has one octet, with a sign."""
-    strings = FrameReader.strings
+    strings = FrameReader.read_strings
 
     def short_strings(self: FrameReader, field: str) -> tuple[str, ...]:
         found = strings(self, field)
@@ -367,9 +369,9 @@ def no_long_topics(patch: Patch) -> None:
 
 def read_32_bits(patch: Patch) -> None:
     def number_8(self: FrameReader, field: str) -> int:
-        return int.from_bytes(self.octets(8, field)[4:], "big")
+        return int.from_bytes(self.read_bytes(8, field)[4:], "big")
 
-    patch.setattr(FrameReader, "number_8", number_8)
+    patch.setattr(FrameReader, "read_number_8", number_8)
     patch.setitem(codec._READ, FieldType.NUMBER_8, number_8)
 
 

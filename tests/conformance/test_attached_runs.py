@@ -15,7 +15,7 @@ PATTERNS = ["store.acknowledges*", "store.subscriptions", "store.prefix-topic", 
 
 async def run_attached(cluster: Cluster, folder: Path, roles: list[Role], patterns: list[str], more: str = "") -> Run:
     beacon = cluster.config.beacon
-    where = f'sub = "{beacon.sub_addresses[0]}"\npub = "{beacon.pub_addresses[0]}"\n'
+    where = f'sub = "{beacon.tower_sub[0]}"\npub = "{beacon.tower_pub[0]}"\n'
     path = folder / "running.toml"
     tables = "".join(f"[{role.title}.attach]\n{where}{more}" for role in roles)
     path.write_text(f'name = "running"\ndialects = ["rfc46"]\n{tables}')

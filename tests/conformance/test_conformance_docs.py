@@ -37,7 +37,7 @@ PROGRAMS = {
     "mydafka-produce": """
         wire=rfc46
         if [ "$1" = --wire ]; then wire=$2; shift 2; fi
-        dafka produce --timeout 1000 --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
+        dafka produce --close-timeout-ms 1000s --tower-sub "$2" --tower-pub "$3" --wire "$wire" -- "$4"
     """,
     "mydafka-consume": """
         wire=rfc46 output=content start=--from-beginning
@@ -119,8 +119,8 @@ async def test_complete_target_file_works(folder: Path, catalog: Catalog) -> Non
 async def test_node_that_is_running_already_can_be_attached_to(tmp_path: Path, catalog: Catalog) -> None:
     async with open_cluster() as cluster:
         beacon = cluster.config.beacon
-        text = ATTACHED.replace("tcp://127.0.0.1:5556", str(beacon.sub_addresses[0]))
-        text = text.replace("tcp://127.0.0.1:5557", str(beacon.pub_addresses[0]))
+        text = ATTACHED.replace("tcp://127.0.0.1:5556", str(beacon.tower_sub[0]))
+        text = text.replace("tcp://127.0.0.1:5557", str(beacon.tower_pub[0]))
         assert text.count("tcp://") == 2
         (tmp_path / "staging.toml").write_text(text, "utf-8")
         target = open_target(str(tmp_path / "staging.toml"), {})

@@ -128,7 +128,7 @@ def test_the_matrix_shows_verdicts_without_colour_and_breaks_no_line(width: int)
     assert "  role tower: the target file has no [tower]; untested clauses: tower.repeats" in lines
     assert "  cannot be tested from outside: record.kept" in lines
     assert (
-        "  fetch.topic: requestor (rfc46), to the consumer's own address; the suite takes partition (erratum 3)"
+        "  fetch.topic: requestor (rfc46), to the consumer's own address; the suite tests partition (erratum 3)"
         in lines
     )
     assert lines[-1] == (

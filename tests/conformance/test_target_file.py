@@ -108,7 +108,7 @@ async def test_attached_node_is_left_alone(tmp_path: Path) -> None:
         assert not node.ended.is_set()
         with pytest.raises(TargetError, match="the producer of mine was running already"):
             await node.feed([b"x"])
-    with pytest.raises(TargetError, match=r"mine has no store: its target file has no \[store\]"):
+    with pytest.raises(TargetError, match=r"mine has no store: add \[store\] to its target file"):
         target.start(Request(Role.STORE, Dialect.RFC46, "tcp://h:1", "tcp://h:2", b"", tmp_path))
 
 
@@ -150,7 +150,7 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, message in {
         "made_target:make": "cannot be called with these variables .*: expected colour",
         "made_target:nothing": "returned 3: expected a Target",
-        "made_target:number": "is no target: expected a class or a function",
+        "made_target:number": "is not a target: expected a class or function",
         "made_target:nobody": "cannot import the target .*nobody",
         "no_such_module:make": "cannot import the target no_such_module:make: ModuleNotFoundError",
     }.items():

@@ -10,22 +10,24 @@ import pytest
 import trio
 
 from dafka.discovery import Advertisement
+from dafka.endpoints import MessageSource
 from dafka.errors import WireError
-from dafka.protocol import BeaconMachine, DiscoveryEvent, PeerTable, SendBeacon
-from dafka.protocol.presence.peers import PeerChange
+from dafka.protocol import BeaconMachine, DiscoveryEvent, SendBeacon, TowerMachine
+from dafka.protocol.machines import tower as tower_machine
+from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.roles import consumer as consumer_role
 from dafka.roles import producer as producer_role
 from dafka.roles import tower as tower_role
-from dafka.roles.node import Node
+from dafka.roles.sockets import NodeSockets
 from dafka.roles.tower import Tower
 from dafka.wire import WELCOME, TowerBeacon
 from dafka.wire import beacon as wire_beacon
 from tests.conformance.mutants import Mutant
 
 Patch = pytest.MonkeyPatch
-Forward = Callable[[Tower, list[bytes], str, str], list[bytes] | None]
+Forward = Callable[[TowerMachine, Sequence[bytes], MessageSource, float], list[bytes] | None]
 
-_forward = Tower.forward
+_forward = TowerMachine.forward_beacon
 
 
 # Towers
@@ -40,85 +42,92 @@ def wrong_welcome(patch: Patch) -> None:
 
 
 def forward_with(forward: Forward) -> Callable[[Patch], None]:
-    """A node's beacon is made into another tower beacon."""
-    return lambda patch: patch.setattr(Tower, "forward", forward)
+    """Return a patch that makes towers turn a node's beacon into another tower beacon."""
+    return lambda patch: patch.setattr(TowerMachine, "forward_beacon", forward)
 
 
-def as_it_came(_: Tower, frames: list[bytes], __: str, ___: str) -> list[bytes] | None:
-    return frames
+def as_it_came(_: TowerMachine, frames: Sequence[bytes], __: MessageSource, ___: float) -> list[bytes] | None:
+    return list(frames)
 
 
-def without_host(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-    return _forward(self, [*frames[:2], b"", *frames[3:]], peer, own_address)
+def without_host(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+    return _forward(self, [*frames[:2], b"", *frames[3:]], source, now)
 
 
-def once(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-    is_known = frames[1].decode("ascii") in self._nodes
-    return None if is_known else _forward(self, frames, peer, own_address)
+def once(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+    return None if frames[1].decode("ascii") in self.registry else _forward(self, frames, source, now)
 
 
-def a_hundred_frames(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-    return None if len(self._nodes) >= 80 else _forward(self, frames, peer, own_address)
+def a_hundred_frames(
+    self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float
+) -> list[bytes] | None:
+    return None if len(self.registry) >= 80 else _forward(self, frames, source, now)
 
 
-def unchecked(_: Tower, frames: list[bytes], peer: str, __: str) -> list[bytes] | None:
+def unchecked(_: TowerMachine, frames: Sequence[bytes], source: MessageSource, __: float) -> list[bytes] | None:
     if len(frames) < 4:
         return None
-    return [frames[0], frames[1], b"tcp://%b:%b" % (frames[2] or peer.encode("ascii"), frames[3])]
+    return [frames[0], frames[1], b"tcp://%b:%b" % (frames[2] or source.host.encode("ascii"), frames[3])]
 
 
-def fatal(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-    forwarded = _forward(self, frames, peer, own_address)
+def fatal(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+    forwarded = _forward(self, frames, source, now)
     if forwarded is None:
         raise RuntimeError("malformed beacon")
     return forwarded
 
 
 def no_address(patch: Patch) -> None:
-    patch.setattr(tower_role, "_reachable", lambda _, __: "somewhere")
+    patch.setattr(tower_machine, "reachable_host", lambda _, __: "somewhere")
 
 
 def any_address(patch: Patch) -> None:
-    patch.setattr(tower_role, "_reachable", lambda _, __: "0.0.0.0")
+    patch.setattr(tower_machine, "reachable_host", lambda _, __: "0.0.0.0")
 
 
 def unreachable(patch: Patch) -> None:
-    patch.setattr(tower_role, "_reachable", lambda _, __: "192.0.2.99")
+    patch.setattr(tower_machine, "reachable_host", lambda _, __: "192.0.2.99")
 
 
 def keep_host(patch: Patch) -> None:
     hosts = [b""]
 
-    def forward(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
+    def forward(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
         if len(frames) == 4 and frames[2]:
             hosts[0] = frames[2]
-        return _forward(self, [*frames[:2], hosts[0], *frames[3:]], peer, own_address)
+        return _forward(self, [*frames[:2], hosts[0], *frames[3:]], source, now)
 
-    patch.setattr(Tower, "forward", forward)
+    patch.setattr(TowerMachine, "forward_beacon", forward)
 
 
 def keep_endpoint(patch: Patch) -> None:
     endpoints: dict[bytes, bytes] = {}
 
-    def forward(self: Tower, frames: list[bytes], peer: str, own_address: str) -> list[bytes] | None:
-        forwarded = _forward(self, frames, peer, own_address)
+    def forward(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+        forwarded = _forward(self, frames, source, now)
         return forwarded and [*forwarded[:2], endpoints.setdefault(forwarded[1], forwarded[2])]
 
-    patch.setattr(Tower, "forward", forward)
+    patch.setattr(TowerMachine, "forward_beacon", forward)
 
 
 def repeat(patch: Patch) -> None:
-    forward_beacons = tower_role._forward_beacons
+    run, known = Tower.run, dict[bytes, list[bytes]]()
 
-    async def forward_again(tower: Tower, subscriber: Any, publisher: Any) -> None:
+    def forward(self: TowerMachine, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+        forwarded = _forward(self, frames, source, now)
+        if forwarded is not None:
+            known[forwarded[1]] = forwarded
+        return forwarded
+
+    async def run_repeating(self: Tower, connections_max: int) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(forward_beacons, tower, subscriber, publisher)
+            nursery.start_soon(run, self, connections_max)
             while True:
                 await trio.sleep(1)
-                known = tower._nodes.items()
-                publisher.send_many([TowerBeacon(address, endpoint).encode() for address, endpoint in known])
+                self._publisher.send_many(known.values())
 
-    patch.setattr(tower_role, "_forward_beacons", forward_again)
+    patch.setattr(TowerMachine, "forward_beacon", forward)
+    patch.setattr(Tower, "run", run_repeating)
 
 
 # Nodes
@@ -163,7 +172,7 @@ def deaf_after_tower_restart(patch: Patch) -> None:
 
 
 def connect_to_nobody(patch: Patch) -> None:
-    patch.setattr(Node, "connect", lambda _, __: False)
+    patch.setattr(NodeSockets, "connect", lambda _, __: False)
 
 
 def never_connect_again(patch: Patch) -> None:
@@ -188,12 +197,12 @@ def expire_in_spite_of_beacons(patch: Patch) -> None:
 
 
 def wrong_port(patch: Patch) -> None:
-    advertisement = Node._advertisement
+    advertisement = NodeSockets._advertisement
 
-    def with_wrong_port(self: Node) -> Advertisement:
+    def with_wrong_port(self: NodeSockets) -> Advertisement:
         return attrs.evolve(advertisement(self), port=9)
 
-    patch.setattr(Node, "_advertisement", with_wrong_port)
+    patch.setattr(NodeSockets, "_advertisement", with_wrong_port)
 
 
 def three_frames(patch: Patch) -> None:

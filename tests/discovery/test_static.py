@@ -15,7 +15,7 @@ OWN = Advertisement("A" * 32, "10.0.0.1", 7001)
 
 
 def config(argument: str) -> Config:
-    return Config().override("node", discovery=f"static:{argument}").override("beacon", settle_ms=250)
+    return Config().with_node(discovery=f"static:{argument}").with_beacon(settle_ms=250)
 
 
 async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[tuple[float, DiscoveryEvent]]:
@@ -73,4 +73,4 @@ def test_other_than_a_tcp_endpoint_is_refused(endpoint: str) -> None:
 
 def test_unknown_discovery_names_the_installed_ones() -> None:
     with pytest.raises(DiscoveryError, match=r"^unknown discovery 'nope': installed are static, tower$"):
-        open_discovery(Config().override("node", discovery="nope:x"))
+        open_discovery(Config().with_node(discovery="nope:x"))

@@ -10,9 +10,9 @@ import zmq
 
 from dafka.config import Config
 from dafka.discovery import Advertisement, DiscoveryEvent, Settled, open_discovery
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import MessageSource, PeerEndpoint
 from dafka.errors import DiscoveryError
-from dafka.protocol import PeerJoined, PeerLeft, TowersHeard, TowersSilent
+from dafka.protocol import PeerJoined, PeerLeft, TowerMachine, TowersHeard, TowersSilent
 from dafka.records import new_address
 from dafka.roles import Tower, serve_tower
 from dafka.testing import check_discovery
@@ -24,8 +24,8 @@ AN_HOUR_MS = 3_600_000
 
 
 @asynccontextmanager
-async def open_tower(sub_address: str = FREE, pub_address: str = FREE) -> AsyncIterator[Tower]:
-    config = Config().override("tower", sub_address=sub_address, pub_address=pub_address)
+async def open_tower(sub: str = FREE, pub: str = FREE) -> AsyncIterator[Tower]:
+    config = Config().with_tower(sub=sub, pub=pub)
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_tower, config)
         nursery.cancel_scope.cancel()
@@ -41,10 +41,9 @@ def config_of(*towers: Tower, interval_ms: int = AN_HOUR_MS, timeout_ms: int = 4
 
 
 def config_at(endpoints: list[tuple[str, str]], interval_ms: int, timeout_ms: int) -> Config:
-    return Config().override(
-        "beacon",
-        sub_addresses=tuple(sub for sub, _ in endpoints),
-        pub_addresses=tuple(pub for _, pub in endpoints),
+    return Config().with_beacon(
+        tower_sub=tuple(sub for sub, _ in endpoints),
+        tower_pub=tuple(pub for _, pub in endpoints),
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
     )
@@ -60,6 +59,7 @@ class Node:
         self.reports: list[DiscoveryEvent] = []
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
 
     @property
     def joined(self) -> PeerJoined:
@@ -72,9 +72,11 @@ class Node:
     async def run(self, config: Config, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.CancelScope() as self._scope:
             await open_discovery(config).run(self.advertisement, self._take, task_status=task_status)
+        self._stopped.set()
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         self._scope.cancel()
+        await self._stopped.wait()
 
     async def wait(self, *reports: DiscoveryEvent) -> None:
         """Until each of these has come."""
@@ -114,7 +116,7 @@ async def test_tower_discovery_keeps_the_contract() -> None:
 
     async def stop_peers() -> None:
         for peer in peers:
-            peer.stop()
+            await peer.stop()
 
     async with open_tower() as tower:
         config = config_of(tower, interval_ms=50, timeout_ms=400)
@@ -168,7 +170,7 @@ async def test_silent_peer_leaves_and_comes_back() -> None:
         config = config_of(tower, interval_ms=50, timeout_ms=400)
         async with running(one, two, config=config) as nursery:
             await one.wait(two.joined)
-            two.stop()
+            await two.stop()
             stopped_at = trio.current_time()
             await one.wait(two.left)
             assert 0.2 < trio.current_time() - stopped_at < 3.5
@@ -192,7 +194,7 @@ async def test_peer_on_another_port_has_restarted() -> None:
     again = Node(7003, address=two.advertisement.address)
     async with open_tower() as tower, running(one, two, config=config_of(tower)) as nursery:
         await one.wait(two.joined)
-        two.stop()
+        await two.stop()
         await nursery.start(again.run, config_of(tower))
         await one.wait(again.joined)
         assert one.reports.index(two.left) < one.reports.index(again.joined)
@@ -271,7 +273,7 @@ async def test_one_of_two_towers_is_enough() -> None:
 async def test_silence_of_all_towers_is_told_and_its_end() -> None:
     node = Node(7001)
     endpoints = await free_endpoints()
-    config = config_at([endpoints], 50, 10_000).override("node", tower_timeout_ms=300)
+    config = config_at([endpoints], 50, 10_000).with_node(tower_timeout_ms=300)
 
     def kinds() -> list[type[DiscoveryEvent]]:
         return [type(report) for report in node.reports]
@@ -298,7 +300,7 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
 
 def test_tower_takes_no_argument() -> None:
     with pytest.raises(DiscoveryError, match=r"^discovery 'tower' takes no argument \('here'\)"):
-        open_discovery(Config().override("node", discovery="tower:here"))
+        open_discovery(Config().with_node(discovery="tower:here"))
 
 
 # Rubbish
@@ -418,9 +420,12 @@ async def test_node_passes_over_rubbish_from_a_tower() -> None:
     ],
 )
 def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_at: str) -> None:
-    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
+    tower = TowerMachine(Config(), "198.51.100.1", lambda _: True)
     frames = NodeBeacon("A" * 32, host, 7001).encode()
-    assert tower.forward(frames, peer, "198.51.100.1") == TowerBeacon("A" * 32, f"tcp://{reached_at}:7001").encode()
+    assert (
+        tower.forward_beacon(frames, MessageSource(peer, "", 1), 0.0)
+        == TowerBeacon("A" * 32, f"tcp://{reached_at}:7001").encode()
+    )
 
 
 async def test_advertised_host_is_what_peers_hear() -> None:

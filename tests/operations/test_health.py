@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from dafka import Config, Store, serve_store
 from dafka.cli import main
 from dafka.errors import StorageError
-from dafka.operations.answers import handlers
-from dafka.operations.http import Answer, open_server
+from dafka.operations.http import Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
 from dafka.records import RecordBatch
 from dafka.roles import Health
@@ -54,9 +53,9 @@ async def test_a_store_is_ready_once_it_stands_in_its_cluster() -> None:
 
 async def test_a_node_without_a_tower_is_not_ready() -> None:
     async with open_cluster(storage=None) as cluster:
-        nowhere = cluster.config.override(
-            "beacon", sub_addresses=("tcp://127.0.0.1:9",), pub_addresses=("tcp://127.0.0.1:9",)
-        ).override("node", tower_timeout_ms=200)
+        nowhere = cluster.config.with_beacon(
+            tower_sub=("tcp://127.0.0.1:9",), tower_pub=("tcp://127.0.0.1:9",)
+        ).with_node(tower_timeout_ms=200)
         async with cluster.producer("t", nowhere) as producer:
             assert producer.health() == Health(unready="the cluster is not found yet")
             with trio.fail_after(30):
@@ -66,7 +65,7 @@ async def test_a_node_without_a_tower_is_not_ready() -> None:
 
 async def test_a_storage_that_refuses_records(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
-    config = Config().override("store", retry_ms=10)
+    config = Config().with_store(retry_ms=10)
     async with open_cluster(config) as cluster, cluster.producer("t") as producer:
         assert cluster.store is not None
         await wait_for(cluster.store, Health())
@@ -119,8 +118,8 @@ async def test_a_store_that_ends_writes_what_it_has_received(
         ended.set()
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("store", storage="memory:")
-        config = config.override("node", grace_ms=30_000 if is_opened else 50)
+        config = cluster.config.with_store(storage="memory:")
+        config = config.with_node(grace_ms=30_000 if is_opened else 50)
         store = await nursery.start(serve, config)
         with trio.CancelScope() as leaving:
             async with cluster.producer("t") as producer:
@@ -179,7 +178,7 @@ def test_a_process_is_as_well_as_all_of_its_nodes() -> None:
 def test_the_two_questions(health: Health, live: tuple[int, bytes], ready: tuple[int, bytes]) -> None:
     monitor = Monitor("store")
     monitor.add(FakeStore(health))
-    answers = handlers(monitor)
+    answers = make_handlers(monitor)
     for path, expected in (("/livez", live), ("/readyz", ready)):
         answer = answers[path]({})
         assert (answer.status, answer.body) == expected
@@ -211,7 +210,7 @@ async def test_a_silent_server_is_not_waited_for() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         port = listener.socket.getsockname()[1]
-        status, sentence = await probe(f"127.0.0.1:{port}", "--timeout", "0.1")
+        status, sentence = await probe(f"127.0.0.1:{port}", "--timeout", "100ms")
     assert (status, sentence) == (1, f"no answer from 127.0.0.1 port {port}: timed out\n")
 
 
@@ -220,5 +219,5 @@ async def test_a_bad_address_is_one_sentence(address: str) -> None:
     status, sentence = await probe(address)
     assert status == 2
     assert sentence == (
-        f"Error: listen: expected a port or an address with one, such as 9464 or 10.0.0.7:9464, not {address!r}\n"
+        f"Error: listen: expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464, not {address!r}\n"
     )

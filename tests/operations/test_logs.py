@@ -18,23 +18,17 @@ import trio.testing
 
 from dafka import Config, Partition, StoreConfig
 from dafka.endpoints import PeerEndpoint
-from dafka.operations.lines import SentenceFormatter
-from dafka.operations.logs import add_event, json_formatter
+from dafka.operations.logs import SentenceFormatter, add_event, json_formatter
 from dafka.protocol import (
     Event,
     FetchUnanswered,
-    MessagesDiscarded,
-    Notice,
     PeerJoined,
     RecordsDropped,
-    Started,
     StorageFailed,
-    notice_fields,
-    notice_name,
 )
-from dafka.roles.discards import TOLD_S, Discards, watch_discards
-from dafka.roles.feed import _WARNINGS as WARNINGS
-from dafka.roles.log import NodeLog
+from dafka.roles.events import _WARNINGS as WARNINGS
+from dafka.roles.events import DISCARDS_REPEAT_S, DiscardLog, NodeLog, log_discards
+from dafka.roles.log_events import LogEvent, MessagesDiscarded, Started, event_fields, event_name
 from dafka.storage import memory
 from dafka.testing import open_cluster
 
@@ -97,7 +91,7 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     ids=lambda value: type(value).__name__,
 )
 def test_a_line_is_an_object_with_name_and_fields(
-    written: Written, notice: Event | Notice, fields: dict[str, Any]
+    written: Written, notice: Event | LogEvent, fields: dict[str, Any]
 ) -> None:
     NodeLog(written.logger, "F" * 32).write(notice, logging.WARNING)
     (line,) = written.objects
@@ -169,8 +163,8 @@ async def test_a_stores_life(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_every_name_and_field_is_plain() -> None:
-    kinds = [*get_args(Event), *get_args(Notice)]
-    names = {notice_name(kind) for kind in kinds}
+    kinds = [*get_args(Event), *get_args(LogEvent)]
+    names = {event_name(kind) for kind in kinds}
     assert len(names) == len(kinds)
     assert all(name.replace("_", "").isalpha() and name.islower() for name in names)
 
@@ -180,40 +174,42 @@ def test_every_event_stands_on_the_page_with_its_fields() -> None:
     documented = {
         name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
     }
-    assert documented == {notice_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(Notice))}
+    assert documented == {event_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(LogEvent))}
 
 
 def test_levels_on_the_page_are_those_of_the_feed() -> None:
     levels = dict(re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \|", PAGE.read_text("utf-8"), re.MULTILINE))
-    warnings = {notice_name(kind) for kind in WARNINGS}
-    assert {notice_name(kind): levels[notice_name(kind)] for kind in get_args(Event)} == {
-        notice_name(kind): "warning" if notice_name(kind) in warnings else "info" for kind in get_args(Event)
+    warnings = {event_name(kind) for kind in WARNINGS}
+    assert {event_name(kind): levels[event_name(kind)] for kind in get_args(Event)} == {
+        event_name(kind): "warning" if event_name(kind) in warnings else "info" for kind in get_args(Event)
     }
 
 
 def fields_of(kind: type[Any]) -> set[str]:
     """The names of its fields, from one that is made of stand-ins."""
     values = {attribute.name: PARTITION if attribute.type == "Partition" else "" for attribute in attrs.fields(kind)}
-    return set(notice_fields(kind(**values)))
+    return set(event_fields(kind(**values)))
 
 
 def test_discards_are_told_at_once_and_then_from_time_to_time() -> None:
-    discards = Discards()
-    assert discards.news({}, 0) == []
-    assert discards.news({"frames": 1}, 1) == [MessagesDiscarded("frames", 1, 1)]
-    assert discards.news({"frames": 900}, TOLD_S) == []
-    assert discards.news({"frames": 900, "uuid": 2}, TOLD_S) == [MessagesDiscarded("uuid", 2, 2)]
-    assert discards.news({"frames": 1000, "uuid": 2}, 1 + TOLD_S) == [MessagesDiscarded("frames", 999, 1000)]
-    assert discards.news({"frames": 1000, "uuid": 2}, 10 * TOLD_S) == []
+    discards = DiscardLog()
+    assert discards.due_events({}, 0) == []
+    assert discards.due_events({"frames": 1}, 1) == [MessagesDiscarded("frames", 1, 1)]
+    assert discards.due_events({"frames": 900}, DISCARDS_REPEAT_S) == []
+    assert discards.due_events({"frames": 900, "uuid": 2}, DISCARDS_REPEAT_S) == [MessagesDiscarded("uuid", 2, 2)]
+    assert discards.due_events({"frames": 1000, "uuid": 2}, 1 + DISCARDS_REPEAT_S) == [
+        MessagesDiscarded("frames", 999, 1000)
+    ]
+    assert discards.due_events({"frames": 1000, "uuid": 2}, 10 * DISCARDS_REPEAT_S) == []
 
 
 async def test_a_flood_is_two_lines_a_minute(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = {"frames": 0}
-    with caplog.at_level(logging.INFO, "dafka.test"), trio.move_on_after(TOLD_S + 10):
+    with caplog.at_level(logging.INFO, "dafka.test"), trio.move_on_after(DISCARDS_REPEAT_S + 10):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch_discards, lambda: counts, NodeLog(logging.getLogger("dafka.test")))
+            nursery.start_soon(log_discards, lambda: counts, NodeLog(logging.getLogger("dafka.test")))
             while True:
                 counts["frames"] += 1000
                 await trio.sleep(0.01)

@@ -89,7 +89,7 @@ def held(url: str) -> dict[Partition, list[bytes]]:
 def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) -> None:
     manager = Manager("life")
     running = dafka.start(
-        *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics", "0"),
+        *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics-listen", "0"),
         *("--log-level", "info", "--log-format", "json"),
         environment={**manager.environment, "WATCHDOG_USEC": "10000000"},
     )
@@ -99,7 +99,7 @@ def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) 
     assert (probed.exit_code, probed.output) == (0, "ready\n")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    assert 'dafka_ready{role="store"} 1.0' in text
+    assert 'dafka_ready_nodes{role="store"} 1.0' in text
     assert 'dafka_known_nodes{role="tower"} 1.0' in text
     ended = running.end(signal.SIGTERM)
     manager.wait_for("STOPPING=1")
@@ -139,9 +139,7 @@ async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_e
     """Twice, in the middle of a stream; what it did not acknowledge it is sent again when it is back."""
     storage = f"sqlite:{tmp_path / 'store.db'}"
     dafka.options = tower
-    config = Config(
-        beacon=BeaconConfig(sub_addresses=(tower[1],), pub_addresses=(tower[3],)), node=NodeConfig(bind=FREE)
-    )
+    config = Config(beacon=BeaconConfig(tower_sub=(tower[1],), tower_pub=(tower[3],)), node=NodeConfig(bind=FREE))
     sent = 0
 
     async with open_producer("t", config) as producer, trio.open_nursery() as nursery:
@@ -201,7 +199,7 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     store = start_store(dafka, storage)
     store.process.send_signal(signal.SIGSTOP)
     impatient = {"DAFKA_PRODUCER_SILENCE_MS": "100", "DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "1"}
-    grace = ("--grace", "60s")
+    grace = ("--grace-ms", "60s")
     from_file = dafka.start_node("produce", "file", "--file", str(tmp_path / "input"), *grace, environment=impatient)
     from_pipe = dafka.start_node(
         "produce", "pipe", *grace, environment={**impatient, **manager.environment}, stdin=subprocess.PIPE
@@ -232,7 +230,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
     dafka.options = tower
     (tmp_path / "input").write_bytes(b"0\n1\n2\n")
     producer = dafka.start_node(
-        *("produce", "t", "--file", str(tmp_path / "input"), "--grace", "10m"),
+        *("produce", "t", "--file", str(tmp_path / "input"), "--grace-ms", "10m"),
         environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
     )
     producer.wait_errors("3 records wait")
@@ -255,7 +253,7 @@ def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: P
     second = cluster.start_node(*options, environment=environment)
     second.wait_output(70)
     ended = second.end(signal.SIGTERM)
-    third = cluster.node(*options, "--idle-exit", "0.3", environment=environment)
+    third = cluster.node(*options, "--idle-exit", "300ms", environment=environment)
     assert [each.status for each in (first, ended, third)] == [0, 0, 0]
     assert [each.output.splitlines() for each in (first, ended, third)] == [lines[:30], lines[30:], []]
 
@@ -263,25 +261,28 @@ def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: P
 def test_a_process_that_cannot_end_is_ended(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time, trio
-from dafka.cli.runner import Ending, run
+from dafka.cli.runner import Shutdown, run
 
 async def program():
     os.kill(os.getpid(), signal.SIGTERM)
     await trio.to_thread.run_sync(time.sleep, 600)
 
-run(program, ending=Ending(limit_s=0.2))
+run(program, shutdown=Shutdown(limit_s=0.2))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "Error: not ended 0 s after the signal; ended without finishing\n"
+    assert done.stderr == "Error: not stopped 0 s after the signal; exited without finishing\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--metrics", "x"], "[metrics] listen: expected a port or an address with one, such as 9464 or 10.0.0.7:9464"),
-        (["--metrics", "70000"], "[metrics] listen: expected a port or an address with one"),
-        (["--metrics", "tcp://*:9464"], "[metrics] listen: expected a port or an address with one"),
+        (
+            ["--metrics-listen", "x"],
+            "'--metrics-listen': expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464",
+        ),
+        (["--metrics-listen", "70000"], "'--metrics-listen': expected a port, or an address and a port"),
+        (["--metrics-listen", "tcp://*:9464"], "'--metrics-listen': expected a port, or an address and a port"),
         (["--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
         (["--config", "{config}"], "[log] level: expected debug or info or warning or error, not 'loud'"),
@@ -300,7 +301,8 @@ def test_a_taken_port_ends_the_command_before_a_node_begins(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = tmp_path / "store.db"
-        result = CliRunner().invoke(main, ["store", "--storage", f"sqlite:{path}", "--metrics", str(port)])
+        result = CliRunner().invoke(main, ["store", "--storage", f"sqlite:{path}", "--metrics-listen", str(port)])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: cannot serve metrics at {port}: Address already in use\n"
+    problem = f"cannot serve metrics at {port}: Address already in use"
+    assert result.stderr == f"Error: {problem}; choose another address or port ([metrics] listen)\n"
     assert not path.exists()

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from dafka import wire
-from dafka.protocol import Action, Append, Deliver, Event, Notify, Publish
+from dafka.protocol import Event
+from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish
 from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")

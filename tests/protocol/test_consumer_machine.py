@@ -8,16 +8,13 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
     ConsumerMachine,
     FetchUnanswered,
-    PartitionHeard,
     PartitionSilent,
-    Publish,
-    Subscribe,
-    Unsubscribe,
 )
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
+from dafka.protocol.events import PartitionHeard
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -41,7 +38,7 @@ def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
     """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
-    config = (config or Config()).override("consumer", **{"offset_reset": "earliest", **settings})
+    config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)
     for topic in topics or ("hello",):
@@ -72,12 +69,12 @@ def test_subscribe_follows_a_topic_and_asks_for_its_heads() -> None:
 def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> None:
     consumer = make_consumer()
     newcomer = subscription(Command.GET_HEADS)
-    assert published(consumer.subscribed(newcomer, 0.5), wire.GetHeads) == []
+    assert published(consumer.receive_subscriptions(newcomer, 0.5), wire.GetHeads) == []
     assert consumer.deadline() == 1.0
-    assert published(consumer.subscribed(newcomer, 0.6), wire.GetHeads) == []
+    assert published(consumer.receive_subscriptions(newcomer, 0.6), wire.GetHeads) == []
     assert published(consumer.tick(1.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
     assert published(consumer.tick(1.1), wire.GetHeads) == []
-    assert published(consumer.subscribed(newcomer, 5.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
+    assert published(consumer.receive_subscriptions(newcomer, 5.0), wire.GetHeads) == [wire.GetHeads("hello", ME)]
 
 
 @pytest.mark.parametrize(
@@ -90,41 +87,41 @@ def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> No
 )
 def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Subscription]) -> None:
     consumer = make_consumer()
-    assert consumer.subscribed(peer, 4.0) == []
+    assert consumer.receive_subscriptions(peer, 4.0) == []
     assert consumer.tick(4.0) == []
 
 
 def test_get_heads_is_repeated_twice_because_an_answer_may_be_lost() -> None:
     consumer = make_consumer()
-    assert consumer.deadline() == REPEAT_WAITS[0]
+    assert consumer.deadline() == RETRY_WAITS_S[0]
     times = [0.5 * half for half in range(1, 200)]
     asked_at = [time for time in times if published(consumer.tick(time), wire.GetHeads)]
-    assert asked_at == [REPEAT_WAITS[0], sum(REPEAT_WAITS)]
+    assert asked_at == [RETRY_WAITS_S[0], sum(RETRY_WAITS_S)]
 
 
 def test_get_heads_is_not_repeated_for_a_topic_that_was_given_up() -> None:
     consumer = make_consumer()
     consumer.unsubscribe("hello")
-    assert published(consumer.tick(sum(REPEAT_WAITS)), wire.GetHeads) == []
+    assert published(consumer.tick(sum(RETRY_WAITS_S)), wire.GetHeads) == []
 
 
 def test_a_store_is_greeted_with_the_topics() -> None:
     consumer = make_consumer("hello", "world")
     hello = Publish(wire.ConsumerHello("STORE", ME, ("hello", "world")))
     assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == [hello]
-    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == [hello]
+    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == [hello]
 
 
 def test_a_store_is_not_greeted_for_another_or_by_the_id_alone() -> None:
     consumer = make_consumer()
     assert consumer.receive([wire.StoreHello("CONSUMER2", "STORE")], 0.1) == []
-    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO), 0.1) == []
+    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO), 0.1) == []
 
 
 def test_without_topics_there_is_no_consumer_hello() -> None:
     consumer = ConsumerMachine(ME, Config())
     assert consumer.receive([wire.StoreHello(ME, "STORE")], 0.1) == []
-    assert consumer.subscribed(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == []
+    assert consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE"), 0.1) == []
 
 
 def test_live_records_are_delivered() -> None:
@@ -153,7 +150,7 @@ def test_latest_begins_with_the_record_after_the_first_sign_erratum_15() -> None
 
 def test_latest_takes_a_producer_that_joined_after_settling_from_0_erratum_15() -> None:
     consumer = make_consumer(offset_reset="latest")
-    consumer.settled(0.2)
+    consumer.node_settled(0.2)
     consumer.peer_joined("PRODUCER", 0.3)
     assert asked(consumer.receive([live(5, 7)], 0.4)) == [(0, 5)]
 
@@ -161,7 +158,7 @@ def test_latest_takes_a_producer_that_joined_after_settling_from_0_erratum_15() 
 def test_latest_does_not_take_a_producer_that_was_there_before_from_0() -> None:
     consumer = make_consumer(offset_reset="latest")
     consumer.peer_joined("PRODUCER", 0.1)
-    consumer.settled(0.2)
+    consumer.node_settled(0.2)
     consumer.peer_joined("PRODUCER", 0.3)
     assert receive(consumer, live(5, 7)) == [5, 6]
 
@@ -169,7 +166,7 @@ def test_latest_does_not_take_a_producer_that_was_there_before_from_0() -> None:
 def test_a_producer_that_was_there_before_is_not_new_when_it_comes_back() -> None:
     consumer = make_consumer(offset_reset="latest")
     consumer.peer_joined("PRODUCER", 0.1)
-    consumer.settled(0.2)
+    consumer.node_settled(0.2)
     consumer.peer_left("PRODUCER", 4.0)
     consumer.peer_joined("PRODUCER", 5.0)
     assert receive(consumer, live(5, 7)) == [5, 6]
@@ -178,7 +175,7 @@ def test_a_producer_that_was_there_before_is_not_new_when_it_comes_back() -> Non
 @pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
 def test_a_position_comes_before_everything(offset_reset: str) -> None:
     consumer = make_consumer(positions={HELLO: 3}, offset_reset=offset_reset)
-    consumer.settled(0.0)
+    consumer.node_settled(0.0)
     consumer.peer_joined("PRODUCER", 0.1)
     assert asked(consumer.receive([head(6)], 0.2)) == [(3, 4)]
     assert receive(consumer, direct(0, 5, ME)) == [3, 4]
@@ -216,29 +213,27 @@ def test_direct_records_nobody_asked_for_are_discarded() -> None:
 def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     assert receive(consumer, live(0, 3)) == [0, 1, 2]
-    consumer.buffered_bytes = 100
+    consumer.records_buffered(100)
     assert consumer.receive([live(3, 6), head(7)], 0.2) == []
     assert published(consumer.tick(60.0), wire.Fetch) == []
-    consumer.buffered_bytes = 99
-    assert asked(consumer.taken(60.1)) == [(3, 5)]
+    assert asked(consumer.records_taken(1, 60.1)) == [(3, 5)]
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 199
+    consumer.records_buffered(199)
     assert receive(consumer, direct(0, 4, ME)) == [0, 1, 2, 3]
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(1)
     assert receive(consumer, direct(4, 10, ME)) == []
-    consumer.buffered_bytes = 0
-    assert asked(consumer.taken(0.2)) == [(4, 6)]
+    assert asked(consumer.records_taken(200, 0.2)) == [(4, 6)]
 
 
 def test_a_pause_is_no_unanswered_fetch() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
-    consumer.buffered_bytes = 200
+    consumer.records_buffered(200)
     told = []
     for _ in range(10):
         told += events(consumer.tick(consumer.deadline()))
@@ -256,7 +251,7 @@ def test_an_unanswered_fetch_is_told_and_repeated() -> None:
 def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
     consumer = make_consumer()
     consumer.receive([head(9)], 0.0)
-    assert asked(consumer.subscribed(subscription(Command.FETCH), 0.1)) == [(0, 10)]
+    assert asked(consumer.receive_subscriptions(subscription(Command.FETCH), 0.1)) == [(0, 10)]
 
 
 def test_a_silent_producer_is_told_once_and_so_is_its_return() -> None:
@@ -295,7 +290,7 @@ def test_unsubscribe_forgets_a_topic() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    consumer = make_consumer(config=Config().override("node", partitions_max=1))
+    consumer = make_consumer(config=Config().with_node(partitions_max=1))
     assert receive(consumer, live(0, 1), live(0, 1, Partition("hello", "OTHER"))) == [0]
     assert consumer.discarded == {"too many partitions": 1}
 
@@ -321,7 +316,7 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset:
     other = Partition("hello", "OTHER")
     consumer.receive([message, message], 0.1)
     for command in Command:
-        consumer.subscribed(subscription(command, "\udcff") + subscription(command), 0.2)
+        consumer.receive_subscriptions(subscription(command, "\udcff") + subscription(command), 0.2)
     for _ in range(5):
         now = consumer.deadline()
         consumer.tick(now)
@@ -331,7 +326,7 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset:
 
 def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
     found = wire.decode_subscription(b"\1W" + b"x" * 256)
-    assert make_consumer().subscribed([] if found is None else [found], 0.1) == []
+    assert make_consumer().receive_subscriptions([] if found is None else [found], 0.1) == []
 
 
 def test_an_answer_of_more_than_was_asked_for_is_taken_erratum_18() -> None:

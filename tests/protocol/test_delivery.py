@@ -3,29 +3,29 @@ from __future__ import annotations
 import pytest
 
 from dafka.config import Config
-from dafka.protocol import ConsumerMachine, Delivery
+from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.records import Partition, RecordBatch
 
 PARTITION = Partition("t", "A" * 32)
 
 
-def make_delivery(count: int) -> tuple[Delivery, ConsumerMachine]:
+def make_delivery(count: int) -> tuple[DeliveryBuffer, ConsumerMachine]:
     """One that has so many records to give, from sequence 5 on."""
     machine = ConsumerMachine("C" * 32, Config())
-    delivery = Delivery(machine, 2**20)
-    delivery.put(RecordBatch(PARTITION, 5, [b"%d" % number for number in range(5, 5 + count)]))
+    delivery = DeliveryBuffer(machine)
+    delivery.put_records(RecordBatch(PARTITION, 5, [b"%d" % number for number in range(5, 5 + count)]))
     return delivery, machine
 
 
-def take(delivery: Delivery, records_max: int | None = None) -> RecordBatch | None:
-    taken = delivery.take(0.0)
-    return None if taken is None else delivery.give(taken[0], records_max)
+def take(delivery: DeliveryBuffer, records_max: int | None = None) -> RecordBatch | None:
+    taken = delivery.take_run(0.0)
+    return None if taken is None else delivery.hand_over(taken[0], records_max)
 
 
 def test_a_run_is_given_in_parts_and_none_twice() -> None:
     delivery, machine = make_delivery(10)
     for first, count in ((5, 4), (9, 4), (13, 2)):
-        assert delivery.due() == {PARTITION: first}
+        assert delivery.waiting_positions() == {PARTITION: first}
         batch = take(delivery, 4)
         assert batch is not None
         assert (batch.first_sequence, list(batch.contents)) == (
@@ -34,7 +34,7 @@ def test_a_run_is_given_in_parts_and_none_twice() -> None:
         )
         assert delivery.positions == {PARTITION: first + count}
     assert take(delivery, 4) is None
-    assert (delivery.records, delivery.due(), machine.buffered_bytes) == (10, {}, 0)
+    assert (delivery.records, delivery.waiting_positions(), machine.buffered_bytes) == (10, {}, 0)
 
 
 @pytest.mark.parametrize("records_max", [3, 1])
@@ -54,4 +54,4 @@ def test_a_part_as_long_as_the_run_leaves_nothing() -> None:
     batch = take(delivery, 3)
     assert batch is not None
     assert len(batch) == 3
-    assert (delivery.due(), take(delivery)) == ({}, None)
+    assert (delivery.waiting_positions(), take(delivery)) == ({}, None)

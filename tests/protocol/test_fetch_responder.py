@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from dafka import wire
-from dafka.protocol import Reply, ReplyQueue
-from dafka.protocol.answering.replies import RANGES_MAX
-from dafka.records import Partition
+from dafka.protocol import FetchResponder, ReadRequest
+from dafka.protocol.answering.fetch_responder import RANGES_MAX
+from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")
 
@@ -14,120 +14,142 @@ def fetch(sequence: int, count: int, requestor: str = "A") -> wire.Fetch:
     return wire.Fetch(HELLO.address, requestor, HELLO.topic, sequence, count)
 
 
-def take(queue: ReplyQueue) -> Reply:
-    reply = queue.next()
-    assert reply is not None
-    return reply
+def make_responder(ranges_max: int, **options: int) -> FetchResponder:
+    """Return a responder that holds every record."""
+    return FetchResponder(lambda _: range(2**70), ranges_max, **options)
 
 
-def test_an_empty_queue_has_nothing_to_send() -> None:
-    assert ReplyQueue(10).next() is None
+def take(responder: FetchResponder) -> ReadRequest:
+    """Return the read whose turn it is, of a whole range."""
+    request = responder.next_read(2**70)
+    assert request is not None
+    return request
+
+
+def request_of(first_sequence: int, end_sequence: int) -> ReadRequest:
+    return ReadRequest(HELLO, first_sequence, end_sequence - first_sequence, "A")
+
+
+def end_of(request: ReadRequest) -> int:
+    return request.first_sequence + request.count
+
+
+def complete(responder: FetchResponder, request: ReadRequest, end_sequence: int | None) -> None:
+    """Read a request up to a sequence, or find no records at all."""
+    batch = None
+    if end_sequence is not None:
+        batch = RecordBatch(request.partition, request.first_sequence, [b""] * (end_sequence - request.first_sequence))
+    responder.complete_read(request, batch)
+
+
+def test_an_empty_responder_has_nothing_to_send() -> None:
+    assert make_responder(10).next_read() is None
 
 
 def test_a_range_shrinks_until_it_is_sent() -> None:
-    queue = ReplyQueue(10)
-    assert queue.offer(fetch(5, 10))
-    assert take(queue) == Reply(HELLO, "A", 5, 15)
-    queue.advance(take(queue), 9)
-    assert take(queue) == Reply(HELLO, "A", 9, 15)
-    queue.advance(take(queue), 15)
-    assert len(queue) == 0
+    responder = make_responder(10)
+    assert responder.add_fetch(fetch(5, 10))
+    assert take(responder) == request_of(5, 15)
+    complete(responder, take(responder), 9)
+    assert take(responder) == request_of(9, 15)
+    complete(responder, take(responder), 15)
+    assert len(responder) == 0
 
 
 def test_a_range_ends_where_there_are_no_more_records() -> None:
-    queue = ReplyQueue(10)
-    queue.offer(fetch(5, 10))
-    queue.advance(take(queue), None)
-    assert queue.next() is None
+    responder = make_responder(10)
+    responder.add_fetch(fetch(5, 10))
+    complete(responder, take(responder), None)
+    assert responder.next_read() is None
 
 
 @pytest.mark.parametrize(("sequence", "count", "end"), [(10, 20, 30), (7, 3, 10), (4, 3, 10)])
 def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> None:
-    queue = ReplyQueue(10)
-    queue.offer(fetch(0, 10))
-    queue.advance(take(queue), 4)
-    queue.offer(fetch(sequence, count))
-    assert take(queue) == Reply(HELLO, "A", 4, end)
-    assert len(queue) == 1
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 10))
+    complete(responder, take(responder), 4)
+    responder.add_fetch(fetch(sequence, count))
+    assert take(responder) == request_of(4, end)
+    assert len(responder) == 1
 
 
 def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
-    queue = ReplyQueue(10)
-    queue.offer(fetch(0, 10))
-    queue.advance(take(queue), 4)
-    queue.offer(fetch(2, 5))
-    assert take(queue) == Reply(HELLO, "A", 2, 10)
-    assert len(queue) == 1
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 10))
+    complete(responder, take(responder), 4)
+    responder.add_fetch(fetch(2, 5))
+    assert take(responder) == request_of(2, 10)
+    assert len(responder) == 1
 
 
 def test_asking_for_records_elsewhere_is_a_range_of_its_own() -> None:
-    queue = ReplyQueue(10)
+    responder = make_responder(10)
     for first in (0, 50, 20):
-        queue.offer(fetch(first, 5))
-    assert len(queue) == 3
+        responder.add_fetch(fetch(first, 5))
+    assert len(responder) == 3
     sent = []
-    while (reply := queue.next()) is not None:
-        sent.append((reply.next_sequence, reply.end_sequence))
-        queue.advance(reply, reply.end_sequence)
+    while (request := responder.next_read()) is not None:
+        sent.append((request.first_sequence, end_of(request)))
+        complete(responder, request, end_of(request))
     assert sent == [(0, 5), (50, 55), (20, 25)]
-    assert len(queue) == 0
+    assert len(responder) == 0
 
 
 def test_ranges_of_one_requestor_are_bounded() -> None:
-    queue = ReplyQueue(1000)
+    responder = make_responder(1000)
     for first in range(0, 10 * (RANGES_MAX + 5), 10):
-        assert queue.offer(fetch(first, 5))
-    assert len(queue) == RANGES_MAX
+        assert responder.add_fetch(fetch(first, 5))
+    assert len(responder) == RANGES_MAX
 
 
 def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
-    queue = ReplyQueue(10)
-    queue.offer(fetch(0, 10))
-    being_sent = take(queue)
-    queue.advance(being_sent, 4)
-    queue.offer(fetch(2, 5))
-    queue.advance(being_sent, 8)
-    queue.advance(being_sent, None)
-    assert take(queue) == Reply(HELLO, "A", 2, 10)
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 10))
+    being_sent = take(responder)
+    complete(responder, being_sent, 4)
+    responder.add_fetch(fetch(2, 5))
+    complete(responder, being_sent, 8)
+    complete(responder, being_sent, None)
+    assert take(responder) == request_of(2, 10)
 
 
 def test_four_billion_records_are_one_range_of_as_many_as_one_fetch_may_have() -> None:
-    queue = ReplyQueue(10, records_max=1000)
-    assert queue.offer(fetch(2**64 - 1, 2**32 - 1))
-    assert take(queue).end_sequence == 2**64 + 999
-    assert len(queue) == 1
+    responder = make_responder(10, fetch_records_max=1000)
+    assert responder.add_fetch(fetch(2**64 - 1, 2**32 - 1))
+    assert end_of(take(responder)) == 2**64 + 999
+    assert len(responder) == 1
 
 
 def test_asking_for_nothing_is_answered_with_nothing() -> None:
-    queue = ReplyQueue(1)
-    assert queue.offer(fetch(0, 0))
-    assert len(queue) == 0
+    responder = make_responder(1)
+    assert responder.add_fetch(fetch(0, 0))
+    assert len(responder) == 0
 
 
 def test_requestors_take_turns() -> None:
-    queue = ReplyQueue(10)
+    responder = make_responder(10)
     for requestor in "ABC":
-        queue.offer(fetch(0, 10, requestor))
+        responder.add_fetch(fetch(0, 10, requestor))
     turns = ""
     for sent in (3, 3, 3, 6, 6, 6):
-        reply = take(queue)
-        turns += reply.requestor
-        queue.advance(reply, sent)
+        request = take(responder)
+        turns += request.requestor
+        complete(responder, request, sent)
     assert turns == "ABCABC"
 
 
-def test_a_full_queue_lets_newcomers_go_but_extends_what_it_has() -> None:
-    queue = ReplyQueue(2)
-    assert queue.offer(fetch(0, 10, "A"))
-    assert queue.offer(fetch(0, 10, "B"))
-    assert not queue.offer(fetch(0, 10, "C"))
-    assert queue.offer(fetch(10, 10, "A"))
-    queue.advance(take(queue), 20)
-    assert queue.offer(fetch(0, 10, "C"))
+def test_a_full_responder_lets_newcomers_go_but_extends_what_it_has() -> None:
+    responder = make_responder(2)
+    assert responder.add_fetch(fetch(0, 10, "A"))
+    assert responder.add_fetch(fetch(0, 10, "B"))
+    assert not responder.add_fetch(fetch(0, 10, "C"))
+    assert responder.add_fetch(fetch(10, 10, "A"))
+    complete(responder, take(responder), 20)
+    assert responder.add_fetch(fetch(0, 10, "C"))
 
 
 def test_one_requestor_may_ask_for_two_partitions() -> None:
-    queue = ReplyQueue(10)
-    queue.offer(fetch(0, 10))
-    queue.offer(wire.Fetch("OTHER", "A", "hello", 3, 4))
-    assert {take(queue).partition for _ in range(2)} == {HELLO, Partition("hello", "OTHER")}
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 10))
+    responder.add_fetch(wire.Fetch("OTHER", "A", "hello", 3, 4))
+    assert {take(responder).partition for _ in range(2)} == {HELLO, Partition("hello", "OTHER")}

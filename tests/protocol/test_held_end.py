@@ -6,7 +6,8 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, Incomplete, ReaderMachine, Subscribe, Unsubscribe
+from dafka.protocol import Incomplete, ReaderMachine
+from dafka.protocol.actions import Action, Subscribe, Unsubscribe
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
@@ -14,7 +15,7 @@ from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, batches, direct, direct_head, published, sequences, subscription
 
 ME = "READER"
-LIBDAFKA = Config().override("node", wire="libdafka")
+LIBDAFKA = Config().with_node(wire="libdafka")
 
 
 def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, ...] = ()) -> ReaderMachine:
@@ -23,12 +24,12 @@ def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, .
     reader.start(0.0)
     for store in stores:
         connect(reader, store)
-    reader.settled(0.0)
+    reader.node_settled(0.0)
     return reader
 
 
 def connect(reader: ReaderMachine, store: str, now: float = 0.0) -> list[Action]:
-    return reader.subscribed(subscription(Command.CONSUMER_HELLO, store), now)
+    return reader.receive_subscriptions(subscription(Command.CONSUMER_HELLO, store), now)
 
 
 def ack(sequence: int, store: str = "A", partition: Partition = HELLO) -> wire.Ack:
@@ -48,16 +49,16 @@ QUESTION = wire.Fetch(HELLO.address, ME, "hello", 0, 1)
 
 def test_it_asks_by_fetching_the_first_record_and_hears_the_partitions_acks() -> None:
     reader = make_reader("A")
-    assert Subscribe(b"KPRODUCER") in (actions := reader.ask(HELLO, 0.1))
+    assert Subscribe(b"KPRODUCER") in (actions := reader.query_held_end(HELLO, 0.1))
     assert questions(actions) == [QUESTION]
-    assert reader.drop(HELLO) == [Unsubscribe(b"KPRODUCER")]
+    assert reader.end_held_end_query(HELLO) == [Unsubscribe(b"KPRODUCER")]
     reader.tick(10.0)
     assert reader.deadline() == float("inf"), "there is nothing left to ask"
 
 
 def test_a_store_that_holds_nothing_says_so_and_that_is_certain_at_once() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     assert reader.held_end(HELLO, 1, 0.1) is Incomplete.ANSWERS
     reader.receive([nothing()], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) == 0
@@ -66,7 +67,7 @@ def test_a_store_that_holds_nothing_says_so_and_that_is_certain_at_once() -> Non
 
 def test_what_is_held_is_certain_when_nothing_has_been_added_for_a_while() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9)], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.QUIET
     reader.receive([ack(11)], 1.0)
@@ -77,7 +78,7 @@ def test_what_is_held_is_certain_when_nothing_has_been_added_for_a_while() -> No
 
 def test_every_store_must_have_told_and_the_furthest_counts() -> None:
     reader = make_reader("A", "B", "C")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9, "A"), ack(4, "B")], 0.1)
     assert reader.held_end(HELLO, 1, 1.5) is Incomplete.ANSWERS
     reader.receive([nothing("C")], 1.5)
@@ -86,7 +87,7 @@ def test_every_store_must_have_told_and_the_furthest_counts() -> None:
 
 def test_there_must_be_so_many_stores() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing("A")], 0.1)
     assert reader.held_end(HELLO, 2, 100.0) is Incomplete.STORES
     connect(reader, "B", 100.0)
@@ -98,16 +99,16 @@ def test_not_before_the_cluster_has_been_found() -> None:
     reader = ReaderMachine(ME, Config())
     reader.start(0.0)
     connect(reader, "A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing()], 0.2)
     assert reader.held_end(HELLO, 1, 50.0) is Incomplete.STORES
-    assert questions(reader.settled(50.0)) == [QUESTION]
+    assert questions(reader.node_settled(50.0)) == [QUESTION]
     assert reader.held_end(HELLO, 1, 50.0) == 0
 
 
 def test_a_store_that_says_nothing_is_given_time_and_then_taken_for_empty() -> None:
     reader = make_reader("A", "LIBDAFKA")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9, "A")], 0.2)
     now = 0.2
     while isinstance(found := reader.held_end(HELLO, 1, now), Incomplete):
@@ -121,17 +122,17 @@ def test_a_store_that_says_nothing_is_given_time_and_then_taken_for_empty() -> N
 def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
     reader = make_reader("A")
     reader.peer_joined("P", 0.0)
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing("A")], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
-    reader.subscribed(subscription(Command.ACK, "P"), 0.3)
+    reader.receive_subscriptions(subscription(Command.ACK, "P"), 0.3)
     assert reader.held_end(HELLO, 1, 0.3) == 0
 
 
 def test_who_never_connects_is_not_waited_for_for_ever() -> None:
     reader = make_reader("A")
     reader.peer_joined("GONE", 0.0)
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing("A")], 0.2)
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 0
     reader.peer_left("GONE", 0.5)
@@ -140,16 +141,16 @@ def test_who_never_connects_is_not_waited_for_for_ever() -> None:
 
 def test_who_can_only_now_hear_is_asked_again() -> None:
     reader = make_reader()
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     assert questions(connect(reader, "A", 0.2)) == [QUESTION]
-    assert questions(reader.subscribed(subscription(Command.FETCH), 0.2)) == [QUESTION]
+    assert questions(reader.receive_subscriptions(subscription(Command.FETCH), 0.2)) == [QUESTION]
     assert questions(reader.receive([wire.StoreHello(ME, "A")], 0.2)) == [QUESTION]
-    assert questions(reader.subscribed(subscription(Command.HEAD), 0.2)) == []
+    assert questions(reader.receive_subscriptions(subscription(Command.HEAD), 0.2)) == []
 
 
 def test_an_unanswered_question_is_asked_again() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     assert reader.deadline() == 0.1 + PROBE_S
     assert questions(reader.tick(0.1 + PROBE_S)) == [QUESTION]
     assert questions(reader.tick(0.2 + PROBE_S)) == []
@@ -157,7 +158,7 @@ def test_an_unanswered_question_is_asked_again() -> None:
 
 def test_others_answers_are_not_its_own() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     other = Partition("hello", "OTHER")
     strangers: list[wire.BatchedMessage] = [
         nothing("A", requestor="SOMEBODY"),
@@ -174,43 +175,43 @@ def test_others_answers_are_not_its_own() -> None:
 
 def test_a_producer_that_holds_nothing_is_no_store() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing(HELLO.address), nothing("UNKNOWN")], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS
 
 
 def test_the_record_that_answers_the_question_is_not_delivered() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     assert batches(reader.receive([direct(0, 1, ME)], 0.2)) == []
     assert reader.discarded == {}
 
 
 def test_libdafkas_stores_are_greeted_for_their_heads() -> None:
     reader = make_reader("A", config=LIBDAFKA)
-    assert published(reader.ask(HELLO, 0.1), wire.ConsumerHello) == [wire.ConsumerHello("A", ME, ("hello",))]
+    assert published(reader.query_held_end(HELLO, 0.1), wire.ConsumerHello) == [wire.ConsumerHello("A", ME, ("hello",))]
     reader.receive([direct_head(9, ME)], 0.2)
     assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS, "it is not told which store's head this is"
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 10
-    assert published(make_reader("A").ask(HELLO, 0.1), wire.ConsumerHello) == []
+    assert published(make_reader("A").query_held_end(HELLO, 0.1), wire.ConsumerHello) == []
 
 
 def test_a_partition_of_a_surveyed_topic_may_be_asked_about_and_read_meanwhile() -> None:
     reader = make_reader("A", topics=("hello",))
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9)], 0.1)
     assert reader.ends == {HELLO: 10}
-    assert asked(reader.fetch(HELLO, 0, 10, 0.2)) == [(0, 10)]
+    assert asked(reader.fetch_range(HELLO, 0, 10, 0.2)) == [(0, 10)]
     assert sequences(batches(reader.receive([direct(0, 10, ME)], 0.3))) == [*range(10)]
     assert reader.held_end(HELLO, 1, 0.1 + QUIET_S) == 10
-    reader.drop(HELLO)
-    reader.forget(HELLO)
+    reader.end_held_end_query(HELLO)
+    reader.forget_range(HELLO)
 
 
 def test_what_is_asked_anew_is_told_anew() -> None:
     reader = make_reader("A")
-    reader.ask(HELLO, 0.1)
+    reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing()], 0.2)
-    reader.drop(HELLO)
-    reader.ask(HELLO, 5.0)
+    reader.end_held_end_query(HELLO)
+    reader.query_held_end(HELLO, 5.0)
     assert reader.held_end(HELLO, 1, 5.0) is Incomplete.ANSWERS

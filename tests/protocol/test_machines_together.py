@@ -13,13 +13,19 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, ConsumerMachine, ProducerMachine, Publish, Reply, StoreMachine, Subscribe
+from dafka.protocol import (
+    ConsumerMachine,
+    ProducerMachine,
+    ReadRequest,
+    StoreMachine,
+)
+from dafka.protocol.actions import Action, Publish, Subscribe
 from dafka.records import Partition, RecordBatch
 from tests.protocol.helpers import batches, contents, sequences
 
 Machine: TypeAlias = ProducerMachine | StoreMachine | ConsumerMachine
 
-CONFIG = Config().override("consumer", offset_reset="earliest").override("fetch", page_records_first=8)
+CONFIG = Config().with_consumer(offset_reset="earliest").with_fetch(page_records_first=8)
 PARTITIONS = [Partition("hello", "PRODUCER1"), Partition("hello", "PRODUCER2")]
 FAULTS_END, CONVERGED = 6.0, 13.0
 RECORDS, RUN, CHUNK = 300, 3, 7
@@ -88,7 +94,7 @@ class Cluster:
             node.hold(batch)
             if isinstance(node.machine, StoreMachine):
                 ends = {batch.partition: batch.end_sequence}
-                self.later(self.now + 0.005, node, partial(node.machine.committed, ends))
+                self.later(self.now + 0.005, node, partial(node.machine.records_committed, ends))
 
     def fetches_sent(self) -> list[int]:
         machines = [node.machine for node in self.nodes]
@@ -111,7 +117,7 @@ class Cluster:
     def _subscribe(self, node: Node, prefix: bytes) -> None:
         found = wire.decode_subscription(b"\1" + prefix)
         assert found is not None
-        self.later(self.now + 0.01, node, partial(node.machine.subscribed, [found]))
+        self.later(self.now + 0.01, node, partial(node.machine.receive_subscriptions, [found]))
 
     def _publish(self, sender: Node, message: wire.BatchedMessage) -> None:
         topic = topic_frame(message)
@@ -126,28 +132,29 @@ class Cluster:
         self.act(node, node.machine.receive([message], self.now))
         if isinstance(node.machine, ConsumerMachine):
             return
-        while (reply := node.machine.replies.next()) is not None:
-            run = self._read(node, reply, min(reply.end_sequence - reply.next_sequence, CHUNK))
-            node.machine.replies.advance(reply, None if run is None else run.end_sequence)
+        responder = node.machine.responder
+        while (request := responder.next_read(CHUNK)) is not None:
+            run = responder.complete_read(request, self._read(node, request))
             if run is not None:
-                self._publish(node, wire.RecordRun(run, reply.requestor))
+                self._publish(node, run)
 
-    def _read(self, node: Node, reply: Reply, count: int) -> RecordBatch | None:
+    def _read(self, node: Node, request: ReadRequest) -> RecordBatch | None:
+        first, count = request.first_sequence, request.count
         if isinstance(node.machine, ProducerMachine):
-            return node.machine.retransmit_buffer.read(reply.next_sequence, count, 2**20)
+            return node.machine.retransmit_buffer.read(first, count, 2**20)
         assert isinstance(node.machine, StoreMachine)
-        end = min(reply.next_sequence + count, node.machine.durable_end(reply.partition))
-        held = node.held[reply.partition][reply.next_sequence : end]
-        return RecordBatch(reply.partition, reply.next_sequence, held) if held else None
+        end = min(first + count, node.machine.durable_end(request.partition))
+        held = node.held[request.partition][first:end]
+        return RecordBatch(request.partition, first, held) if held else None
 
 
 def converge(seed: int, min_stores: int) -> Cluster:
     cluster = Cluster(seed)
-    config = CONFIG.override("producer", min_stores=min_stores)
+    config = CONFIG.with_producer(min_stores=min_stores)
     producers = [ProducerMachine(partition, config.producer, 100) for partition in PARTITIONS]
     for producer in producers:
         node = cluster.add(producer)
-        cluster.later(0.1, node, producer.settled)
+        cluster.later(0.1, node, producer.node_settled)
         for first in range(0, RECORDS, RUN):
             cluster.later(5.0 * first / RECORDS, node, partial(producer.publish, contents(first, first + RUN)))
     cluster.add(StoreMachine("STORE1", config, {}))

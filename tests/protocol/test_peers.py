@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dafka import wire
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import PeerJoined, PeerLeft, PeerTable
+from dafka.protocol import PeerJoined, PeerLeft
+from dafka.protocol.presence.peers import PeerTable
 
 A1, A2, B1 = "tcp://10.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4001"
 

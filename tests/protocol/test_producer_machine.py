@@ -7,7 +7,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import ProducerConfig
-from dafka.protocol import Action, ProducerMachine, Reply, StoresHeard, StoresSilent, Subscribe
+from dafka.protocol import ProducerMachine, StoresSilent
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.events import StoresHeard
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, direct_head, events, head, live, published, sequences, subscription
 
@@ -18,7 +20,7 @@ def make_producer(records: int = 0, **settings: Any) -> ProducerMachine:
     """A settled producer that has published `records` records at time 0."""
     producer = ProducerMachine(HELLO, ProducerConfig(**settings), REPLIES_MAX)
     producer.start(0.0)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     if records:
         producer.publish(contents(0, records), 0.0)
     return producer
@@ -56,9 +58,9 @@ def test_records_are_held_back_until_settled_then_published_in_order_erratum_11(
     for first in range(0, 10_000, 5000):
         assert producer.publish(contents(first, first + 5000), 0.0) == []
     assert producer.tick(3.0) == []
-    assert published(producer.subscribed(subscription(Command.HEAD, "hello"), 0.1), wire.Head) == []
-    assert sent(producer.settled(0.2)) == list(range(10_000))
-    assert producer.settled(0.3) == []
+    assert published(producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 0.1), wire.Head) == []
+    assert sent(producer.node_settled(0.2)) == list(range(10_000))
+    assert producer.node_settled(0.3) == []
     assert sent(producer.publish(contents(10_000, 10_001), 0.4)) == [10_000]
 
 
@@ -77,12 +79,14 @@ def test_head_is_sent_each_interval_once_something_was_published() -> None:
 
 @pytest.mark.parametrize("topic", ["", "hel", "hello"])
 def test_a_new_subscriber_is_told_the_head_at_once_erratum_10(topic: str) -> None:
-    assert published(make_producer(3).subscribed(subscription(Command.HEAD, topic), 0.1), wire.Head) == [head(2)]
+    assert published(make_producer(3).receive_subscriptions(subscription(Command.HEAD, topic), 0.1), wire.Head) == [
+        head(2)
+    ]
 
 
 def test_many_new_subscribers_at_once_are_told_once() -> None:
     subscriptions = subscription(Command.HEAD, "hello") + subscription(Command.HEAD)
-    assert published(make_producer(3).subscribed(subscriptions, 0.1), wire.Head) == [head(2)]
+    assert published(make_producer(3).receive_subscriptions(subscriptions, 0.1), wire.Head) == [head(2)]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +99,12 @@ def test_many_new_subscribers_at_once_are_told_once() -> None:
     ],
 )
 def test_who_does_not_hear_heads_is_told_nothing(subscriptions: list[wire.Subscription]) -> None:
-    assert make_producer(3).subscribed(subscriptions, 0.1) == []
+    assert make_producer(3).receive_subscriptions(subscriptions, 0.1) == []
 
 
 def test_before_the_first_record_there_is_no_head() -> None:
     producer = make_producer()
-    assert producer.subscribed(subscription(Command.HEAD, "hello"), 0.0) == []
+    assert producer.receive_subscriptions(subscription(Command.HEAD, "hello"), 0.0) == []
     assert producer.receive([wire.GetHeads("hello", "CONSUMER")], 0.0) == []
 
 
@@ -160,7 +164,7 @@ def test_what_makes_no_sense_is_discarded_and_counted(message: wire.BatchedMessa
     producer = make_producer(10)
     assert producer.receive([message], 0.1) == []
     assert producer.discarded == {reason: 1}
-    assert (producer.acknowledged_end, len(producer.replies)) == (0, 0)
+    assert (producer.acknowledged_end, len(producer.responder)) == (0, 0)
 
 
 def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
@@ -173,13 +177,13 @@ def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
 def test_a_fetch_waits_for_its_answer() -> None:
     producer = make_producer(10)
     assert producer.receive([fetch(4, 100)], 0.1) == []
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert producer.fetches_received == 1
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(), 1)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     producer.publish(contents(0, 3), 0.0)
     producer.receive([wire.Fetch("PRODUCER", f"CONSUMER{index}", "hello", 0, 3) for index in range(3)], 0.1)
     assert producer.discarded == {"too many fetches": 2}
@@ -252,7 +256,7 @@ def test_without_min_stores_nothing_is_let_go_before_it_was_published() -> None:
         producer.publish(contents(first, first + 2), 0.0)
     assert not producer.has_room()
     producer.publish(contents(6, 8), 0.0)
-    assert sent(producer.settled(0.1)) == list(range(8))
+    assert sent(producer.node_settled(0.1)) == list(range(8))
     assert producer.has_room()
     assert producer.retransmit_buffer.first_sequence == 2
 
@@ -262,9 +266,9 @@ def test_without_min_stores_a_resumed_producer_does_not_take_its_records_for_sto
         HELLO, ProducerConfig(min_stores=0), REPLIES_MAX, next_sequence=10, acknowledged_end=7, is_spooled=True
     )
     producer.start(0.0)
-    producer.settled(0.1)
+    producer.node_settled(0.1)
     assert producer.unacknowledged == 0
-    producer.subscribed(subscription(Command.DIRECT_EARLIEST, "STORE"), 0.2)
+    producer.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, "STORE"), 0.2)
     told = producer.receive([wire.Fetch(HELLO.address, "STORE", HELLO.topic, 2, 3)], 0.3)
     assert published(told, wire.DirectEarliest) == [
         wire.DirectEarliest("STORE", HELLO.address, HELLO.address, HELLO.topic, 6, 6)
@@ -279,8 +283,8 @@ def test_a_resumed_partition_goes_on_where_it_stands() -> None:
     assert producer.unacknowledged == 3
     assert published(producer.tick(producer.deadline()), wire.Head) == [head(9)]
     producer.receive([fetch(7, 3)], 0.1)
-    assert producer.replies.next() == Reply(HELLO, "CONSUMER", 7, 10)
-    producer.settled(0.2)
+    assert producer.responder.pending_ranges() == {("CONSUMER", HELLO): [range(7, 10)]}
+    producer.node_settled(0.2)
     assert sent(producer.publish(contents(10, 12), 0.3)) == [10, 11]
     producer.receive([ack(11)], 0.4)
     assert producer.unacknowledged == 0
@@ -291,6 +295,6 @@ def test_a_spool_holds_the_contents_so_memory_does_not() -> None:
     producer.start(0.0)
     assert producer.publish(contents(0, 100), 0.0) == []
     assert (len(producer.retransmit_buffer), producer.has_room()) == (0, True)
-    assert published(producer.settled(0.1), wire.Head) == [head(99)]
+    assert published(producer.node_settled(0.1), wire.Head) == [head(99)]
     assert producer.receive([fetch(0, 100)], 0.2) == []
-    assert len(producer.replies) == 1
+    assert len(producer.responder) == 1

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from dafka import wire
 from dafka.config import ProducerConfig
-from dafka.protocol import ProducerMachine, SpoolTrim
+from dafka.protocol import ProducerMachine
 from tests.protocol.helpers import HELLO, contents
 
 
 def make_producer(config: ProducerConfig) -> ProducerMachine:
-    producer = ProducerMachine(HELLO, config, 10, is_spooled=True)
+    producer = ProducerMachine(HELLO, config, 10, is_spooled=True, spool_trim_records=10)
     producer.start(0.0)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     return producer
 
 
@@ -19,24 +19,22 @@ def acknowledge(producer: ProducerMachine, sequence: int) -> None:
 
 def test_acknowledged_records_go_together_or_when_there_is_nothing_else_to_do() -> None:
     producer = make_producer(ProducerConfig())
-    trim = SpoolTrim(producer, trim_records=10)
     producer.publish(contents(0, 30), 0.0)
-    assert trim.due() is None
+    assert producer.begin_spool_trim() is None
     acknowledge(producer, 8)
-    assert trim.due() is None
+    assert producer.begin_spool_trim() is None
     acknowledge(producer, 9)
-    assert trim.due() == 9
+    assert producer.begin_spool_trim() == 9
     acknowledge(producer, 12)
-    assert trim.due() is None
+    assert producer.begin_spool_trim() is None
     acknowledge(producer, 29)
-    assert trim.due() == 29
-    assert trim.due() is None
+    assert producer.begin_spool_trim() == 29
+    assert producer.begin_spool_trim() is None
 
 
 def test_without_min_stores_the_latest_records_stay() -> None:
     producer = make_producer(ProducerConfig(min_stores=0, unacknowledged_records_max=20))
-    trim = SpoolTrim(producer, trim_records=10)
     producer.publish(contents(0, 20), 0.0)
-    assert trim.due() is None
+    assert producer.begin_spool_trim() is None
     producer.publish(contents(20, 40), 0.0)
-    assert trim.due() == 20
+    assert producer.begin_spool_trim() == 20

@@ -4,8 +4,9 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol import Action, FetchUnanswered, Publish, Reply, StoreMachine, Subscribe
-from dafka.protocol.polling import REPEAT_WAITS
+from dafka.protocol import FetchUnanswered, StoreMachine
+from dafka.protocol.actions import Action, Publish, Subscribe
+from dafka.protocol.polling import RETRY_WAITS_S
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 from tests.protocol.helpers import (
@@ -83,13 +84,13 @@ def test_a_restarted_store_goes_on_where_its_storage_ends() -> None:
 def test_only_what_is_durable_is_acknowledged_and_all_of_it_at_once_erratum_9() -> None:
     store = make_store()
     assert acks(receive(store, live(0, 3), live(3, 5))) == []
-    assert store.committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
+    assert store.records_committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
 
 
 def test_one_ack_a_partition() -> None:
     store = make_store()
     receive(store, live(0, 3), live(0, 9, OTHER))
-    assert acks(store.committed({HELLO: 3, OTHER: 9}, 0.2)) == [ack(2), ack(8, OTHER)]
+    assert acks(store.records_committed({HELLO: 3, OTHER: 9}, 0.2)) == [ack(2), ack(8, OTHER)]
 
 
 def test_a_duplicate_of_a_durable_record_is_acknowledged_again_erratum_9() -> None:
@@ -106,10 +107,10 @@ def test_a_duplicate_of_a_record_on_its_way_to_the_disk_is_not_acknowledged() ->
 
 def test_a_producer_that_connects_late_is_told_what_is_durable_erratum_9() -> None:
     store = make_store({HELLO: 5, LONGER: 7, OTHER: 9})
-    actions = store.subscribed(subscription(Command.ACK, "PRODUCER"), 0.1)
+    actions = store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.1)
     assert acks(actions) == [ack(4), ack(6, LONGER)]
-    assert store.subscribed(subscription(Command.ACK, "PRODUCER", active=False), 0.2) == []
-    assert store.subscribed(subscription(Command.ACK, "PRO"), 0.2) == []
+    assert store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 0.2) == []
+    assert store.receive_subscriptions(subscription(Command.ACK, "PRO"), 0.2) == []
 
 
 def test_a_head_of_what_is_durable_is_acknowledged_again_erratum_9() -> None:
@@ -121,8 +122,8 @@ def test_a_head_of_what_is_durable_is_acknowledged_again_erratum_9() -> None:
 
 def test_a_consumer_that_connects_is_greeted() -> None:
     greeting = Publish(wire.StoreHello("CONSUMER", ME))
-    assert make_store().subscribed(subscription(Command.STORE_HELLO, "CONSUMER"), 0.1) == [greeting]
-    assert make_store().subscribed(subscription(Command.STORE_HELLO), 0.1) == []
+    assert make_store().receive_subscriptions(subscription(Command.STORE_HELLO, "CONSUMER"), 0.1) == [greeting]
+    assert make_store().receive_subscriptions(subscription(Command.STORE_HELLO), 0.1) == []
 
 
 def test_a_consumers_hello_is_answered_with_the_durable_heads_of_its_topics() -> None:
@@ -148,15 +149,15 @@ def test_get_heads_is_answered_for_the_exact_topic_erratum_14() -> None:
 
 def test_a_store_that_connects_is_told_every_head_erratum_13() -> None:
     store = make_store({HELLO: 5, LONGER: 7})
-    actions = store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.1)
+    actions = store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.1)
     assert published(actions, wire.DirectHead) == [direct_head(4, "STORE2"), direct_head(6, "STORE2", LONGER)]
-    assert store.subscribed(subscription(Command.CONSUMER_HELLO), 0.1) == []
+    assert store.receive_subscriptions(subscription(Command.CONSUMER_HELLO), 0.1) == []
 
 
 def test_a_libdafka_store_that_connects_is_asked_for_all_heads_erratum_13() -> None:
     store = make_store({HELLO: 5})
-    assert store.subscribed(subscription(Command.GET_HEADS), 0.1) == [Publish(wire.GetHeads("", ME))]
-    assert store.subscribed(subscription(Command.GET_HEADS, "hello"), 0.1) == []
+    assert store.receive_subscriptions(subscription(Command.GET_HEADS), 0.1) == [Publish(wire.GetHeads("", ME))]
+    assert store.receive_subscriptions(subscription(Command.GET_HEADS, "hello"), 0.1) == []
     assert receive(store, wire.GetHeads("", "STORE2")) == []
 
 
@@ -176,7 +177,7 @@ def test_a_store_never_answers_itself() -> None:
     ]
     assert receive(store, *own) == []
     assert store.discarded == {"own message": 4}
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_a_fetch_is_served_only_where_it_is_durable() -> None:
@@ -184,7 +185,7 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
     receive(store, live(5, 8), fetch(5, 3))
     assert store.discarded == {"beyond the head": 1}
     receive(store, fetch(4, 100))
-    assert store.replies.next() == Reply(HELLO, "CONSUMER", 4, 104)
+    assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
     assert store.durable_end(HELLO) == 5
     assert store.fetches_received == 1
 
@@ -193,37 +194,37 @@ def test_a_fetch_is_served_only_where_it_is_durable() -> None:
 def test_a_fetch_of_an_unknown_partition_is_discarded(partition: Partition) -> None:
     store = make_store({HELLO: 5})
     assert receive(store, fetch(0, 5, partition)) == []
-    assert len(store.replies) == 0
+    assert len(store.responder) == 0
 
 
 def test_fetches_beyond_the_limit_are_discarded() -> None:
-    store = make_store({HELLO: 5}, Config().override("fetch", replies_max=1))
+    store = make_store({HELLO: 5}, Config().with_fetch(replies_max=1))
     receive(store, *(fetch(0, 5, requestor=name) for name in "ABC"))
     assert store.discarded == {"too many fetches": 2}
 
 
 def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
-    store.pending_bytes = 100
+    store.records_queued(100)
     assert receive(store, live(3, 6)) == []
     assert receive(store, head(7)) == []
     assert asked(store.tick(60.0)) == []
-    store.pending_bytes = 0
-    actions = store.committed({HELLO: 3}, 60.1)
+    store.records_unqueued(100)
+    actions = store.records_committed({HELLO: 3}, 60.1)
     assert (acks(actions), asked(actions)) == ([ack(2)], [(3, 5)])
     assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
 
 
 def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
-    store = make_store(config=Config().override("store", pending_bytes_max=100))
+    store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
-    store.pending_bytes = 199
+    store.records_queued(199)
     assert appended(receive(store, direct(0, 4, ME))) == [0, 1, 2, 3]
-    store.pending_bytes = 200
+    store.records_queued(1)
     assert receive(store, direct(4, 10, ME)) == []
-    store.pending_bytes = 0
-    assert asked(store.committed({HELLO: 4}, 0.2)) == [(4, 6)]
+    store.records_unqueued(200)
+    assert asked(store.records_committed({HELLO: 4}, 0.2)) == [(4, 6)]
 
 
 def test_an_unanswered_fetch_is_told_and_repeated() -> None:
@@ -237,7 +238,7 @@ def test_an_unanswered_fetch_is_told_and_repeated() -> None:
 def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
     store = make_store()
     receive(store, head(9), now=0.0)
-    assert asked(store.subscribed(subscription(Command.FETCH, "PRODUCER"), 0.1)) == [(0, 10)]
+    assert asked(store.receive_subscriptions(subscription(Command.FETCH, "PRODUCER"), 0.1)) == [(0, 10)]
 
 
 def test_direct_messages_to_another_requestor_are_discarded() -> None:
@@ -247,7 +248,7 @@ def test_direct_messages_to_another_requestor_are_discarded() -> None:
 
 
 def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
-    store = make_store({HELLO: 5}, Config().override("node", partitions_max=1))
+    store = make_store({HELLO: 5}, Config().with_node(partitions_max=1))
     assert receive(store, live(0, 1, OTHER), head(3, LONGER)) == []
     assert store.discarded == {"too many partitions": 2}
 
@@ -272,7 +273,7 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
     store = make_store()
     receive(store, message, message)
     for command in Command:
-        store.subscribed(subscription(command, "\udcff") + subscription(command), 0.2)
+        store.receive_subscriptions(subscription(command, "\udcff") + subscription(command), 0.2)
     for _ in range(5):
         now = min(store.deadline(), 1e9)
         store.tick(now)
@@ -282,15 +283,18 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
 
 def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
     found = wire.decode_subscription(b"\1L" + b"x" * 256)
-    assert make_store().subscribed([] if found is None else [found], 0.1) == []
+    assert make_store().receive_subscriptions([] if found is None else [found], 0.1) == []
 
 
 def test_another_store_is_told_the_heads_again_because_they_may_be_lost() -> None:
     store = make_store({HELLO: 10})
     told = [wire.DirectHead("STORE2", HELLO.address, HELLO.topic, 9)]
-    assert published(store.subscribed(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0), wire.DirectHead) == told
-    assert published(store.tick(REPEAT_WAITS[0]), wire.DirectHead) == told
-    assert published(store.tick(sum(REPEAT_WAITS)), wire.DirectHead) == told
+    assert (
+        published(store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.0), wire.DirectHead)
+        == told
+    )
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.DirectHead) == told
+    assert published(store.tick(sum(RETRY_WAITS_S)), wire.DirectHead) == told
     assert published(store.tick(1000.0), wire.DirectHead) == []
 
 
@@ -298,19 +302,19 @@ def test_heads_of_a_producer_that_left_are_asked_for_again() -> None:
     store = make_store({HELLO: 10})
     wanted = [wire.GetHeads(HELLO.topic, ME)]
     assert published(store.peer_left(HELLO.address, 0.0), wire.GetHeads) == wanted
-    assert store.deadline() == REPEAT_WAITS[0]
-    assert published(store.tick(REPEAT_WAITS[0]), wire.GetHeads) == wanted
+    assert store.deadline() == RETRY_WAITS_S[0]
+    assert published(store.tick(RETRY_WAITS_S[0]), wire.GetHeads) == wanted
 
 
 def test_what_becomes_durable_after_its_producer_left_is_told_to_everybody_who_listens() -> None:
     store = make_store()
-    store.subscribed(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
-    store.subscribed(subscription(Command.ACK, HELLO.address), 0.0)
+    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
+    store.receive_subscriptions(subscription(Command.ACK, HELLO.address), 0.0)
     receive(store, live(0, 10))
-    assert published(store.committed({HELLO: 5}, 0.1), wire.DirectHead) == []
-    store.subscribed(subscription(Command.ACK, HELLO.address, active=False), 0.2)
-    assert published(store.committed({HELLO: 8}, 0.3), wire.DirectHead) == []
+    assert published(store.records_committed({HELLO: 5}, 0.1), wire.DirectHead) == []
+    store.receive_subscriptions(subscription(Command.ACK, HELLO.address, active=False), 0.2)
+    assert published(store.records_committed({HELLO: 8}, 0.3), wire.DirectHead) == []
     told = [wire.DirectHead("CONSUMER", HELLO.address, HELLO.topic, 9)]
-    assert published(store.committed({HELLO: 10}, 0.4), wire.DirectHead) == told
-    store.subscribed(subscription(Command.DIRECT_HEAD, "CONSUMER", active=False), 0.5)
-    assert published(store.committed({HELLO: 10}, 0.6), wire.DirectHead) == []
+    assert published(store.records_committed({HELLO: 10}, 0.4), wire.DirectHead) == told
+    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER", active=False), 0.5)
+    assert published(store.records_committed({HELLO: 10}, 0.6), wire.DirectHead) == []

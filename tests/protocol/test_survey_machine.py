@@ -11,16 +11,14 @@ import pytest
 from dafka import Config, wire
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
-    Action,
-    HolderView,
-    NodeState,
     PartitionView,
     PeerJoined,
     PeerLeft,
-    Subscribe,
     SurveyMachine,
 )
-from dafka.protocol.observing import node_table, rounds, survey_machine
+from dafka.protocol.actions import Action, Subscribe
+from dafka.protocol.observing import node_table, poll_schedule, survey_machine
+from dafka.protocol.observing.cluster_survey import HolderView, NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import Partition
 from dafka.wire import Command, TowerBeacon, decode_subscription
@@ -52,21 +50,21 @@ class Census:
         self.machine.start(self.now)
 
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.note_discovery(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
-            self.machine.subscribed(subscription(command, address), self.now)
+            self.machine.receive_subscriptions(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.note_discovery(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
 
     def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
-        self.machine.node_table.seen(tower, TowerBeacon(address, endpoint, key), self.now)
+        self.machine.node_table.note_beacon(tower, TowerBeacon(address, endpoint, key), self.now)
 
     def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
         self.machine.receive([head(sequence, partition)], self.now)
 
     def begin(self) -> list[Action]:
-        return self.machine.begin(self.now) + self.machine.settled(self.now)
+        return self.machine.begin_round(self.now) + self.machine.node_settled(self.now)
 
     def wait(self, seconds: float) -> list[Action]:
         """Lets time pass; gives what it asks meanwhile."""
@@ -87,14 +85,14 @@ class Census:
             for partition, end in ends.items()
             if partition.topic in topics
         ]
-        self.machine.told(store, answers, self.now)
+        self.machine.receive_from_store(store, answers, self.now)
         for fetch in published(actions, wire.Fetch):
             assert (fetch.partition, fetch.address) == (ME, ME)
             self.answer(store, fetch.subject)
 
     def answer(self, store: str, subject: str, *, requestor: str = ME, address: str = "") -> None:
         answer = wire.DirectEarliest(requestor, address or store, ME, subject, HOLDS_NOTHING, 0)
-        self.machine.told(store, [answer], self.now)
+        self.machine.receive_from_store(store, [answer], self.now)
 
     @property
     def is_complete(self) -> bool:
@@ -141,7 +139,7 @@ def test_a_role_is_known_by_what_is_subscribed_to(role: str, shown: str) -> None
 def test_subscriptions_may_come_before_the_beacon() -> None:
     play = Census()
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     assert play.machine.survey(play.now).nodes == ()
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
@@ -164,7 +162,7 @@ def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
     play.tell(STORE, asked, {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    asked = play.wait(rounds.ASK_S)
+    asked = play.wait(poll_schedule.ASK_S)
     assert published(asked, wire.GetHeads) == [wire.GetHeads("orders", ME)]
     play.tell(STORE, asked, {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 40)
@@ -183,7 +181,7 @@ def test_what_is_announced_after_a_stores_word_is_no_lag_of_it() -> None:
     play.hear(19_999)
     assert play.partition().end_sequence == 20_000
     assert play.holder() == HolderView(STORE, 100, 0)
-    play.tell(STORE, play.machine.begin(play.now), {PRODUCER: 15_000})
+    play.tell(STORE, play.machine.begin_round(play.now), {PRODUCER: 15_000})
     assert play.holder() == HolderView(STORE, 15_000, 5000)
 
 
@@ -203,7 +201,7 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
         play.tell(STORE, asked, {PRODUCER: 1050})
         play.wait(0.0)
     else:
-        assert play.wait(rounds.LAST_S - 0.01) == []
+        assert play.wait(poll_schedule.LAST_S - 0.01) == []
         assert not play.is_complete
         play.wait(0.01)
     assert play.is_complete
@@ -213,18 +211,18 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
 
 
 def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
-    play = Census(Config().override("node", wire="libdafka"))
+    play = Census(Config().with_node(wire="libdafka"))
     play.join(STORE, "libdafka store")
     play.join(PRODUCER.address, "producer")
     play.hear(99)
     play.begin()
     play.wait(0.5)
     play.hear(1099)
-    asked = play.wait(rounds.PATIENCE_S - 0.5)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.5)
     assert len(published(asked, wire.Fetch)) == 1
     assert not play.is_complete
-    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
-    play.wait(rounds.ASK_AGAIN_S)
+    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
+    play.wait(poll_schedule.ASK_AGAIN_S)
     assert play.is_complete
     assert play.holder() == HolderView(STORE, 1100, 0)
 
@@ -245,7 +243,7 @@ def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() ->
     play.tell(STORE, play.begin(), {})
     play.hear(99)
     assert play.holder() == HolderView(STORE, None, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 100})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 100})
     assert play.holder() == HolderView(STORE, 100, 0)
 
 
@@ -270,7 +268,7 @@ def test_of_a_producer_that_has_not_announced_itself_too() -> None:
     assert play.holder() == HolderView(STORE, 60, 0)
     play.hear(99)
     assert play.holder() == HolderView(STORE, 60, None)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 61})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 61})
     assert play.holder() == HolderView(STORE, 61, 39)
 
 
@@ -280,9 +278,9 @@ def test_each_head_counts_for_the_store_by_whose_connection_it_came() -> None:
     play.begin()
     other = wire.DirectHead("SOMEBODY", PRODUCER.address, "orders", 9)
     mine = wire.DirectHead(ME, PRODUCER.address, "orders", 9)
-    play.machine.told(STORE, [other], play.now)
-    play.machine.told("NOBODY", [mine], play.now)
-    play.machine.told(STORE, [head(9)], play.now)
+    play.machine.receive_from_store(STORE, [other], play.now)
+    play.machine.receive_from_store("NOBODY", [mine], play.now)
+    play.machine.receive_from_store(STORE, [head(9)], play.now)
     play.machine.receive([mine], play.now)
     assert play.machine.survey(play.now).partitions == ()
     assert play.machine.discarded == {"another requestor": 1, "not asked for": 1, "unexpected command": 2}
@@ -317,13 +315,13 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
             times.append(round(play.now - began, 2))
     assert times == [0.25, 0.75]
     assert play.is_complete
-    assert round(play.now - began, 2) == rounds.PATIENCE_S
+    assert round(play.now - began, 2) == poll_schedule.PATIENCE_S
     (fault,) = play.machine.survey(play.now).faults(0)
-    assert fault == "store STORE at tcp://10.0.0.1:7000 has not told its heads"
+    assert fault == "store STORE at tcp://10.0.0.1:7000 has not answered how much it holds"
 
 
 def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
-    play = Census(Config().override("node", wire="libdafka"))
+    play = Census(Config().with_node(wire="libdafka"))
     play.join("READER", "libdafka store")
     play.join("WRITER", "store writer")
     play.join(STORE, "store")
@@ -331,10 +329,10 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
     assert published(asked, wire.GetHeads) == [wire.GetHeads("", ME)]
     play.tell(STORE, asked, {})
     orders, others = wire.DirectHead(ME, "A", "orders", 9), wire.DirectHead(ME, "B", "others", 0)
-    play.machine.told("READER", [orders, others], play.now)
+    play.machine.receive_from_store("READER", [orders, others], play.now)
     # Ours has answered, and was not asked for these by name.
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
-    asked = play.wait(rounds.PATIENCE_S - 0.01)
+    asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
     play.tell(STORE, asked, {})
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, 0, 10)
@@ -350,7 +348,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
 def test_a_cluster_without_nodes_is_waited_for() -> None:
     play = Census()
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -361,7 +359,7 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
     play = Census()
     play.join("NODE", role)
     play.begin()
-    play.wait(rounds.PATIENCE_S - 0.01)
+    play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert not play.is_complete
     play.wait(0.01)
     assert play.is_complete
@@ -370,15 +368,15 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
 
 
 def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_quiet() -> None:
-    play = Census(Config().override("beacon", interval_ms=700))
+    play = Census(Config().with_beacon(interval_ms=700))
     play.join("NODE", "consumer")
     play.begin()
-    for seconds in (0.7, rounds.QUIET_S):
+    for seconds in (0.7, poll_schedule.QUIET_S):
         play.wait(seconds - 0.01)
         assert not play.is_complete
         play.wait(0.01)
         assert play.is_complete
-        play.machine.begin(play.now)
+        play.machine.begin_round(play.now)
 
 
 def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
@@ -386,26 +384,26 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     play.join(STORE, "store")
     play.begin()
     for command, topic in ((Command.RECORD, "wanted"), (Command.HEAD, "wanted"), (Command.GET_HEADS, "served")):
-        play.machine.subscribed(subscription(command, topic), play.now)
-    play.machine.subscribed(subscription(Command.RECORD), play.now)
-    asked = published(play.wait(rounds.ASK_S), wire.GetHeads)
+        play.machine.receive_subscriptions(subscription(command, topic), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD), play.now)
+    asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
     assert {message.subject for message in asked} == {"wanted", "served"}
-    topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
+    topics = {topic.name: topic.is_subscribed for topic in play.machine.survey(play.now).topics}
     assert topics == {"wanted": True, "served": False}
     for command in (Command.RECORD, Command.HEAD):
-        play.machine.subscribed(subscription(command, "wanted", active=False), play.now)
-    assert not any(topic.is_wanted for topic in play.machine.survey(play.now).topics)
+        play.machine.receive_subscriptions(subscription(command, "wanted", active=False), play.now)
+    assert not any(topic.is_subscribed for topic in play.machine.survey(play.now).topics)
 
 
 def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None:
-    play = Census(Config().override("node", wire="libdafka"), ["named"])
+    play = Census(Config().with_node(wire="libdafka"), ["named"])
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
     play.hear(9)
-    play.machine.subscribed(subscription(Command.RECORD, "orders"), play.now)
+    play.machine.receive_subscriptions(subscription(Command.RECORD, "orders"), play.now)
     asked = play.begin()
     assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
-    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
+    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
     survey = play.machine.survey(play.now)
     assert ([topic.name for topic in survey.topics], survey.partitions) == (["named"], ())
     play.tell(STORE, asked, {})
@@ -429,10 +427,10 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     gone = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
     assert list(survey.faults(1000)) == [gone, "no store was found"]
     play.now += node_table.FORGET_S - 4.1
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert len(play.machine.survey(play.now).nodes) == 1
     play.now += 0.1
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert play.machine.survey(play.now).nodes == ()
 
 
@@ -444,13 +442,13 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
     play.join(STORE, place="tcp://10.0.0.1:7001")
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7001")}
     assert play.partition().holders == (HolderView(STORE, None, None),)
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 60})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 60})
     assert play.holder() == HolderView(STORE, 60, 0)
 
 
 def test_each_towers_word_is_kept() -> None:
     far = "tcp://10.9.9.9:5557"
-    play = Census(Config().override("beacon", pub_addresses=(TOWER, far)))
+    play = Census(Config().with_beacon(tower_pub=(TOWER, far)))
     play.machine.node_table.tower_heard(TOWER, play.now)
     play.join(STORE, "store", "tcp://10.0.0.1:7000")
     play.see(STORE)
@@ -468,7 +466,7 @@ def test_each_towers_word_is_kept() -> None:
     ]
     assert [(tower.is_heard, tower.nodes) for tower in survey.towers] == [(True, 1), (False, 1)]
     assert "no entry" in list(survey.faults(0))
-    (moved,) = survey.at(5000.0).nodes
+    (moved,) = survey.with_time(5000.0).nodes
     assert [(each.first_seen, each.last_seen) for each in moved.sightings] == [(4999.0, 5000.0), (5000.0, 5000.0)]
     play.now += 3.0
     assert [tower.is_heard for tower in play.machine.survey(play.now).towers] == [False, False]
@@ -494,7 +492,7 @@ def test_what_is_not_well_is_said() -> None:
     play.begin()
     assert list(play.machine.survey(play.now).faults(0)) == ["no store was found"]
     play.join(STORE, "store")
-    play.tell(STORE, play.wait(rounds.ASK_S), {PRODUCER: 90})
+    play.tell(STORE, play.wait(poll_schedule.ASK_S), {PRODUCER: 90})
     assert list(play.machine.survey(play.now).faults(10)) == []
     assert list(play.machine.survey(play.now).faults(9)) == ["store STORE is 10 records behind orders/PRODUCER"]
     play.join("NODE")
@@ -505,15 +503,15 @@ def test_what_is_not_well_is_said() -> None:
 def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
         monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
-    play = Census(Config().override("node", peers_max=5))
+    play = Census(Config().with_node(peers_max=5))
     play.begin()
     for number in range(10):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
         play.join(f"STORE{number}", "store")
         play.see(f"STRANGER{number}")
         play.hear(0, Partition("orders", f"PRODUCER{number}"))
-        play.machine.subscribed(subscription(Command.RECORD, f"topic{number}"), play.now)
+        play.machine.receive_subscriptions(subscription(Command.RECORD, f"topic{number}"), play.now)
     survey = play.machine.survey(play.now)
     assert (len(survey.nodes), len(play.machine.stores)) == (5, 2)
     assert (len(survey.topics), len(survey.partitions)) == (3, 4)
@@ -525,27 +523,27 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     ]
     assert sorted(survey.limits) == sorted(limits)
     assert set(limits) <= set(survey.faults(0))
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert play.machine.survey(play.now).limits == ()
 
 
 def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
-    play = Census(Config().override("node", peers_max=3))
+    play = Census(Config().with_node(peers_max=3))
     for number in range(4):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, f"EARLY{number}"), play.now)
+            play.machine.receive_subscriptions(subscription(command, f"EARLY{number}"), play.now)
     play.join("EARLY2")
     play.join("EARLY3")
     assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
 
 
 def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> None:
-    play = Census(Config().override("node", peers_max=1))
+    play = Census(Config().with_node(peers_max=1))
     for active in (True, False):
         for command in COMMANDS["store"]:
-            play.machine.subscribed(subscription(command, "EARLY", active=active), play.now)
+            play.machine.receive_subscriptions(subscription(command, "EARLY", active=active), play.now)
     for command in COMMANDS["store"]:
-        play.machine.subscribed(subscription(command, STORE), play.now)
+        play.machine.receive_subscriptions(subscription(command, STORE), play.now)
     play.join(STORE)
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
@@ -577,11 +575,11 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
     for event in events:
         frames = [bytes.fromhex(frame) for frame in event["frames"]]
         if event["kind"] == "beacon" and len(frames) == 3:
-            machine.node_table.seen(TOWER, TowerBeacon.decode(frames), event["t"])
+            machine.node_table.note_beacon(TOWER, TowerBeacon.decode(frames), event["t"])
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None
-            machine.subscribed([found], event["t"])
+            machine.receive_subscriptions([found], event["t"])
         elif event["kind"] == "message" and frames[0][:1] == b"H":
             machine.receive(decoder.decode([frames]), event["t"])
     survey = machine.survey(events[-1]["t"])

@@ -9,16 +9,14 @@ import pytest
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import (
-    Action,
-    Append,
     ConsumerMachine,
-    Notify,
     PartitionHalted,
     ProducerMachine,
     RecordsGone,
-    Skip,
+    ResetPosition,
     StoreMachine,
 )
+from dafka.protocol.actions import Action, Append, Notify
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS
 from dafka.records import Partition
 from dafka.wire import Command
@@ -51,13 +49,13 @@ def fetch(sequence: int, count: int = 10, partition: Partition = HELLO) -> wire.
 
 def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
     """Settled, following one partition whose records from 0 to 199 it lacks; these stores are connected."""
-    config = Config().override("consumer", **{"offset_reset": "earliest", **settings})
+    config = Config().with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config)
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
     for store in stores:
-        consumer.subscribed(subscription(HELLO_TO_STORE, store), 0.0)
-    consumer.settled(0.0)
+        consumer.receive_subscriptions(subscription(HELLO_TO_STORE, store), 0.0)
+    consumer.node_settled(0.0)
     consumer.receive([head(199)], 0.1)
     return consumer
 
@@ -65,7 +63,7 @@ def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
 def make_store(ends: dict[Partition, int] | None = None, config: Config | None = None, **more: Any) -> StoreMachine:
     store = StoreMachine(ME, config or Config(), ends or {}, **more)
     store.start(0.0)
-    store.settled(0.0)
+    store.node_settled(0.0)
     return store
 
 
@@ -159,7 +157,7 @@ def test_who_has_left_is_not_waited_for(leave: str) -> None:
     consumer = make_consumer("A", "B")
     consumer.receive([earliest(100, "A")], 0.2)
     if leave == "unsubscribed":
-        consumer.subscribed(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
+        consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
     else:
         consumer.peer_left("B", 0.3)
     assert gone(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
@@ -174,13 +172,13 @@ def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection
 
 
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
-    consumer = ConsumerMachine(ME, Config().override("consumer", offset_reset="earliest"))
+    consumer = ConsumerMachine(ME, Config().with_consumer(offset_reset="earliest"))
     consumer.start(0.0)
     consumer.subscribe("hello", 0.0)
-    consumer.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     consumer.receive([head(199)], 0.1)
     assert gone(consumer.receive([earliest(100)], 0.2)) == []
-    assert gone(consumer.settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
+    assert gone(consumer.node_settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
 
 
 def test_an_answer_about_another_place_does_not_count() -> None:
@@ -242,63 +240,63 @@ def wait_in_vain_once(consumer: ConsumerMachine) -> list[Action]:
 
 def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26() -> None:
     store = make_store({HELLO: 200}, earliest={HELLO: 100})
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
     assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
     assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
-    assert len(store.replies) == 1
+    assert len(store.responder) == 1
 
 
 def test_a_store_that_trims_tells_so() -> None:
     store = make_store({HELLO: 200})
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
-    assert store.trimmed({HELLO: 150}) == 150
-    assert store.trimmed({HELLO: 160}) == 10
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    assert store.records_trimmed({HELLO: 150}) == 150
+    assert store.records_trimmed({HELLO: 160}) == 10
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
     assert (answer.sequence, answer.gone) == (160, 160)
 
 
 def test_a_store_tells_that_it_does_not_know_a_partition() -> None:
     store = make_store()
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
     assert (answer.sequence, answer.gone) == (HOLDS_NOTHING, 0)
 
 
 def test_a_store_says_nothing_of_what_it_may_yet_receive() -> None:
     store = make_store({HELLO: 50})
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     assert published(store.receive([fetch(60)], 0.2), wire.DirectEarliest) == []
 
 
 def test_who_does_not_subscribe_to_it_is_not_told() -> None:
     store = make_store({HELLO: 200}, earliest={HELLO: 100})
     for subscribed in (subscription(EARLIEST), subscription(EARLIEST, "ANOTHER")):
-        store.subscribed(subscribed, 0.1)
+        store.receive_subscriptions(subscribed, 0.1)
         assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
-    store.subscribed(subscription(EARLIEST, "ASKER", active=False), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER", active=False), 0.1)
     assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
 
 
 def test_a_producer_tells_what_is_with_stores_but_does_not_call_it_gone() -> None:
     producer = ProducerMachine(HELLO, Config().producer, 10)
     producer.start(0.0)
-    producer.settled(0.0)
+    producer.node_settled(0.0)
     producer.publish([b"%d" % sequence for sequence in range(200)], 0.1)
     producer.receive([wire.Ack(HELLO.address, HELLO.topic, 99, "A")], 0.1)
-    producer.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    producer.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
     assert answer == wire.DirectEarliest("ASKER", HELLO.address, HELLO.address, HELLO.topic, 100, 0)
     assert published(producer.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
 
 
 def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
-    config = Config().override("producer", min_stores=0, unacknowledged_records_max=50).producer
+    config = Config().with_producer(min_stores=0, unacknowledged_records_max=50).producer
     producer = ProducerMachine(HELLO, config, 10)
     producer.start(0.0)
-    producer.settled(0.0)
-    producer.subscribed(subscription(EARLIEST, "ASKER"), 0.1)
+    producer.node_settled(0.0)
+    producer.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     for first in range(0, 200, 10):
         producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
@@ -314,48 +312,48 @@ def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
 
 def test_a_new_store_begins_where_the_others_do() -> None:
     store = make_store()
-    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(150, 160)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
-    assert [action for action in actions if isinstance(action, Skip)] == [Skip(HELLO, 100)]
+    assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
     assert asked(actions) == [(100, 50)]
-    assert published(store.skipped(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
-    store.subscribed(subscription(EARLIEST, "ASKER"), 0.3)
+    assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
+    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.3)
     (answer,) = published(store.receive([fetch(0)], 0.3), wire.DirectEarliest)
     assert answer.sequence == 100
 
 
 def test_skipping_comes_before_the_records_that_follow() -> None:
     store = make_store()
-    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(100, 110)], 0.1)
-    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (Skip, Append))]
-    assert actions == [Skip(HELLO, 100), Append(run(100, 110))]
+    actions = [action for action in store.receive([earliest(100)], 0.2) if isinstance(action, (ResetPosition, Append))]
+    assert actions == [ResetPosition(HELLO, 100), Append(run(100, 110))]
 
 
 def test_a_store_with_retention_gives_up_the_older_records() -> None:
-    store = make_store({HELLO: 50}, Config().override("store", retention_records=1000))
-    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store = make_store({HELLO: 50}, Config().with_store(retention_records=1000))
+    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert gone(actions) == [RecordsGone(HELLO, 50, 100)]
-    assert Skip(HELLO, 100) in actions
+    assert ResetPosition(HELLO, 100) in actions
 
 
 def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
     store = make_store({HELLO: 50})
-    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
     assert events(actions) == [PartitionHalted(HELLO, 50, 100)]
-    assert not any(isinstance(action, Skip) for action in actions)
+    assert not any(isinstance(action, ResetPosition) for action in actions)
     assert events(store.receive([earliest(100)], 0.3)) == []
     assert store.durable_end(HELLO) == 50
 
 
 def test_an_empty_partition_of_a_store_without_retention_goes_on() -> None:
     store = make_store({HELLO: 50}, earliest={HELLO: 50})
-    store.subscribed(subscription(HELLO_TO_STORE, "A"), 0.0)
+    store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     assert gone(store.receive([earliest(100)], 0.2)) == [RecordsGone(HELLO, 50, 100)]

@@ -39,8 +39,7 @@ class Keys:
 
     def config(self, name: str, config: Config | None = None) -> Config:
         """The settings of a node with this key."""
-        return (config or Config()).override(
-            "security",
+        return (config or Config()).with_security(
             key_file=str(self.folder / f"{name}.key"),
             authorized_keys=str(self.authorized),
             tower_keys=(self.pairs["tower"].public,),

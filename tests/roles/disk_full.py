@@ -13,9 +13,10 @@ from pathlib import Path
 import trio
 
 from dafka import Config, Producer
-from dafka.protocol import StorageFailed, StorageRecovered
+from dafka.protocol import StorageFailed
+from dafka.protocol.events import StorageRecovered
 from dafka.storage import open_storage
-from dafka.storage.tools.verify import verify
+from dafka.storage.tools.verify import verify_storage
 from dafka.testing import open_cluster
 from tests.roles.helpers import contents, open_store, wait_event, wait_until
 
@@ -39,7 +40,7 @@ async def main(url: str, folder: Path) -> None:
     await trio.run_process(["mount", "-t", "tmpfs", "-o", f"size={SIZE_BYTES}", "none", str(folder)])
     filler = folder / "filler"
     filler.write_bytes(b"." * (SIZE_BYTES // 2))
-    config = Config().override("store", retry_ms=20)
+    config = Config().with_store(retry_ms=20)
     async with open_cluster(config, storage=None) as cluster, cluster.producer("hello") as producer:
         async with open_store(cluster.config, url) as store:
             async with trio.open_nursery() as nursery:
@@ -63,7 +64,7 @@ async def main(url: str, folder: Path) -> None:
             print(f"room again: {store.statistics().records_stored} records stored", flush=True)
             assert store.statistics().records_stored == sent
         async with open_storage(url) as storage:
-            assert (await verify(storage)).damages == ()
+            assert (await verify_storage(storage)).damages == ()
             assert list(storage.repairs) == []
             batch = await storage.read(producer.partition, 0, sent)
             assert batch is not None

@@ -87,7 +87,7 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[Store]:
     """One more store."""
     async with trio.open_nursery() as nursery:
-        yield await nursery.start(serve_store, config.override("store", storage=storage))
+        yield await nursery.start(serve_store, config.with_store(storage=storage))
         nursery.cancel_scope.cancel()
 
 
@@ -138,7 +138,7 @@ async def read_line(process: trio.Process) -> str:
 @asynccontextmanager
 async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[trio.Process, str]]:
     """`dafka store` on a SQLite file, with the line that it greets with."""
-    (sub,), (pub,) = config.beacon.sub_addresses, config.beacon.pub_addresses
+    (sub,), (pub,) = config.beacon.tower_sub, config.beacon.tower_pub
     arguments = ("-m", "dafka", "store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
     async with open_process(*arguments, DAFKA_NODE_BIND="tcp://127.0.0.1:*") as process:
         yield process, await read_line(process)

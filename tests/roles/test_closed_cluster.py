@@ -9,10 +9,11 @@ import pytest
 import trio
 
 from dafka import Config, NodeConfig, Partition, RecordBatch, open_producer, wire
+from dafka.config import DialectName
 from dafka.discovery import Advertisement, open_discovery
 from dafka.errors import ConfigError, DiscoveryError
 from dafka.protocol import PeerNotAuthorized, PeerRefused, RefusedByPeer
-from dafka.protocol.presence.claims import WRONG_SENDER
+from dafka.protocol.presence.identity import WRONG_SENDER
 from dafka.records import new_address
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh, open_security
@@ -38,8 +39,8 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
-async def test_records_go_all_the_way(keys: Keys, dialect: str) -> None:
-    base = Config().override("node", wire=dialect)
+async def test_records_go_all_the_way(keys: Keys, dialect: DialectName) -> None:
+    base = Config().with_node(wire=dialect)
     async with (
         open_cluster(keys.config("tower", base), storage=None) as cluster,
         open_store(keys.config("store", cluster.config)) as store,
@@ -52,7 +53,7 @@ async def test_records_go_all_the_way(keys: Keys, dialect: str) -> None:
             await producer.wait_stored()
             assert_run((await receive(live, 5000))[producer.partition], 0, 5000)
             assert producer.statistics().discarded == {}
-        late = keys.config("other", cluster.config).override("consumer", offset_reset="earliest")
+        late = keys.config("other", cluster.config).with_consumer(offset_reset="earliest")
         async with cluster.consumer(["t"], late) as consumer:
             await receive_partition(consumer, 0, 5000)
         assert store.statistics().discarded == {}
@@ -63,7 +64,7 @@ async def test_nodes_may_share_a_key(keys: Keys) -> None:
         open_cluster(keys.config("tower")) as cluster,
         cluster.producer("t") as one,
         cluster.producer("t") as two,
-        cluster.consumer(["t"], cluster.config.override("consumer", offset_reset="earliest")) as consumer,
+        cluster.consumer(["t"], cluster.config.with_consumer(offset_reset="earliest")) as consumer,
     ):
         for producer in (one, two):
             await producer.send_many(contents(0, 100))
@@ -80,8 +81,8 @@ async def test_two_closed_clusters_in_one_process_do_not_mix(tmp_path: Path) -> 
         async with first.producer("t", one.config("node", first.config)) as producer:
             await producer.send_many(contents(0, 10))
             await producer.wait_stored()
-        stranger = two.config("node", first.config).override("security", tower_keys=(one.pairs["tower"].public,))
-        stranger = stranger.override("consumer", offset_reset="earliest")
+        stranger = two.config("node", first.config).with_security(tower_keys=(one.pairs["tower"].public,))
+        stranger = stranger.with_consumer(offset_reset="earliest")
         async with second.consumer(["t"], stranger) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
             assert refused.reason == "key not authorized"
@@ -98,7 +99,7 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
             cluster.producer("t", keys.config("producer", cluster.config)) as producer,
         ):
             await producer.send_many(contents(0, 10))
-            late = keys.config("other", cluster.config).override("consumer", offset_reset="earliest")
+            late = keys.config("other", cluster.config).with_consumer(offset_reset="earliest")
             async with cluster.consumer(["t"], late) as consumer:
                 refused = await wait_event(consumer.events, RefusedByPeer)
                 public = keys.pairs["other"].public
@@ -114,7 +115,7 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
 async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
     async with (
         open_cluster(keys.config("tower"), storage=None) as cluster,
-        cluster.producer("t", keys.config("producer", cluster.config.override("producer", min_stores=0))) as producer,
+        cluster.producer("t", keys.config("producer", cluster.config.with_producer(min_stores=0))) as producer,
         cluster.consumer(["t"], keys.config("consumer", cluster.config)) as staying,
         cluster.consumer(["t"], keys.config("other", cluster.config)) as leaving,
     ):
@@ -135,12 +136,10 @@ async def test_a_node_whose_key_a_node_does_not_authorise_is_not_connected_to(ke
     own_list = tmp_path / "own"
     own_list.write_text(f"{keys.pairs['tower'].public}\n")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
-        picky = keys.config("consumer", cluster.config).override("security", authorized_keys=str(own_list))
-        picky = picky.override("consumer", offset_reset="earliest")
+        picky = keys.config("consumer", cluster.config).with_security(authorized_keys=str(own_list))
+        picky = picky.with_consumer(offset_reset="earliest")
         async with (
-            cluster.producer(
-                "t", keys.config("producer", cluster.config.override("producer", min_stores=0))
-            ) as producer,
+            cluster.producer("t", keys.config("producer", cluster.config.with_producer(min_stores=0))) as producer,
             cluster.consumer(["t"], picky) as consumer,
         ):
             await producer.send_many(contents(0, 10))
@@ -220,7 +219,7 @@ async def test_an_address_belongs_to_the_key_that_first_showed_it(keys: Keys) ->
 async def test_who_gives_another_public_key_for_the_tower_is_told(keys: Keys, is_known: bool) -> None:
     wrong = keys.pairs["other"] if is_known else keys.add("stranger")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
-        config = keys.config("consumer", cluster.config).override("security", tower_keys=(wrong.public,))
+        config = keys.config("consumer", cluster.config).with_security(tower_keys=(wrong.public,))
         async with cluster.consumer(["t"], config) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
             assert "the public key expected there may be another's" in str(refused)
@@ -251,9 +250,9 @@ async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:
         endpoints = one.endpoint, two.endpoint
     here, there = (f"{endpoint} {keys.pairs[name].public}" for endpoint, name in zip(endpoints, NAMES, strict=False))
     base = Config()
-    producing = keys.config("producer", base.override("node", bind=endpoints[0], discovery=f"static:{there}"))
-    storing = keys.config("store", base.override("node", bind=endpoints[1], discovery=f"static:{here}"))
-    storing = storing.override("security", key_file=str(keys.folder / "consumer.key"))
+    producing = keys.config("producer", base.with_node(bind=endpoints[0], discovery=f"static:{there}"))
+    storing = keys.config("store", base.with_node(bind=endpoints[1], discovery=f"static:{here}"))
+    storing = storing.with_security(key_file=str(keys.folder / "consumer.key"))
     async with open_store(storing) as store, open_producer("t", producing) as producer:
         await producer.send_many(contents(0, 10))
         await producer.wait_stored()
@@ -268,7 +267,7 @@ async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:
     ],
 )
 async def test_a_list_without_keys_is_refused(keys: Keys, discovery: str, error: str) -> None:
-    config = keys.config("other").override("node", discovery=discovery)
+    config = keys.config("other").with_node(discovery=discovery)
     with pytest.raises(DiscoveryError, match=error):
         open_discovery(config)
 
@@ -276,22 +275,22 @@ async def test_a_list_without_keys_is_refused(keys: Keys, discovery: str, error:
 def test_a_list_with_keys_needs_an_own_one(keys: Keys) -> None:
     place = f"static:tcp://127.0.0.1:7001 {keys.pairs['other'].public}"
     with pytest.raises(DiscoveryError, match=r"a key follows tcp://127\.0\.0\.1:7001, but this node has none"):
-        open_discovery(Config().override("node", discovery=place))
+        open_discovery(Config().with_node(discovery=place))
 
 
 def test_every_tower_has_a_key(keys: Keys) -> None:
-    config = keys.config("other").override("beacon", sub_addresses=("tcp://a:1", "tcp://b:1", "tcp://c:1"))
+    config = keys.config("other").with_beacon(tower_sub=("tcp://a:1", "tcp://b:1", "tcp://c:1"))
     open_discovery(config)
     with pytest.raises(ConfigError, match="expected one for all towers, or 3, one for each, not 2"):
-        open_discovery(config.override("security", tower_keys=(keys.pairs["tower"].public,) * 2))
+        open_discovery(config.with_security(tower_keys=(keys.pairs["tower"].public,) * 2))
     with pytest.raises(ConfigError, match="none is given"):
-        open_discovery(config.override("security", tower_keys=()))
+        open_discovery(config.with_security(tower_keys=()))
 
 
 async def test_a_closed_cluster_leaves_nothing_behind(keys: Keys) -> None:
     async def cycle() -> None:
         async with open_cluster(keys.config("tower")) as cluster:
-            stranger = cluster.config.override("security", key_file=str(keys.folder / "stranger.key"))
+            stranger = cluster.config.with_security(key_file=str(keys.folder / "stranger.key"))
             async with (
                 cluster.producer("t", keys.config("producer", cluster.config)) as producer,
                 cluster.consumer(["t"], stranger) as refused,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -9,7 +10,8 @@ import trio.testing
 
 from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
 from dafka.errors import ConfigError
-from dafka.protocol import PartitionHeard, PartitionSilent
+from dafka.protocol import PartitionSilent
+from dafka.protocol.events import PartitionHeard
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import (
     AN_HOUR_MS,
@@ -25,7 +27,7 @@ from tests.roles.helpers import (
 
 @pytest.fixture
 def dafka_config() -> Config:
-    return Config().override("beacon", interval_ms=100)
+    return Config().with_beacon(interval_ms=100)
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
 
 def latest(cluster: Cluster) -> Config:
     """What `latest` receives counts from when its cluster has settled: on a busy machine, that is later."""
-    return cluster.config.override("consumer", offset_reset="latest").override("beacon", settle_ms=500)
+    return cluster.config.with_consumer(offset_reset="latest").with_beacon(settle_ms=500)
 
 
 async def take(consumer: Consumer, count: int) -> list[Record]:
@@ -86,7 +88,7 @@ async def test_latest_loses_nothing_while_a_producer_is_publishing(dafka_cluster
 
 
 async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
-    config = Config().override("node", bind="tcp://127.0.0.1:*", discovery="static:tcp://127.0.0.1:1")
+    config = Config().with_node(bind="tcp://127.0.0.1:*", discovery="static:tcp://127.0.0.1:1")
     with trio.fail_after(DEADLINE_S):
         async with open_consumer(["hello"], config) as consumer:
             assert consumer.positions() == {}
@@ -148,8 +150,8 @@ async def test_explicit_positions_are_where_it_begins(dafka_cluster: Cluster, pr
 async def test_positions_are_saved_and_resumed_by_name(
     tmp_path: Path, dafka_cluster: Cluster, producer: Producer
 ) -> None:
-    config = dafka_cluster.config.override(
-        "consumer", offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
+    config = dafka_cluster.config.with_consumer(
+        offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
     )
     async with dafka_cluster.consumer(["hello"], config) as consumer:
         assert_records(await take(consumer, 42), 0, 42)
@@ -161,10 +163,10 @@ async def test_positions_are_saved_and_resumed_by_name(
     async with dafka_cluster.consumer(["hello"], config) as consumer:
         await receive_partition(consumer, 60, 100)
         await consumer.save_positions()
-    async with dafka_cluster.consumer(["hello"], config.override("consumer", offset_reset="latest")) as consumer:
+    async with dafka_cluster.consumer(["hello"], config.with_consumer(offset_reset="latest")) as consumer:
         await producer.send(b"100")
         await receive_partition(consumer, 100, 101)
-    async with dafka_cluster.consumer(["hello"], config.override("consumer", name="audit")) as consumer:
+    async with dafka_cluster.consumer(["hello"], config.with_consumer(name="audit")) as consumer:
         await receive_partition(consumer, 0, 101)
     async with dafka_cluster.consumer(["hello"], config, positions={producer.partition: 7}) as consumer:
         await receive_partition(consumer, 7, 101)
@@ -173,8 +175,8 @@ async def test_positions_are_saved_and_resumed_by_name(
 async def test_positions_of_a_run_that_resumes_without_reading_are_kept(
     tmp_path: Path, dafka_cluster: Cluster, producer: Producer
 ) -> None:
-    config = dafka_cluster.config.override(
-        "consumer", offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
+    config = dafka_cluster.config.with_consumer(
+        offset_reset="earliest", name="billing", positions=f"sqlite:{tmp_path / 'positions.db'}"
     )
     async with dafka_cluster.consumer(["hello"], config) as consumer:
         await take(consumer, 42)
@@ -192,9 +194,9 @@ async def test_saving_positions_without_a_place_is_refused(dafka_cluster: Cluste
 
 
 @pytest.mark.parametrize("settings", [{"name": "billing"}, {"positions": "memory:"}])
-async def test_name_and_positions_go_together(settings: dict[str, str]) -> None:
+async def test_name_and_positions_go_together(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="go together"):
-        async with open_consumer(["hello"], Config().override("consumer", **settings)):
+        async with open_consumer(["hello"], Config().with_consumer(**settings)):
             pass
 
 
@@ -207,7 +209,7 @@ async def test_topics_that_cannot_be_are_refused(topics: object) -> None:
 
 async def test_topic_with_nul_is_refused_in_libdafka() -> None:
     with pytest.raises(ConfigError, match="NUL"):
-        async with open_consumer(["a\0b"], Config().override("node", wire="libdafka")):
+        async with open_consumer(["a\0b"], Config().with_node(wire="libdafka")):
             pass
 
 
@@ -315,7 +317,7 @@ async def test_statistics_tell_positions_and_lag(dafka_cluster: Cluster, produce
 
 
 async def test_silent_and_returning_partitions_are_events() -> None:
-    config = Config().override("consumer", silence_ms=100).override("producer", head_interval_ms=AN_HOUR_MS)
+    config = Config().with_consumer(silence_ms=100).with_producer(head_interval_ms=AN_HOUR_MS)
     async with (
         open_cluster(config) as cluster,
         cluster.producer("hello") as producer,

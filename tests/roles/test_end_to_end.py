@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from dafka import Config, Partition, RecordBatch
+from dafka.config import DialectName
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import choose_loops
@@ -22,20 +23,20 @@ from tests.roles.helpers import (
 )
 
 COUNT = 5000
-IN_MEMORY = Config().override("producer", min_stores=0)
+IN_MEMORY = Config().with_producer(min_stores=0)
 """A producer that waits for no store."""
 
-PATIENT = Config().override("fetch", retry_ms=AN_HOUR_MS, retry_max_ms=AN_HOUR_MS)
+PATIENT = Config().with_fetch(retry_ms=AN_HOUR_MS, retry_max_ms=AN_HOUR_MS)
 """Nothing is found by asking a second time."""
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
 @pytest.mark.parametrize("storage", ["memory:", "sqlite:store.db"])
 async def test_live_and_late_consumers_receive_every_record_in_order(
-    wire: str, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wire: DialectName, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    async with open_cluster(Config().override("node", wire=wire), storage=storage) as cluster:
+    async with open_cluster(Config().with_node(wire=wire), storage=storage) as cluster:
         async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:
             assert await producer.send_many(contents(0, COUNT)) == range(COUNT)
             assert await producer.send(b"%d" % COUNT) == COUNT
@@ -48,9 +49,9 @@ async def test_live_and_late_consumers_receive_every_record_in_order(
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_contents_are_any_octets(wire: str, tmp_path: Path) -> None:
+async def test_contents_are_any_octets(wire: DialectName, tmp_path: Path) -> None:
     sent = [b"", b"\0", b"\xff" * 10, bytes(range(256)), b"M\0\1", b"x" * 2**20, b""]
-    async with open_cluster(Config().override("node", wire=wire), storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
+    async with open_cluster(Config().with_node(wire=wire), storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
         async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:
             await producer.send_many(sent)
             with trio.fail_after(DEADLINE_S):
@@ -118,7 +119,7 @@ async def test_several_topics_reach_one_consumer(dafka_cluster: Cluster) -> None
 async def test_two_stores_must_both_acknowledge(dafka_cluster: Cluster) -> None:
     config, first = dafka_cluster.config, dafka_cluster.store
     assert first is not None
-    async with dafka_cluster.producer("hello", config.override("producer", min_stores=2)) as producer:
+    async with dafka_cluster.producer("hello", config.with_producer(min_stores=2)) as producer:
         await producer.send_many(contents(0, COUNT))
         await wait_until(lambda: first.statistics().records_stored == COUNT)
         assert producer.statistics().unacknowledged == COUNT
@@ -162,7 +163,7 @@ async def test_store_that_joins_late_fetches_everything(tmp_path: Path) -> None:
     ids=["store and producer", "store", "producer"],
 )
 async def test_first_record_of_a_late_consumer_waits_for_no_interval(storage: str | None, with_producer: bool) -> None:
-    config = Config().override("producer", head_interval_ms=AN_HOUR_MS, min_stores=0 if storage is None else 1)
+    config = Config().with_producer(head_interval_ms=AN_HOUR_MS, min_stores=0 if storage is None else 1)
     async with open_cluster(config, storage=storage) as cluster:
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 10))
@@ -184,7 +185,7 @@ async def seconds_to_first_record(cluster: Cluster) -> float:
 
 async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafka_cluster: Cluster) -> None:
     """A consumer that connects in the middle of a stream that then goes quiet."""
-    config = dafka_cluster.config.override("producer", head_interval_ms=AN_HOUR_MS)
+    config = dafka_cluster.config.with_producer(head_interval_ms=AN_HOUR_MS)
     async with dafka_cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
         await producer.wait_settled()
         async with dafka_cluster.consumer(["hello"]) as consumer:
@@ -198,8 +199,8 @@ async def test_live_record_lost_on_the_way_is_fetched_without_the_next_head(dafk
 
 
 async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -> None:
-    config = PATIENT.override("producer", head_interval_ms=AN_HOUR_MS)
-    config = config.override("consumer", buffer_bytes_max=2000, silence_ms=AN_HOUR_MS)
+    config = PATIENT.with_producer(head_interval_ms=AN_HOUR_MS)
+    config = config.with_consumer(buffer_bytes_max=2000, silence_ms=AN_HOUR_MS)
     async with (
         open_cluster(config) as cluster,
         cluster.consumer(["hello"]) as consumer,
@@ -214,7 +215,7 @@ async def test_consumer_that_does_not_keep_up_loses_nothing_and_holds_little() -
 
 
 async def test_store_whose_disk_does_not_keep_up_loses_nothing(tmp_path: Path) -> None:
-    config = PATIENT.override("store", pending_bytes_max=2000)
+    config = PATIENT.with_store(pending_bytes_max=2000)
     async with open_cluster(config, storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 50_000))

@@ -39,7 +39,7 @@ def test_where_this_machine_alone_reaches(endpoint: str, expected: bool) -> None
 
 def test_the_defaults_are_local() -> None:
     config = Config()
-    for endpoint in (config.node.bind, config.tower.sub_address, config.tower.pub_address):
+    for endpoint in (config.node.bind, config.tower.sub, config.tower.pub):
         assert is_local(endpoint)
 
 
@@ -51,13 +51,13 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[object]:
 
 async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.LogCaptureFixture) -> None:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        open_config = cluster.config.override("node", bind=EVERYWHERE)
+        open_config = cluster.config.with_node(bind=EVERYWHERE)
         async with (
             open_store(open_config) as store,
             cluster.producer("t", open_config) as producer,
             cluster.consumer(["t"], open_config) as consumer,
         ):
-            far = Config().override("tower", sub_address=EVERYWHERE, pub_address=EVERYWHERE)
+            far = Config().with_tower(sub=EVERYWHERE, pub=EVERYWHERE)
             tower = await nursery.start(serve_tower, far)
             nodes = [(node.endpoint,) for node in (store, producer, consumer)]
             expected = [EndpointsExposed(endpoints) for endpoints in [*nodes, (tower.sub_endpoint, tower.pub_endpoint)]]
@@ -69,19 +69,19 @@ async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.
 async def test_at_loopback_or_with_keys_nobody_is_warned(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     keys = Keys(tmp_path, "node")
     async with open_cluster(), trio.open_nursery() as nursery:
-        far = keys.config("tower").override("tower", sub_address=EVERYWHERE, pub_address=EVERYWHERE)
+        far = keys.config("tower").with_tower(sub=EVERYWHERE, pub=EVERYWHERE)
         tower = await nursery.start(serve_tower, far)
         ports = [endpoint.rpartition(":")[2] for endpoint in (tower.sub_endpoint, tower.pub_endpoint)]
-        config = keys.config("node").override("node", bind=EVERYWHERE)
+        config = keys.config("node").with_node(bind=EVERYWHERE)
         sub, pub = (f"tcp://127.0.0.1:{port}" for port in ports)
-        async with open_store(config.override("beacon", sub_addresses=(sub,), pub_addresses=(pub,))):
+        async with open_store(config.with_beacon(tower_sub=(sub,), tower_pub=(pub,))):
             assert warnings(caplog) == []
         nursery.cancel_scope.cancel()
 
 
 def test_a_node_that_only_its_own_machine_reaches_is_told_when_its_tower_is_elsewhere() -> None:
-    config = Config().override("beacon", sub_addresses=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
+    config = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
     here = "tcp://127.0.0.1:4000"
     assert node_warnings(config, here) == [LoopbackOnly(here, "tcp://10.0.0.7:5556")]
-    assert node_warnings(config.override("node", discovery="static:tcp://10.0.0.7:1"), here) == []
+    assert node_warnings(config.with_node(discovery="static:tcp://10.0.0.7:1"), here) == []
     assert node_warnings(Config(), here) == []

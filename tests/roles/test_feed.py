@@ -8,8 +8,15 @@ import trio.testing
 
 from dafka import EventFeed
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import Event, ForeignDialect, PeerJoined, StorageFailed, StoresHeard, TowersHeard
-from dafka.roles.feed import EVENTS_MAX, LINES_BURST
+from dafka.protocol import (
+    Event,
+    ForeignDialect,
+    PeerJoined,
+    StorageFailed,
+    TowersHeard,
+)
+from dafka.protocol.events import StoresHeard
+from dafka.roles.events import EVENTS_MAX, LINES_BURST
 
 LOGGER = logging.getLogger("dafka.test")
 

@@ -22,9 +22,9 @@ def padded(first: int, end: int) -> list[bytes]:
 
 
 async def test_slow_consumer_holds_nobody_up_stays_small_and_catches_up() -> None:
-    async with open_cluster(Config().override("producer", high_watermark=1000)) as cluster:
-        slow_config = cluster.config.override(
-            "consumer", buffer_bytes_max=BUFFER_BYTES, offset_reset="earliest", high_watermark=1000
+    async with open_cluster(Config().with_producer(high_watermark=1000)) as cluster:
+        slow_config = cluster.config.with_consumer(
+            buffer_bytes_max=BUFFER_BYTES, offset_reset="earliest", high_watermark=1000
         )
         async with cluster.producer("hello") as producer, cluster.consumer(["hello"], slow_config) as slow:
             async with cluster.consumer(["hello"]) as quick:
@@ -58,7 +58,7 @@ async def test_producer_waits_for_slow_stores_and_stays_small(monkeypatch: pytes
         await append(self, batches)
 
     monkeypatch.setattr(MemoryStorage, "append", append_when_let)
-    config = Config().override("producer", unacknowledged_bytes_max=500_000)
+    config = Config().with_producer(unacknowledged_bytes_max=500_000)
     async with open_cluster(config) as cluster, cluster.producer("hello") as producer:
         async with trio.open_nursery() as nursery:
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dafka import Store
-from dafka.cli.keeping import keep_store
+from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
 from dafka.errors import StorageBusyError, StorageLostError
 from dafka.groups import single_exception
@@ -80,8 +80,8 @@ async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: s
     kept: list[Store] = []
     url = f"{scheme}:{tmp_path}/store"
     async with open_cluster() as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("store", storage=url)
-        first = await nursery.start(keep_store, config, noting(kept))
+        config = cluster.config.with_store(storage=url)
+        first = await nursery.start(serve_store_with_restarts, config, noting(kept))
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 5000))
             await producer.wait_stored()
@@ -103,10 +103,10 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
     folder = tmp_path / "disk"
     folder.mkdir()
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("store", storage=f"sqlite:{folder}/store", retry_ms=20)
-        await nursery.start(keep_store, config, noting(kept))
+        config = cluster.config.with_store(storage=f"sqlite:{folder}/store", retry_ms=20)
+        await nursery.start(serve_store_with_restarts, config, noting(kept))
         shutil.rmtree(folder)
-        await wait_until(lambda: "there is no folder" in caplog.text)
+        await wait_until(lambda: "does not exist; create it first" in caplog.text)
         await trio.sleep(0.1)
         assert caplog.text.count("cannot be opened again, trying on") == 1
         assert len(kept) == 1
@@ -117,9 +117,7 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
 
 async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
     async with open_storage(f"sqlite:{tmp_path}/store"):
-        config = (
-            Config().override("store", storage=f"sqlite:{tmp_path}/store").override("node", bind="tcp://127.0.0.1:*")
-        )
+        config = Config().with_store(storage=f"sqlite:{tmp_path}/store").with_node(bind="tcp://127.0.0.1:*")
         with pytest.raises(StorageBusyError), single_exception():
             async with trio.open_nursery() as nursery:
-                await nursery.start(keep_store, config, noting([]))
+                await nursery.start(serve_store_with_restarts, config, noting([]))

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from dafka import Config, open_consumer, open_producer, serve_tower, wire
+from dafka.config import DialectName
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import ForeignDialect, PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.records import Partition, RecordBatch
@@ -30,7 +31,7 @@ FAR = 2**61
 
 @pytest.fixture
 def dafka_config() -> Config:
-    return Config().override("producer", head_interval_ms=AN_HOUR_MS)
+    return Config().with_producer(head_interval_ms=AN_HOUR_MS)
 
 
 def malformed(prefix: bytes) -> list[list[bytes]]:
@@ -151,7 +152,7 @@ async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster
 
 async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> None:
     async with (
-        open_cluster(Config().override("node", message_bytes_max=2000)) as cluster,
+        open_cluster(Config().with_node(message_bytes_max=2000)) as cluster,
         cluster.consumer(["hello"]) as consumer,
         open_stranger(cluster.config) as stranger,
     ):
@@ -165,12 +166,12 @@ async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> 
 
 
 @pytest.mark.parametrize("own", ["rfc46", "libdafka"])
-async def test_other_dialect_is_understood_and_told_once(own: str, dafka_cluster: Cluster) -> None:
-    other = "libdafka" if own == "rfc46" else "rfc46"
-    config = dafka_cluster.config.override("consumer", offset_reset="earliest")
-    consumer_config = config.override("node", wire=own)
+async def test_other_dialect_is_understood_and_told_once(own: DialectName, dafka_cluster: Cluster) -> None:
+    other: DialectName = "libdafka" if own == "rfc46" else "rfc46"
+    config = dafka_cluster.config.with_consumer(offset_reset="earliest")
+    consumer_config = config.with_node(wire=own)
     async with (
-        dafka_cluster.producer("hello", config.override("node", wire=other)) as producer,
+        dafka_cluster.producer("hello", config.with_node(wire=other)) as producer,
         dafka_cluster.consumer(["hello"], consumer_config) as consumer,
     ):
         await producer.wait_settled()
@@ -196,7 +197,7 @@ async def test_own_dialect_is_no_event(dafka_cluster: Cluster) -> None:
 
 
 async def test_nodes_that_come_and_go_are_events() -> None:
-    config = Config().override("beacon", interval_ms=50, timeout_ms=400)
+    config = Config().with_beacon(interval_ms=50, timeout_ms=400)
     async with open_cluster(config) as cluster, cluster.consumer(["hello"]) as consumer:
         assert cluster.store is not None
         joined = await wait_event(consumer.events, PeerJoined)
@@ -213,18 +214,18 @@ async def deserted() -> Config:
     """Nodes that look for a tower which is gone."""
     async with open_cluster(storage=None) as cluster:
         config = cluster.config
-    return config.override("node", tower_timeout_ms=100).override("beacon", interval_ms=50)
+    return config.with_node(tower_timeout_ms=100).with_beacon(interval_ms=50)
 
 
 async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
-    settings = deserted.override("producer", min_stores=0).override("consumer", offset_reset="earliest")
+    settings = deserted.with_producer(min_stores=0).with_consumer(offset_reset="earliest")
     async with open_producer("hello", settings) as producer, open_consumer(["hello"], settings) as consumer:
         assert (await wait_event(consumer.events, TowersSilent)).seconds >= 0.1
         await wait_event(producer.events, TowersSilent)
         await producer.send(b"0")
-        (sub_address,), (pub_address,) = deserted.beacon.sub_addresses, deserted.beacon.pub_addresses
+        (sub_address,), (pub_address,) = deserted.beacon.tower_sub, deserted.beacon.tower_pub
         async with trio.open_nursery() as nursery:
-            tower_config = deserted.override("tower", sub_address=sub_address, pub_address=pub_address)
+            tower_config = deserted.with_tower(sub=sub_address, pub=pub_address)
             await nursery.start(serve_tower, tower_config)
             await wait_event(consumer.events, TowersHeard)
             await wait_event(producer.events, TowersHeard)
@@ -233,7 +234,7 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
 
 
 async def test_node_is_known_by_the_host_that_it_is_told_to_give(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.override("beacon", address="localhost")
+    config = dafka_cluster.config.with_beacon(advertise="localhost")
     async with dafka_cluster.consumer(["hello"]) as consumer, dafka_cluster.producer("hello", config) as producer:
         expected = PeerJoined(
             producer.partition.address, PeerEndpoint(producer.endpoint.replace("127.0.0.1", "localhost"))

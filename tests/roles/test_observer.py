@@ -11,9 +11,16 @@ import pytest
 import trio
 
 from dafka import Config, Partition, serve_tower, wire
+from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
-from dafka.protocol import ClusterSurvey, NodeState, NodeView, PartitionView, PeerJoined
+from dafka.protocol import (
+    ClusterSurvey,
+    NodeView,
+    PartitionView,
+    PeerJoined,
+)
+from dafka.protocol.observing.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
@@ -23,7 +30,7 @@ from dafka.wire import codec
 from tests.roles.closed_cluster import Keys
 from tests.roles.helpers import DEADLINE_S, check_leaves_nothing, contents, open_store, wait_until
 
-FAST = Config().override("beacon", interval_ms=200)
+FAST = Config().with_beacon(interval_ms=200)
 
 
 @attrs.define
@@ -114,9 +121,9 @@ def lags(found: ClusterSurvey, wanted: Partition) -> dict[str, int | None]:
 
 
 @pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
-async def test_it_sees_nodes_topics_and_heads(dialect: str) -> None:
+async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
     async with (
-        open_cluster(FAST.override("node", wire=dialect)) as cluster,
+        open_cluster(FAST.with_node(wire=dialect)) as cluster,
         open_store(cluster.config) as second,
         cluster.consumer(["orders", "wanted"]) as consumer,
         cluster.producer("orders") as producer,
@@ -126,7 +133,7 @@ async def test_it_sees_nodes_topics_and_heads(dialect: str) -> None:
         await producer.send_many(contents(0, 1000))
         await producer.wait_stored()
         await wait_until(lambda: second.statistics().records_stored == 1000)
-        async with open_observer(cluster.config) as observer:
+        async with open_observer(config=cluster.config) as observer:
             found = await survey(observer)
         assert list(found.faults(0)) == []
         assert {(each.address, each.roles, each.state) for each in found.nodes} == {
@@ -137,7 +144,7 @@ async def test_it_sees_nodes_topics_and_heads(dialect: str) -> None:
             (idle.partition.address, ("producer",), NodeState.UP),
         }
         assert all(abs(each.last_seen - found.time) < DEADLINE_S for each in found.nodes)
-        assert [(each.name, each.partitions, each.is_wanted) for each in found.topics] == [
+        assert [(each.name, each.partitions, each.is_subscribed) for each in found.topics] == [
             ("idle", 0, False),
             ("orders", 1, True),
             ("wanted", 0, True),
@@ -156,7 +163,7 @@ async def test_the_lag_of_each_store_is_its_own() -> None:
         async with (
             play_node(cluster.config, OUR_STORE, {producer.partition: 60, absent: 7}) as behind,
             play_node(cluster.config, OUR_STORE) as empty,
-            open_observer(cluster.config) as observer,
+            open_observer(config=cluster.config) as observer,
         ):
             found = await survey(observer)
             stores = cluster.store.address, behind.address, empty.address
@@ -177,7 +184,7 @@ async def test_the_lag_of_each_store_is_its_own() -> None:
 
 
 async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
-    config = FAST.override("node", wire="libdafka").override("producer", min_stores=0)
+    config = FAST.with_node(wire="libdafka").with_producer(min_stores=0)
     forgotten, other = Partition("forgotten", "GONE"), Partition("forgotten2", "GONE")
     async with open_cluster(config, storage=None) as cluster, cluster.producer("live") as producer:
         await producer.send(b"0")
@@ -185,7 +192,7 @@ async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
         async with (
             play_node(cluster.config, LIBDAFKA_READER, ends, "libdafka") as reader,
             play_node(cluster.config, LIBDAFKA_WRITER, {}, "libdafka") as writer,
-            open_observer(cluster.config) as observer,
+            open_observer(config=cluster.config) as observer,
         ):
             found = await survey(observer)
             assert (node(found, reader.address).roles, node(found, writer.address).roles) == (
@@ -211,7 +218,7 @@ async def test_nobody_is_disturbed() -> None:
         for played in (witness, store):
             await wait_until(lambda played=played: len(played.subscriptions) > 5)  # type: ignore[misc]
         before = {played.address: list(played.subscriptions) for played in (witness, store)}
-        async with open_observer(cluster.config) as observer:
+        async with open_observer(config=cluster.config) as observer:
             await survey(observer)
             await survey(observer)
             me = observer.address.encode()
@@ -228,8 +235,8 @@ async def test_nobody_is_disturbed() -> None:
 
 
 async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None:
-    config = FAST.override("beacon", timeout_ms=800)
-    async with open_cluster(config) as cluster, open_observer(cluster.config) as observer:
+    config = FAST.with_beacon(timeout_ms=800)
+    async with open_cluster(config) as cluster, open_observer(config=cluster.config) as observer:
         assert cluster.store is not None
         async with trio.open_nursery() as nursery:
             # A port at which nobody listens: it beacons, and neither connects nor can be connected to.
@@ -251,7 +258,7 @@ async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None
 
 async def test_a_store_that_comes_back_elsewhere_is_heard_there() -> None:
     absent = Partition("orders", "ABSENT")
-    async with open_cluster(FAST, storage=None) as cluster, open_observer(cluster.config, ["orders"]) as observer:
+    async with open_cluster(FAST, storage=None) as cluster, open_observer(["orders"], cluster.config) as observer:
         for end in (7, 9):
             async with play_node(cluster.config, OUR_STORE, {absent: end}, address="STORE"):
                 with trio.fail_after(DEADLINE_S):
@@ -265,23 +272,22 @@ async def test_each_tower_is_heard_by_itself() -> None:
         second = await nursery.start(serve_tower, cluster.config)
         beacon = cluster.config.beacon
         nowhere = "tcp://127.0.0.1:9"
-        both = cluster.config.override(
-            "beacon",
-            sub_addresses=(*beacon.sub_addresses, second.sub_endpoint),
-            pub_addresses=(*beacon.pub_addresses, second.pub_endpoint, nowhere),
+        both = cluster.config.with_beacon(
+            tower_sub=(*beacon.tower_sub, second.sub_endpoint),
+            tower_pub=(*beacon.tower_pub, second.pub_endpoint, nowhere),
         )
-        async with open_store(both) as store, open_observer(both) as observer:
+        async with open_store(both) as store, open_observer(config=both) as observer:
             found = await survey(observer)
             assert [(tower.endpoint, tower.is_heard, tower.nodes) for tower in found.towers] == [
-                (beacon.pub_addresses[0], True, 2),
+                (beacon.tower_pub[0], True, 2),
                 (second.pub_endpoint, True, 1),
                 (nowhere, False, 0),
             ]
             assert [each.tower for each in node(found, store.address).sightings] == [
-                beacon.pub_addresses[0],
+                beacon.tower_pub[0],
                 second.pub_endpoint,
             ]
-            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.pub_addresses[0]]
+            assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.tower_pub[0]]
             assert list(found.faults(0)) == [f"no word from the tower at {nowhere}"]
         nursery.cancel_scope.cancel()
 
@@ -295,13 +301,13 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
     ):
         await producer.send_many(contents(0, 10))
         await producer.wait_stored()
-        async with open_observer(keys.config("operator", cluster.config)) as observer:
+        async with open_observer(config=keys.config("operator", cluster.config)) as observer:
             found = await survey(observer)
             assert lags(found, producer.partition) == {store.address: 0}
             assert [(len(each.sightings), each.state) for each in found.nodes] == [(1, NodeState.UP)] * 2
             assert list(found.faults(0)) == []
             keys.add("stranger")
-            async with open_observer(keys.config("stranger", cluster.config)) as stranger:
+            async with open_observer(config=keys.config("stranger", cluster.config)) as stranger:
                 with trio.fail_after(DEADLINE_S):
                     (tower,) = (await stranger.survey(0.1)).towers
                     while not tower.refusal:
@@ -314,8 +320,8 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
 async def test_observers_know_each_other() -> None:
     async with (
         open_cluster(FAST) as cluster,
-        open_observer(cluster.config) as one,
-        open_observer(cluster.config) as two,
+        open_observer(config=cluster.config) as one,
+        open_observer(config=cluster.config) as two,
     ):
         for observer, other in ((one, two), (two, one)):
             assert node(await survey(observer), other.address).roles == ("observer",)
@@ -325,7 +331,7 @@ async def test_it_leaves_nothing_behind() -> None:
     async with open_cluster(FAST) as cluster:
 
         async def cycle() -> None:
-            async with open_observer(cluster.config) as observer:
+            async with open_observer(config=cluster.config) as observer:
                 assert len((await survey(observer)).stores) == 1
 
         await check_leaves_nothing(cycle)
@@ -334,11 +340,11 @@ async def test_it_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("config", "topics", "expected"),
     [
-        (Config().override("node", discovery="static:tcp://127.0.0.1:1"), [], "expected 'tower'"),
+        (Config().with_node(discovery="static:tcp://127.0.0.1:1"), [], "expected 'tower'"),
         (Config(), [""], "topic: expected at least one character"),
     ],
 )
 async def test_what_cannot_be_observed(config: Config, topics: list[str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        async with open_observer(config, topics):
+        async with open_observer(topics, config):
             pass

@@ -13,13 +13,14 @@ from dafka.errors import (
     AddressInUseError,
     ConfigError,
     DiscoveryError,
+    RecordError,
     StorageBusyError,
     StorageError,
     StorageSequenceError,
     UnacknowledgedError,
-    WireError,
 )
-from dafka.protocol import StorageFailed, StoresHeard, StoresSilent
+from dafka.protocol import StorageFailed, StoresSilent
+from dafka.protocol.events import StoresHeard
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -39,7 +40,7 @@ from tests.roles.helpers import (
 
 def hasty(config: Config) -> Config:
     """A producer that hardly waits for ACKs when its block is left."""
-    return config.override("producer", close_timeout_ms=100)
+    return config.with_producer(close_timeout_ms=100)
 
 
 async def test_leaving_the_block_waits_for_acks(dafka_cluster: Cluster) -> None:
@@ -111,7 +112,7 @@ async def test_cancelled_block_leaves_no_sockets_or_threads() -> None:
 
 async def test_send_waits_while_too_much_is_unacknowledged_and_goes_on_after_acks() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", unacknowledged_records_max=10)
+        config = cluster.config.with_producer(unacknowledged_records_max=10)
         async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
 
             async def send_all() -> None:
@@ -135,7 +136,7 @@ async def test_send_waits_while_too_much_is_unacknowledged_and_goes_on_after_ack
 
 async def test_send_waits_while_too_many_octets_are_unacknowledged() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", unacknowledged_bytes_max=1000)
+        config = cluster.config.with_producer(unacknowledged_bytes_max=1000)
         async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
 
             async def send_all() -> None:
@@ -176,7 +177,7 @@ async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster) -> None:
 
 async def test_waiting_send_ends_with_the_block() -> None:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = hasty(cluster.config).override("producer", unacknowledged_records_max=1)
+        config = hasty(cluster.config).with_producer(unacknowledged_records_max=1)
         ended = trio.Event()
 
         async def send_one_too_many(producer: Producer) -> None:
@@ -198,17 +199,17 @@ async def test_waiting_send_ends_with_the_block() -> None:
 @pytest.mark.parametrize("content", ["text", bytearray(b"octets"), None, 1])
 async def test_content_that_is_not_bytes_is_refused(content: object, dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
-        with pytest.raises(WireError, match="content: expected bytes"):
+        with pytest.raises(RecordError, match="content: expected bytes"):
             await producer.send(content)  # type: ignore[arg-type]
-        with pytest.raises(WireError, match="content: expected bytes"):
+        with pytest.raises(RecordError, match="content: expected bytes"):
             await producer.send_many([b"0", content])  # type: ignore[list-item]
         assert await producer.send(b"0") == 0
 
 
 async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.override("node", message_bytes_max=2000)
+    config = dafka_cluster.config.with_node(message_bytes_max=2000)
     async with dafka_cluster.producer("hello", config) as producer:
-        with pytest.raises(WireError, match="content: expected at most 2000 octets, not 2001"):
+        with pytest.raises(RecordError, match=r"content: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
             await producer.send(b"x" * 2001)
         assert await producer.send(b"x" * 2000) == 0
 
@@ -217,7 +218,7 @@ async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cl
 @pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"octets", None])
 async def test_topic_that_cannot_be_is_refused(topic: object, wire: str) -> None:
     with pytest.raises(ConfigError, match="topic"):
-        async with open_producer(topic, Config().override("node", wire=wire)):  # type: ignore[arg-type]
+        async with open_producer(topic, Config().with_node(wire=wire)):  # type: ignore[arg-type]
             pass
 
 
@@ -226,12 +227,12 @@ async def test_topic_with_nul_is_refused_in_libdafka_alone() -> None:
         async with cluster.producer("a\0b") as producer:
             await producer.send(b"0")
         with pytest.raises(ConfigError, match="NUL"):
-            async with open_producer("a\0b", cluster.config.override("node", wire="libdafka")):
+            async with open_producer("a\0b", cluster.config.with_node(wire="libdafka")):
                 pass
 
 
 async def test_two_stores_are_refused_in_libdafka() -> None:
-    config = Config().override("node", wire="libdafka").override("producer", min_stores=2)
+    config = Config().with_node(wire="libdafka").with_producer(min_stores=2)
     with pytest.raises(ConfigError, match="min_stores"):
         async with open_producer("hello", config):
             pass
@@ -240,12 +241,12 @@ async def test_two_stores_are_refused_in_libdafka() -> None:
 async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
         with pytest.raises(AddressInUseError):
-            async with dafka_cluster.producer("hello", dafka_cluster.config.override("node", bind=producer.endpoint)):
+            async with dafka_cluster.producer("hello", dafka_cluster.config.with_node(bind=producer.endpoint)):
                 pass
 
 
 async def test_unknown_discovery_is_a_discovery_error() -> None:
-    config = Config().override("node", discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
+    config = Config().with_node(discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
     with pytest.raises(DiscoveryError, match="carrier-pigeon"):
         async with open_producer("hello", config):
             pass
@@ -264,7 +265,7 @@ async def test_statistics_count_what_was_sent(dafka_cluster: Cluster) -> None:
 
 async def test_fetches_are_counted() -> None:
     async with (
-        open_cluster(Config().override("producer", min_stores=0), storage=None) as cluster,
+        open_cluster(Config().with_producer(min_stores=0), storage=None) as cluster,
         cluster.producer("hello") as producer,
     ):
         await producer.send_many(contents(0, 100))
@@ -279,7 +280,7 @@ async def test_fetches_are_counted() -> None:
 
 async def test_silent_and_returning_stores_are_events() -> None:
     async with (
-        open_cluster(Config().override("producer", silence_ms=100), storage=None) as cluster,
+        open_cluster(Config().with_producer(silence_ms=100), storage=None) as cluster,
         cluster.producer("hello") as producer,
     ):
         await producer.send_many(contents(0, 5))
@@ -293,7 +294,7 @@ async def test_silent_and_returning_stores_are_events() -> None:
 async def test_store_that_restarts_and_missed_records_gets_them(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", head_interval_ms=AN_HOUR_MS)
+        config = cluster.config.with_producer(head_interval_ms=AN_HOUR_MS)
         async with cluster.producer("hello", config) as producer:
             for first in range(0, 300, 100):
                 await producer.send_many(contents(first, first + 100))
@@ -321,8 +322,8 @@ async def test_killed_producer_resumes_its_partition_from_the_spool(tmp_path: Pa
     spool = f"sqlite:{tmp_path / 'spool.db'}"
     async with open_cluster(storage=None) as cluster:
         environ = {
-            "DAFKA_BEACON_SUB_ADDRESS": cluster.tower.sub_endpoint,
-            "DAFKA_BEACON_PUB_ADDRESS": cluster.tower.pub_endpoint,
+            "DAFKA_BEACON_TOWER_SUB": cluster.tower.sub_endpoint,
+            "DAFKA_BEACON_TOWER_PUB": cluster.tower.pub_endpoint,
             "DAFKA_NODE_BIND": "tcp://127.0.0.1:*",
             "DAFKA_PRODUCER_SPOOL": spool,
         }
@@ -333,7 +334,7 @@ async def test_killed_producer_resumes_its_partition_from_the_spool(tmp_path: Pa
                 process.send_signal(signal.SIGKILL)
             addresses.add(address)
             assert int(next_sequence) == end
-        async with cluster.producer("hello", cluster.config.override("producer", spool=spool)) as producer:
+        async with cluster.producer("hello", cluster.config.with_producer(spool=spool)) as producer:
             assert {producer.partition.address} == addresses
             assert producer.statistics().unacknowledged == 200
             assert await producer.send(b"200") == 200
@@ -348,7 +349,7 @@ async def test_killed_producer_resumes_its_partition_from_the_spool(tmp_path: Pa
 async def test_acknowledged_records_leave_the_spool_all_but_the_last(tmp_path: Path) -> None:
     spool = f"sqlite:{tmp_path / 'spool.db'}"
     async with open_cluster() as cluster:
-        config = cluster.config.override("producer", spool=spool)
+        config = cluster.config.with_producer(spool=spool)
         for first in range(0, 300, 100):
             async with cluster.producer("hello", config) as producer:
                 assert await producer.send_many(contents(first, first + 50)) == range(first, first + 50)
@@ -367,7 +368,7 @@ async def test_acknowledged_records_leave_the_spool_all_but_the_last(tmp_path: P
 
 
 async def test_spool_in_use_is_refused(tmp_path: Path, dafka_cluster: Cluster) -> None:
-    config = dafka_cluster.config.override("producer", spool=f"sqlite:{tmp_path / 'spool.db'}")
+    config = dafka_cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
     async with dafka_cluster.producer("hello", config):
         with pytest.raises(StorageBusyError):
             async with dafka_cluster.producer("hello", config):
@@ -377,13 +378,13 @@ async def test_spool_in_use_is_refused(tmp_path: Path, dafka_cluster: Cluster) -
 async def test_older_copy_of_a_spool_is_noticed(tmp_path: Path, dafka_cluster: Cluster) -> None:
     """A store would take the new records for those that it has."""
     spool, copy = tmp_path / "spool.db", tmp_path / "copy.db"
-    config = dafka_cluster.config.override("producer", spool=f"sqlite:{spool}")
+    config = dafka_cluster.config.with_producer(spool=f"sqlite:{spool}")
     async with dafka_cluster.producer("hello", config) as producer:
         await producer.send_many(contents(0, 10))
     shutil.copy(spool, copy)
     async with dafka_cluster.producer("hello", config) as producer:
         await producer.send_many(contents(10, 20))
-    config = dafka_cluster.config.override("producer", spool=f"sqlite:{copy}")
+    config = dafka_cluster.config.with_producer(spool=f"sqlite:{copy}")
     async with dafka_cluster.producer("hello", config) as producer:
         assert producer.statistics().next_sequence == 10
         await wait_until(lambda: bool(producer.statistics().discarded))
@@ -398,7 +399,7 @@ async def test_spool_that_cannot_be_trimmed_is_an_event(
         raise StorageError("disk full")
 
     monkeypatch.setattr(SqliteStorage, "trim", fail)
-    config = dafka_cluster.config.override("producer", spool=f"sqlite:{tmp_path / 'spool.db'}")
+    config = dafka_cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
     async with dafka_cluster.producer("hello", config) as producer:
         await producer.send(b"0")
         assert await wait_event(producer.events, StorageFailed) == StorageFailed("disk full")

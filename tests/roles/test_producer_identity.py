@@ -11,7 +11,8 @@ import trio
 from dafka import Config, open_producer, wire
 from dafka.config import ProducerConfig
 from dafka.errors import ConfigError, StorageSequenceError, UnacknowledgedError
-from dafka.protocol import ProducerMachine, Publish
+from dafka.protocol import ProducerMachine
+from dafka.protocol.actions import Publish
 from dafka.records import Partition
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partition
@@ -32,7 +33,7 @@ async def test_a_partition_goes_on_where_it_was_left(dafka_cluster: Cluster) -> 
 
 async def test_records_before_count_as_unacknowledged_until_a_store_has_them() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", close_timeout_ms=200)
+        config = cluster.config.with_producer(close_timeout_ms=200)
         with pytest.raises(UnacknowledgedError) as caught:
             async with open_producer("t", config, address=ADDRESS, next_sequence=5):
                 pass
@@ -41,7 +42,7 @@ async def test_records_before_count_as_unacknowledged_until_a_store_has_them() -
 
 async def test_min_stores_0_waits_for_nobody() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", min_stores=0)
+        config = cluster.config.with_producer(min_stores=0)
         with trio.fail_after(DEADLINE_S):
             async with open_producer("t", config, address=ADDRESS, next_sequence=5) as producer:
                 assert await producer.send(b"5") == 5
@@ -51,7 +52,7 @@ async def test_a_store_that_lacks_earlier_records_gets_them_from_another(tmp_pat
     async with open_cluster(storage=f"sqlite:{tmp_path / 'one.db'}") as cluster:
         async with open_producer("t", cluster.config, address=ADDRESS) as producer:
             await producer.send_many(contents(0, 300))
-        config = cluster.config.override("producer", min_stores=2)
+        config = cluster.config.with_producer(min_stores=2)
         async with open_store(cluster.config) as late:
             async with open_producer("t", config, address=ADDRESS, next_sequence=300) as producer:
                 await producer.send(b"300")
@@ -83,7 +84,7 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
 def test_what_only_stores_hold_does_not_count_as_gone() -> None:
     """A store with retention would give up records that a producer says nobody has."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
-    machine.subscribed([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
+    machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
     answer = machine.receive([wire.Fetch(ADDRESS, "S", "t", 0, 10)], 0.0)
     assert answer == [Publish(wire.DirectEarliest("S", ADDRESS, ADDRESS, "t", 300, 0))]
 
@@ -105,7 +106,7 @@ async def test_identities_that_cannot_be(arguments: dict[str, Any], message: str
 
 
 async def test_a_spool_has_an_identity_of_its_own(tmp_path: Path) -> None:
-    config = Config().override("producer", spool=f"sqlite:{tmp_path / 'spool.db'}")
+    config = Config().with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
     with pytest.raises(ConfigError, match="address: a spool has its own"):
         async with open_producer("t", config, address=ADDRESS):
             pass

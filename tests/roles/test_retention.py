@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from dafka import Config, Consumer, Store
+from dafka.config import DialectName
 from dafka.errors import StorageError
 from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
 from dafka.storage import RetentionPolicy, open_storage
@@ -28,7 +30,7 @@ COUNT, KEPT = 1000, 100
 
 def retaining(config: Config | None = None) -> Config:
     """A store's configuration that keeps some records."""
-    return (config or Config()).override("store", retention_records=KEPT, retention_interval_ms=20)
+    return (config or Config()).with_store(retention_records=KEPT, retention_interval_ms=20)
 
 
 def store_of(cluster: Cluster) -> Store:
@@ -56,8 +58,8 @@ async def expect_rest(consumer: Consumer, first: int = 0) -> None:
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_consumer_starts_at_the_earliest_there_is_and_is_told_what_is_gone_erratum_26(wire: str) -> None:
-    async with open_cluster(retaining().override("node", wire=wire)) as cluster:
+async def test_consumer_starts_at_the_earliest_there_is_and_is_told_what_is_gone_erratum_26(wire: DialectName) -> None:
+    async with open_cluster(retaining().with_node(wire=wire)) as cluster:
         await publish(cluster)
         await wait_dropped(store_of(cluster))
         dropped = 0
@@ -101,9 +103,9 @@ async def test_bounded_memory_drops_visibly_too() -> None:
 
 async def test_records_that_another_store_keeps_are_not_gone() -> None:
     async with open_cluster(retaining()) as cluster:
-        archive = cluster.config.override("store", retention_records=0)
+        archive = cluster.config.with_store(retention_records=0)
         async with open_store(archive):
-            async with cluster.producer("hello", cluster.config.override("producer", min_stores=2)) as producer:
+            async with cluster.producer("hello", cluster.config.with_producer(min_stores=2)) as producer:
                 await producer.send_many(contents(0, COUNT))
                 await producer.wait_stored()
             await wait_dropped(store_of(cluster))
@@ -116,7 +118,7 @@ async def test_new_store_begins_where_the_others_do() -> None:
     async with open_cluster(retaining()) as cluster:
         await publish(cluster)
         await wait_dropped(store_of(cluster))
-        async with open_store(cluster.config.override("store", retention_records=0)) as other:
+        async with open_store(cluster.config.with_store(retention_records=0)) as other:
             await wait_until(lambda: other.statistics().records_stored == KEPT)
             event = await wait_event(other.events, RecordsGone)
             assert (event.first_sequence, event.end_sequence) == (0, COUNT - KEPT)
@@ -128,8 +130,8 @@ async def test_new_store_begins_where_the_others_do() -> None:
 async def test_store_that_was_away_goes_on_or_keeps_what_it_has(has_retention: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'store.db'}"
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
-        limits = {"retention_records": 2 * COUNT, "retention_interval_ms": 20} if has_retention else {}
-        config = cluster.config.override("store", **limits)
+        limits: dict[str, Any] = {"retention_records": 2 * COUNT, "retention_interval_ms": 20} if has_retention else {}
+        config = cluster.config.with_store(**limits)
         async with open_store(retaining(cluster.config)) as store:
             async with open_store(config, url) as away:
                 await producer.send_many(contents(0, 50))

@@ -17,7 +17,8 @@ from dafka.errors import (
     StorageFormatError,
     UnacknowledgedError,
 )
-from dafka.protocol import StorageFailed, StorageRecovered, TowersHeard
+from dafka.protocol import StorageFailed, TowersHeard
+from dafka.protocol.events import StorageRecovered
 from dafka.storage import open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
@@ -33,7 +34,7 @@ from tests.roles.helpers import (
     wait_until,
 )
 
-QUIET = Config().override("producer", head_interval_ms=AN_HOUR_MS)
+QUIET = Config().with_producer(head_interval_ms=AN_HOUR_MS)
 """Nothing is found by waiting for a HEAD."""
 
 
@@ -139,7 +140,7 @@ async def test_failing_storage_acknowledges_nothing_until_it_recovers(monkeypatc
         await append(self, batches)
 
     monkeypatch.setattr(MemoryStorage, "append", append_unless_full)
-    async with open_cluster(Config().override("store", retry_ms=20)) as cluster:
+    async with open_cluster(Config().with_store(retry_ms=20)) as cluster:
         store = cluster.store
         assert store is not None
         async with cluster.producer("hello") as producer:
@@ -207,7 +208,7 @@ async def _set_when_blocked(event: trio.Event) -> None:
 
 async def test_store_that_restarts_counts_once(tmp_path: Path) -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", min_stores=2)
+        config = cluster.config.with_producer(min_stores=2)
         async with cluster.producer("hello", config) as producer:
             for end in (10, 20):
                 async with open_store(cluster.config, f"sqlite:{tmp_path / 'a.db'}") as store:
@@ -252,24 +253,24 @@ async def test_storage_in_use_is_a_storage_busy_error(tmp_path: Path) -> None:
 async def test_storage_that_is_none_is_a_storage_format_error(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database " * 1000)
     with pytest.raises(StorageFormatError):
-        await serve_store(Config().override("store", storage=f"sqlite:{tmp_path / 'store.db'}"))
+        await serve_store(Config().with_store(storage=f"sqlite:{tmp_path / 'store.db'}"))
 
 
 async def test_unknown_storage_is_a_storage_error() -> None:
     with pytest.raises(StorageError, match="papyrus"):
-        await serve_store(Config().override("store", storage="papyrus:scroll"))
+        await serve_store(Config().with_store(storage="papyrus:scroll"))
 
 
 async def test_unknown_discovery_is_a_discovery_error() -> None:
-    config = Config().override("node", discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
+    config = Config().with_node(discovery="carrier-pigeon", bind="tcp://127.0.0.1:*")
     with pytest.raises(DiscoveryError, match="carrier-pigeon"):
-        await serve_store(config.override("store", storage="memory:"))
+        await serve_store(config.with_store(storage="memory:"))
 
 
 async def test_taken_endpoint_is_an_address_in_use_error(dafka_cluster: Cluster) -> None:
     assert dafka_cluster.store is not None
     with pytest.raises(AddressInUseError):
-        await serve_store(dafka_cluster.config.override("node", bind=dafka_cluster.store.endpoint))
+        await serve_store(dafka_cluster.config.with_node(bind=dafka_cluster.store.endpoint))
 
 
 async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> N
 async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
     """What a closed producer calls unacknowledged may be stored all the same, by a store that had it."""
     async with open_cluster() as cluster:
-        config = cluster.config.override("producer", min_stores=2, close_timeout_ms=500)
+        config = cluster.config.with_producer(min_stores=2, close_timeout_ms=500)
         with pytest.raises(UnacknowledgedError) as caught:
             async with cluster.producer("hello", config) as producer:
                 await producer.send_many(contents(0, 10))

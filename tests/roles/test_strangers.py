@@ -177,8 +177,8 @@ async def test_a_node_says_nothing_to_whoever_sits_where_an_honest_one_was(
         with make_rogue(context, kind, zmq.SocketType.XPUB) as rogue:
             async with open_tap(endpoint_of(rogue)) as tap, trio.open_nursery() as nursery:
                 discovery = f"static:{tap.endpoint} {keys.pairs['absent'].public}"
-                config = keys.config(role, cluster.config).override("node", discovery=discovery)
-                config = config.override("producer", close_timeout_ms=0, min_stores=0)
+                config = keys.config(role, cluster.config).with_node(discovery=discovery)
+                config = config.with_producer(close_timeout_ms=0, min_stores=0)
                 await nursery.start(open_node, cluster, role, config)
                 await wait_until(lambda: tap.ended > 0 or has_message(rogue))
                 assert not has_message(rogue)
@@ -201,8 +201,8 @@ async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_pa
                 open_tap(endpoint_of(pub)) as pub_tap,
                 trio.open_nursery() as nursery,
             ):
-                config = keys.config(role, cluster.config).override("producer", close_timeout_ms=0, min_stores=0)
-                config = config.override("beacon", sub_addresses=(sub_tap.endpoint,), pub_addresses=(pub_tap.endpoint,))
+                config = keys.config(role, cluster.config).with_producer(close_timeout_ms=0, min_stores=0)
+                config = config.with_beacon(tower_sub=(sub_tap.endpoint,), tower_pub=(pub_tap.endpoint,))
                 nursery.start_soon(lambda: nursery.start(open_node, cluster, role, config))
                 await wait_until(lambda: min(sub_tap.ended, pub_tap.ended) > 0)
                 assert not has_message(sub)
@@ -217,8 +217,8 @@ async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_pa
     keys = Keys(tmp_path, *ROLES, "late")
     async with open_busy_cluster(keys) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
         discovery = f"static:{tap.endpoint} {keys.pairs['producer'].public}"
-        config = keys.config("late", cluster.config).override("node", discovery=discovery)
-        config = config.override("consumer", offset_reset="latest")
+        config = keys.config("late", cluster.config).with_node(discovery=discovery)
+        config = config.with_consumer(offset_reset="latest")
         async with cluster.consumer([TOPIC], config) as consumer:
             with trio.fail_after(DEADLINE_S):
                 record = await consumer.next_record()
@@ -229,8 +229,8 @@ async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_pa
 
 async def test_in_a_plain_cluster_the_line_is_readable() -> None:
     async with open_busy_cluster(None) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
-        config = cluster.config.override("node", discovery=f"static:{tap.endpoint}")
-        async with cluster.consumer([TOPIC], config.override("consumer", offset_reset="latest")) as consumer:
+        config = cluster.config.with_node(discovery=f"static:{tap.endpoint}")
+        async with cluster.consumer([TOPIC], config.with_consumer(offset_reset="latest")) as consumer:
             with trio.fail_after(DEADLINE_S):
                 await consumer.next_record()
             assert CONTENT in tap.received

@@ -8,15 +8,17 @@ import trio
 import zmq
 
 from dafka import Config, Tower, TowerStatistics, serve_tower
+from dafka.endpoints import MessageSource
 from dafka.errors import AddressInUseError
+from dafka.protocol import TowerMachine
 from dafka.transport import Socket, open_context
 from tests.roles.helpers import DEADLINE_S, check_leaves_nothing
 
 FREE = "tcp://127.0.0.1:*"
 
 
-def tower_config(sub_address: str = FREE, pub_address: str = FREE) -> Config:
-    return Config().override("tower", sub_address=sub_address, pub_address=pub_address)
+def tower_config(sub: str = FREE, pub: str = FREE) -> Config:
+    return Config().with_tower(sub=sub, pub=pub)
 
 
 @asynccontextmanager
@@ -129,11 +131,12 @@ async def test_rubbish_is_counted_and_not_forwarded() -> None:
 )
 def test_host_of_a_node(host: bytes, peer: str, endpoint: str) -> None:
     """Its own word first; else where it was seen, unless that is this machine's loopback."""
-    tower = Tower("tcp://0.0.0.0:5556", "tcp://0.0.0.0:5557")
-    assert tower.forward([b"B", b"NODE1", host, b"5000"], peer, "192.168.1.5") == [b"B", b"NODE1", endpoint.encode()]
+    tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
+    source = MessageSource(peer, "", 1)
+    assert tower.forward_beacon([b"B", b"NODE1", host, b"5000"], source, 0.0) == [b"B", b"NODE1", endpoint.encode()]
 
 
-@pytest.mark.parametrize("which", ["sub_address", "pub_address"])
+@pytest.mark.parametrize("which", ["sub", "pub"])
 async def test_taken_port_is_an_address_in_use_error(which: str) -> None:
     async with open_tower() as tower:
         with pytest.raises(AddressInUseError, match=r"tcp://127\.0\.0\.1:"):

@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from dafka import wire
-from dafka.protocol import Event, PartitionHalted, RecordsGone, Skip, Work
+from dafka.protocol import (
+    Event,
+    PartitionHalted,
+    RecordsGone,
+    ResetPosition,
+)
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from tests.simulation.disk import Disk, check_contents, describe
 from tests.simulation.nodes import SimulatedNode
@@ -123,9 +129,9 @@ class Checks:
         if head.sequence >= self._cluster.disks[node.name].end(partition):
             raise Violation("DIRECT-HEAD before durable", f"{node.name}: {head}")
 
-    def stored(self, store: SimulatedStore, work: Work) -> None:
+    def stored(self, store: SimulatedStore, work: StorageWork) -> None:
         """A store's disk has made this durable."""
-        if isinstance(work, Skip):
+        if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
             return
         for batch in work:
@@ -216,7 +222,7 @@ class Checks:
 
     def bounded(self, node: SimulatedNode) -> None:
         """What a node keeps in memory stays within its limits."""
-        machine, config = node.driver.machine, self._cluster.plan.config
+        machine, config = node.role_machine, self._cluster.plan.config
         replies = getattr(machine, "replies", None)
         if replies is not None and len(replies) > config.fetch.replies_max:
             raise Violation("memory", f"{node.name} keeps {len(replies)} answers")

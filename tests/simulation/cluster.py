@@ -6,8 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dafka.config import Config
+from dafka.endpoints import MessageSource
+from dafka.protocol import TowerMachine
 from dafka.records import Partition
-from dafka.roles.tower import Tower
 from dafka.wire import WELCOME
 from tests.simulation.checks import Checks
 from tests.simulation.clock import Clock
@@ -53,7 +55,7 @@ class Cluster:
         self.is_noting = note is not None
         self._note = note
         self._members = {member.name: member for member in plan.members}
-        self._numbers = {name: number for number, name in enumerate(plan.names, 1)}
+        self._numbers: dict[str, int] = {name: number for number, name in enumerate(plan.names, 1)}
         self._lives: Counter[str] = Counter()
         self._down: dict[str, Step | None] = {}
         self._partitions: dict[str, list[Partition]] = {}
@@ -62,7 +64,7 @@ class Cluster:
         self._disk_slowness: dict[str, float] = {}
         self._next_port = 5000
         self._ports: dict[str, int] = {}
-        self._towers: dict[str, Tower] = {}
+        self._towers: dict[str, TowerMachine] = {}
         self._heard_by: set[tuple[str, str]] = set()
 
     def run(self) -> None:
@@ -140,7 +142,7 @@ class Cluster:
         name = member.name
         self._down.pop(name, None)
         if member.role == "tower":
-            self._towers[name] = Tower("", "")
+            self._towers[name] = TowerMachine(Config(), "10.0.0.254", lambda _: True)
             self._greet()
             return
         self._lives[name] += 1
@@ -173,7 +175,7 @@ class Cluster:
             ends = self.checks.published_ends
             ends[partition] = max(ends.get(partition, 0), producer.machine.next_sequence)
             return producer
-        settings = config.override("consumer", offset_reset="earliest" if member.earliest else "latest")
+        settings = config.with_consumer(offset_reset="earliest" if member.earliest else "latest")
         self.consumers[name] = consumer = SimulatedConsumer(self, name, life, settings, disk, port)
         consumer.taking_s = member.pace
         return consumer
@@ -217,8 +219,9 @@ class Cluster:
         tower = self._towers.get(name)
         if tower is None or not self.network.reaches(node.name, name):
             return
+        number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        forwarded = tower.forward(frames, f"{host}.{self._numbers[node.name]}", "10.0.0.254")
+        forwarded = tower.forward_beacon(frames, MessageSource(f"{host}.{number}", "", number), self.clock.now)
         if forwarded is not None:
             self.clock.after(self.network.delay(), self._spread, name, forwarded)
 
@@ -236,7 +239,7 @@ class Cluster:
     def _step_publish(self, step: Step) -> None:
         for name in step.who:
             if name in self.producers:
-                self.producers[name].publish(int(step.amount))
+                self.producers[name].publish_records(int(step.amount))
 
     def _step_save_positions(self, step: Step) -> None:
         for name in step.who:

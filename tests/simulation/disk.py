@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from dafka.protocol import Skip, Work
+from dafka.protocol import ResetPosition
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
 from tests.simulation.violations import Violation
@@ -47,9 +48,9 @@ class Disk:
         self.clock_offset_ms = 0
         self.dropped: dict[Partition, int] = {}
 
-    def write(self, work: Work, now: float) -> None:
-        """Makes durable what `Commits` or a spool asks for. Raises `Violation` for a gap or an overlap."""
-        if isinstance(work, Skip):
+    def write(self, work: StorageWork, now: float) -> None:
+        """Makes durable what `CommitQueue` or a spool asks for. Raises `Violation` for a gap or an overlap."""
+        if isinstance(work, ResetPosition):
             log = self.logs.setdefault(work.partition, Log())
             if work.next_sequence < log.end:
                 raise Violation("skip back", f"{work.partition} from {log.end} to {work.next_sequence}")
@@ -58,10 +59,10 @@ class Disk:
         for batch in work:
             self._append(batch, now)
 
-    def write_torn(self, work: Work, now: float, draw: random.Random, *, is_atomic: bool) -> None:
+    def write_torn(self, work: StorageWork, now: float, draw: random.Random, *, is_atomic: bool) -> None:
         """The node crashes while this is being written."""
         choice = draw.random()
-        if isinstance(work, Skip) or is_atomic or choice < 0.5:
+        if isinstance(work, ResetPosition) or is_atomic or choice < 0.5:
             if choice % 0.5 < 0.25:
                 self.write(work, now)
             return

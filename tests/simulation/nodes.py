@@ -1,7 +1,7 @@
 """Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
 
 Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Driver`, `BeaconMachine`, and of each role `Commits`, `Answers`, `Delivery`.
+`dafka.roles`: `Node`, `BeaconMachine`, and of each role `CommitQueue`, `FetchResponder`, `DeliveryBuffer`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,17 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import Config
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol import Action, BeaconMachine, Driver, Event, Machine, SendBeacon, Skip
+from dafka.protocol import (
+    BeaconMachine,
+    Event,
+    Machine,
+    Node,
+    NodeCallbacks,
+    ResetPosition,
+    SendBeacon,
+)
 from dafka.protocol import DiscoveryEvent as BeaconReport
+from dafka.protocol.actions import Action
 from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon
 from tests.simulation.network import Link, topic_frame
@@ -49,7 +58,15 @@ class SimulatedNode:
         self.settled_at: float | None = None
         self.sent: Counter[str] = Counter()
         self.subscriptions_heard = 0
-        self.driver = Driver(machine, self)
+        callbacks = NodeCallbacks(
+            on_records=self.on_records,
+            on_reset_position=self.on_reset_position,
+            on_event=self.on_event,
+            on_settled=self.on_settled,
+            on_change=self.on_change,
+        )
+        self.role_machine = machine
+        self.node = Node(machine, self, callbacks)
         self.beacons = BeaconMachine(address, config)
         self._links: dict[PeerEndpoint, Link] = {}
         self._beacon = NodeBeacon(address, "", port).encode()
@@ -64,7 +81,7 @@ class SimulatedNode:
 
     def start(self) -> None:
         """Begins: listens, subscribes, and sends its beacon."""
-        self.act(self.driver.machine.start(self.cluster.clock.now))
+        self.node.start(self.cluster.clock.now)
         self._follow_beacons(self.beacons.start(self.cluster.clock.now))
 
     def vanish(self) -> None:
@@ -105,11 +122,10 @@ class SimulatedNode:
         if self.is_alive:
             self._follow_beacons(self.beacons.connected(self.cluster.clock.now))
 
-    # What the driver asks for
+    # What the node asks for
 
-    def send(self, messages: Iterable[wire.BatchedMessage]) -> None:
-        """See `Surroundings.send`."""
-        messages = list(messages)
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """See `NodeIO.publish`."""
         self.cluster.checks.sent(self, messages)
         topics = [topic_frame(message) for message in messages]
         for link in self.outgoing:
@@ -119,51 +135,56 @@ class SimulatedNode:
                 link.push(wanted)
 
     def subscribe(self, prefix: bytes) -> None:
-        """See `Surroundings.subscribe`."""
+        """See `NodeIO.subscribe`."""
         self.prefixes[prefix] += 1
         if self.prefixes[prefix] == 1:
             self._tell_publishers(b"\1" + prefix)
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """See `Surroundings.unsubscribe`."""
+        """See `NodeIO.unsubscribe`."""
         self.prefixes[prefix] -= 1
         if not self.prefixes[prefix]:
             del self.prefixes[prefix]
             self._tell_publishers(b"\0" + prefix)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
-        """See `Surroundings.connect`."""
+        """See `NodeIO.connect`."""
         if endpoint in self._links:
             raise Violation("connected twice", f"{self.name} to {endpoint}")
         self._links[endpoint] = self.cluster.network.connect(self, endpoint.endpoint)
         return True
 
     def disconnect(self, endpoint: PeerEndpoint) -> None:
-        """See `Surroundings.disconnect`."""
+        """See `NodeIO.disconnect`."""
         self.cluster.network.disconnect(self._links.pop(endpoint))
 
-    def take(self, batch: RecordBatch) -> None:
-        """See `Surroundings.take`."""
-        raise NotImplementedError
-
-    def skip(self, skip: Skip) -> None:
-        """See `Surroundings.skip`."""
-        raise NotImplementedError
-
-    def notify(self, event: Event) -> None:
-        """See `Surroundings.notify`."""
-        self.cluster.checks.notified(self, event)
-
-    def changed(self) -> None:
-        """See `Surroundings.changed`."""
-        if self.settled_at is None and self.driver.links.is_settled:
-            self.settled_at = self.cluster.clock.now
-            self.cluster.checks.settled(self)
+    def set_timer(self, deadline: float) -> None:
+        """See `NodeIO.set_timer`."""
         self._arm()
 
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
+        raise NotImplementedError
+
+    def on_reset_position(self, reset: ResetPosition) -> None:
+        """See `NodeCallbacks`."""
+        raise NotImplementedError
+
+    def on_event(self, event: Event) -> None:
+        """See `NodeCallbacks`."""
+        self.cluster.checks.notified(self, event)
+
+    def on_settled(self) -> None:
+        """See `NodeCallbacks`."""
+        self.settled_at = self.cluster.clock.now
+        self.cluster.checks.settled(self)
+
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+
     def act(self, actions: Iterable[Action]) -> None:
-        """Lets the driver carry out what the machine asks for."""
-        self.driver.act(actions)
+        """Carry out what the machine asks for."""
+        self.node.act(actions)
 
     # Time
 
@@ -179,7 +200,7 @@ class SimulatedNode:
             act(*arguments)
 
     def _arm(self) -> None:
-        deadline = min(self.driver.deadline(), self.beacons.deadline())
+        deadline = min(self.node.deadline(), self.beacons.deadline())
         if deadline < self._timer_at:
             self._timer_at = deadline
             self.cluster.clock.at(max(deadline, self.cluster.clock.now), self._tick, deadline)
@@ -194,8 +215,8 @@ class SimulatedNode:
         self._check_busy(now)
         if self.beacons.deadline() <= now:
             self._follow_beacons(self.beacons.tick(now))
-        if self.driver.deadline() <= now:
-            self.driver.tick(now)
+        if self.node.deadline() <= now:
+            self.node.tick(now)
         self._arm()
 
     def _check_busy(self, now: float) -> None:
@@ -229,7 +250,7 @@ class SimulatedNode:
         for link, part in arrived:
             link.taken(part)
             messages += part
-        self.act(self.driver.machine.receive(messages, now))
+        self.node.receive(messages, now)
         self.cluster.checks.bounded(self)
 
     def _look_at_subscriptions(self, now: float) -> None:
@@ -239,13 +260,12 @@ class SimulatedNode:
         found = [wire.decode_subscription(frame) for frame in frames]
         subscriptions = [subscription for subscription in found if subscription is not None]
         self.subscriptions_heard += len(subscriptions)
-        self.act(self.driver.machine.subscribed(subscriptions, now))
+        self.node.receive_subscriptions(subscriptions, now)
 
     def _look_at_connections(self, now: float) -> None:
         if self._connections:
             endpoints, self._connections = self._connections, []
-            self.driver.connected(endpoints, now)
-            self._arm()
+            self.node.connected(endpoints, now)
 
     def _look_at_towers(self, now: float) -> None:
         if self._from_towers:
@@ -258,7 +278,7 @@ class SimulatedNode:
                 self.sent["beacon"] += 1
                 self.cluster.send_beacon(self, self._beacon)
             else:
-                self.driver.discovered(action, self.cluster.clock.now)
+                self.node.discovered(action, self.cluster.clock.now)
         self._arm()
 
     def _tell_publishers(self, frame: bytes) -> None:

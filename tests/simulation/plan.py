@@ -252,32 +252,31 @@ def _make_fault(draw: random.Random, kind: str, members: list[Member], duration:
 
 
 def _make_config(draw: random.Random, stores: int) -> Config:
-    def small(chance: float, *values: int) -> int | None:
-        """One of these at times, else the default."""
-        return draw.choice(values) if draw.random() < chance else None
+    defaults = Config()
+
+    def small(default: int, chance: float, *values: int) -> int:
+        """Return one of these values at times, else the default."""
+        return draw.choice(values) if draw.random() < chance else default
 
     retention = draw.random() < 0.15
     return (
         Config()
-        .override(
-            "fetch",
+        .with_fetch(
             page_records_first=draw.choice((1, 8, 50, 1000)),
             page_records_max=draw.choice((8, 100, 40_000)),
-            partitions_max=small(0.2, 1, 2),
-            replies_max=small(0.1, 2, 5),
-            ahead_bytes_max=small(0.2, 0, 2000),
+            partitions_max=small(defaults.fetch.partitions_max, 0.2, 1, 2),
+            replies_max=small(defaults.fetch.replies_max, 0.1, 2, 5),
+            ahead_bytes_max=small(defaults.fetch.ahead_bytes_max, 0.2, 0, 2000),
         )
-        .override(
-            "producer",
+        .with_producer(
             min_stores=draw.choice((1, 1, 1, min(2, max(stores, 1)), 0)),
-            unacknowledged_records_max=small(0.2, 5, 50),
+            unacknowledged_records_max=small(defaults.producer.unacknowledged_records_max, 0.2, 5, 50),
         )
-        .override("consumer", buffer_bytes_max=small(0.2, 500, 4000))
-        .override(
-            "store",
-            pending_bytes_max=small(0.2, 500, 4000),
-            retention_records=draw.choice((5, 30)) if retention and draw.random() < 0.6 else None,
-            retention_ms=2000 if retention else None,
+        .with_consumer(buffer_bytes_max=small(defaults.consumer.buffer_bytes_max, 0.2, 500, 4000))
+        .with_store(
+            pending_bytes_max=small(defaults.store.pending_bytes_max, 0.2, 500, 4000),
+            retention_records=draw.choice((5, 30)) if retention and draw.random() < 0.6 else 0,
+            retention_ms=2000 if retention else 0,
             retention_interval_ms=700,
             retry_ms=draw.choice((100, 1000)),
         )

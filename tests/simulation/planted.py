@@ -15,24 +15,22 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import (
-    Answers,
     BeaconMachine,
-    Commits,
+    CommitQueue,
     ConsumerMachine,
-    Delivery,
-    Links,
-    PeerTable,
+    DeliveryBuffer,
+    FetchResponder,
     ProducerMachine,
-    Publish,
-    ReplyQueue,
-    SpoolTrim,
     StoreMachine,
 )
+from dafka.protocol.actions import Publish
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.simulation import run_seed
@@ -78,16 +76,16 @@ def ack_one_too_far(patch: Patch) -> None:
     def one_more(actions: Any, *_: Any) -> Any:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
-    _after(patch, StoreMachine, "_ack", one_more)
+    _after(patch, StoreMachine, "_acknowledge", one_more)
 
 
 def ack_what_waits_for_the_next_commit(patch: Patch) -> None:
-    committed = StoreMachine.committed
+    committed = StoreMachine.records_committed
 
     def with_waiting(self: StoreMachine, ends: dict[Partition, int], now: float) -> Any:
         return committed(self, {each: self.reassembler.cursors[each].next_sequence for each in ends}, now)
 
-    patch.setattr(StoreMachine, "committed", with_waiting)
+    patch.setattr(StoreMachine, "records_committed", with_waiting)
 
 
 def ack_lost_is_never_sent_again(patch: Patch) -> None:
@@ -100,27 +98,27 @@ def restart_forgets_what_is_stored(patch: Patch) -> None:
 
 
 def failed_write_is_forgotten(patch: Patch) -> None:
-    def forget(given: Any, commits: Commits, *_: Any) -> Any:
+    def forget(given: Any, commits: CommitQueue, *_: Any) -> Any:
         commits._work = None
         return given
 
-    _after(patch, Commits, "failed", forget)
+    _after(patch, CommitQueue, "work_failed", forget)
 
 
 def written_octets_stay_counted(patch: Patch) -> None:
-    done = Commits.done
+    done = CommitQueue.work_done
 
-    def keep(self: Commits, now: float) -> Any:
+    def keep(self: CommitQueue, now: float) -> Any:
         pending_bytes = self._machine.pending_bytes
         actions = done(self, now)
         self._machine.pending_bytes = pending_bytes
         return actions
 
-    patch.setattr(Commits, "done", keep)
+    patch.setattr(CommitQueue, "work_done", keep)
 
 
 def trimmed_records_are_not_noted(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "trimmed", lambda *_: 0)
+    patch.setattr(StoreMachine, "records_trimmed", lambda *_: 0)
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
@@ -135,7 +133,7 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
 
 
 def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
-    subscribed = StoreMachine.subscribed
+    subscribed = StoreMachine.receive_subscriptions
 
     def once(self: StoreMachine, subscriptions: Any, now: float) -> Any:
         seen = self.__dict__.setdefault("seen", set())
@@ -143,7 +141,7 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
         seen.update((each.command, each.topic) for each in new)
         return subscribed(self, new, now)
 
-    patch.setattr(StoreMachine, "subscribed", once)
+    patch.setattr(StoreMachine, "receive_subscriptions", once)
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
@@ -151,12 +149,12 @@ def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
 
 
 def another_stores_hello_is_passed_over(patch: Patch) -> None:
-    meet = StoreMachine._meet
+    meet = StoreMachine._greet_peer
 
     def meet_others(self: StoreMachine, command: Command, topic: str, now: float) -> Any:
         return [] if command is Command.CONSUMER_HELLO else meet(self, command, topic, now)
 
-    patch.setattr(StoreMachine, "_meet", meet_others)
+    patch.setattr(StoreMachine, "_greet_peer", meet_others)
 
 
 # Producers
@@ -166,7 +164,7 @@ def head_one_too_far(patch: Patch) -> None:
     def one_more(actions: Any, *_: Any) -> Any:
         return [Publish(attrs.evolve(each.message, sequence=each.message.sequence + 1)) for each in actions]
 
-    _after(patch, ProducerMachine, "_head", one_more)
+    _after(patch, ProducerMachine, "_announce_head", one_more)
 
 
 def held_back_records_are_dropped(patch: Patch) -> None:
@@ -174,7 +172,7 @@ def held_back_records_are_dropped(patch: Patch) -> None:
         self._is_settled = True
         return []
 
-    patch.setattr(ProducerMachine, "settled", settle)
+    patch.setattr(ProducerMachine, "node_settled", settle)
 
 
 def held_back_records_are_let_go(patch: Patch) -> None:
@@ -183,7 +181,7 @@ def held_back_records_are_let_go(patch: Patch) -> None:
 
     def publish_and_trim(self: ProducerMachine, contents: Any, now: float) -> Any:
         actions = publish(self, contents, now)
-        self._trim()
+        self._trim_buffer()
         return actions
 
     patch.setattr(ProducerMachine, "publish", publish_and_trim)
@@ -223,14 +221,14 @@ def resumes_at_what_was_acknowledged(patch: Patch) -> None:
 
 def spool_is_trimmed_before_ack(patch: Patch) -> None:
     patch.setattr(ProducerMachine, "disposable_end", property(lambda self: self.next_sequence))
-    _after(patch, SpoolTrim, "due", lambda earliest, _: earliest)
+    _after(patch, ProducerMachine, "begin_spool_trim", lambda earliest, _: earliest)
 
 
 # Consumers, and what they share with stores
 
 
 def another_topics_records_are_taken(patch: Patch) -> None:
-    follow = ConsumerMachine._follow
+    follow = ConsumerMachine._follow_partition
 
     def follow_any(self: ConsumerMachine, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
         topics = self.topics
@@ -240,7 +238,7 @@ def another_topics_records_are_taken(patch: Patch) -> None:
         finally:
             self.topics = topics
 
-    patch.setattr(ConsumerMachine, "_follow", follow_any)
+    patch.setattr(ConsumerMachine, "_follow_partition", follow_any)
 
 
 def records_are_delivered_before_order(patch: Patch) -> None:
@@ -297,23 +295,23 @@ def records_ahead_are_kept_without_limit(patch: Patch) -> None:
 
 def room_is_not_used_again(patch: Patch) -> None:
     _after(patch, FetchPlanner, "plan_fetch", lambda planned, *_: planned)
-    take = Delivery.take
+    take = DeliveryBuffer.take_run
 
-    def take_silently(self: Delivery, now: float) -> Any:
+    def take_silently(self: DeliveryBuffer, now: float) -> Any:
         buffered_bytes = self._machine.buffered_bytes
         taken = take(self, now)
         self._machine.buffered_bytes = buffered_bytes
         return taken
 
-    patch.setattr(Delivery, "take", take_silently)
+    patch.setattr(DeliveryBuffer, "take_run", take_silently)
 
 
 def position_is_one_too_far(patch: Patch) -> None:
-    def further(batch: Any, delivery: Delivery, *_: Any) -> Any:
+    def further(batch: Any, delivery: DeliveryBuffer, *_: Any) -> Any:
         delivery.positions[batch.partition] += 1
         return batch
 
-    _after(patch, Delivery, "give", further)
+    _after(patch, DeliveryBuffer, "hand_over", further)
 
 
 def topic_given_up_is_remembered(patch: Patch) -> None:
@@ -333,27 +331,27 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
 
 def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoreMachine, "readable", lambda held, *_: held[:-1])
+    _after(patch, StoreMachine, "readable_range", lambda held, *_: held[:-1])
 
 
 def answer_begins_one_too_far(patch: Patch) -> None:
-    def further(chunk: Any, _: Answers) -> Any:
-        return chunk and attrs.evolve(chunk, first_sequence=chunk.first_sequence + 1)
+    def further(request: Any, *_: Any) -> Any:
+        return request and attrs.evolve(request, first_sequence=request.first_sequence + 1)
 
-    _after(patch, Answers, "next", further)
+    _after(patch, FetchResponder, "next_read", further)
 
 
 def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
-    offer = ReplyQueue.offer
+    offer = FetchResponder.add_fetch
 
-    def offer_once(self: ReplyQueue, fetch: wire.Fetch, **how: bool) -> bool:
+    def offer_once(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
         seen = self.__dict__.setdefault("seen", set())
         key = fetch.address, fetch.partition, fetch.sequence
         is_new = key not in seen
         seen.add(key)
         return offer(self, fetch, **how) if is_new else True
 
-    patch.setattr(ReplyQueue, "offer", offer_once)
+    patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
 # Who is there
@@ -369,10 +367,10 @@ def moved_node_is_not_followed(patch: Patch) -> None:
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
-    def always(_: bool, links: Links, endpoint: str) -> bool:
+    def always(_: bool, connections: ConnectionManager, endpoint: str) -> bool:
         return bool(endpoint)
 
-    _after(patch, Links, "join", always)
+    _after(patch, ConnectionManager, "add_peer", always)
 
 
 def never_beacons_again(patch: Patch) -> None:
@@ -384,7 +382,7 @@ def never_beacons_again(patch: Patch) -> None:
 
 
 def never_settles(patch: Patch) -> None:
-    patch.setattr(Links, "settle", lambda *_: False)
+    patch.setattr(ConnectionManager, "try_settle", lambda *_: False)
 
 
 def repeats_what_a_tower_says(patch: Patch) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from dafka.config import Config
 from dafka.errors import StorageError
 from dafka.protocol import (
-    Answers,
-    Chunk,
-    Commits,
+    CommitQueue,
     ConsumerMachine,
-    Delivery,
+    DeliveryBuffer,
+    FetchResponder,
     ProducerMachine,
-    Skip,
-    SpoolTrim,
+    ReadRequest,
+    ResetPosition,
     StoreMachine,
-    Work,
 )
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
 from tests.simulation.disk import Disk, contents
@@ -33,31 +32,31 @@ SPOOL_TRIM_RECORDS = 10
 class Answering(SimulatedNode):
     """A node that answers FETCHes, a chunk at a time."""
 
-    answers: Answers
+    responder: FetchResponder
     _is_reading = False
 
-    def changed(self) -> None:
-        """See `Surroundings.changed`."""
-        super().changed()
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+        super().on_change()
         self._answer()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
-        """What is held of a chunk."""
+    def read(self, request: ReadRequest) -> RecordBatch | None:
+        """Return the records that are held of those requested."""
         raise NotImplementedError
 
     def _answer(self) -> None:
-        if self._is_reading or not self.answers:
+        if self._is_reading or not self.responder:
             return
-        chunk = self.answers.next()
-        if chunk is not None:
+        request = self.responder.next_read(self.cluster.plan.chunk_records_max)
+        if request is not None:
             self._is_reading = True
-            self.after(0.0002 + 0.002 * self.cluster.draw.random(), self._answered, chunk, self.read(chunk))
+            self.after(0.0002 + 0.002 * self.cluster.draw.random(), self._answered, request, self.read(request))
 
-    def _answered(self, chunk: Chunk, batch: RecordBatch | None) -> None:
+    def _answered(self, request: ReadRequest, batch: RecordBatch | None) -> None:
         self._is_reading = False
-        run = self.answers.read(chunk, batch)
+        run = self.responder.complete_read(request, batch)
         if run is not None:
-            self.send([run])
+            self.publish([run])
         self._answer()
 
 
@@ -71,26 +70,26 @@ class SimulatedStore(Answering):
         self.machine = StoreMachine(name, config, ends, earliest)
         super().__init__(cluster, name, name, self.machine, config, port)
         self.disk = disk
-        self.commits = Commits(self.machine)
-        self.answers = Answers(self.machine, cluster.plan.chunk_records_max)
+        self.commits = CommitQueue(self.machine)
+        self.responder = self.machine.responder
         self._config = config.store
-        self._writing: Work | None = None
+        self._writing: StorageWork | None = None
         if config.store.has_retention:
             self.after(config.store.retention_interval_ms / 1000, self._retain)
 
-    def take(self, batch: RecordBatch) -> None:
-        """See `Surroundings.take`."""
-        self.commits.take(batch)
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
+        self.commits.put_records(batch)
         self._write()
 
-    def skip(self, skip: Skip) -> None:
-        """See `Surroundings.skip`."""
-        self.commits.skip(skip)
+    def on_reset_position(self, reset: ResetPosition) -> None:
+        """See `NodeCallbacks`."""
+        self.commits.put_reset(reset)
         self._write()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
+    def read(self, request: ReadRequest) -> RecordBatch | None:
         """See `Answering.read`."""
-        return self.disk.read(chunk.reply.partition, chunk.first_sequence, chunk.count)
+        return self.disk.read(request.partition, request.first_sequence, request.count)
 
     def crash(self) -> None:
         """The power goes: of what was being written, some is durable, or all, or nothing."""
@@ -101,33 +100,33 @@ class SimulatedStore(Answering):
     def stop(self) -> None:
         """Stops as it should: what it has received it writes first."""
         while self.commits and not self.disk.is_full:
-            work = self.commits.begin()
+            work = self.commits.begin_work()
             self.disk.write(work, self.cluster.clock.now)
             self.cluster.checks.stored(self, work)
-            self.act(self.commits.done(self.cluster.clock.now))
+            self.act(self.commits.work_done(self.cluster.clock.now))
         self.vanish()
 
     def _write(self) -> None:
         if self._writing is None and self.commits:
-            self._writing = self.commits.begin()
+            self._writing = self.commits.begin_work()
             self.after(self.cluster.disk_delay(), self._written)
 
     def _written(self) -> None:
         work, self._writing = self._writing, None
         assert work is not None
         if self.disk.is_full:
-            self.act(self.commits.failed(str(StorageError("the disk is full"))))
+            self.act(self.commits.work_failed(str(StorageError("the disk is full"))))
             self.after(self._config.retry_ms / 1000, self._write)
             return
         self.disk.write(work, self.cluster.clock.now)
         self.cluster.checks.stored(self, work)
-        self.act(self.commits.done(self.cluster.clock.now))
+        self.act(self.commits.work_done(self.cluster.clock.now))
         self._write()
 
     def _retain(self) -> None:
         config = self._config
         retention = RetentionPolicy(age_ms=config.retention_ms or None, records_max=config.retention_records or None)
-        self.machine.trimmed(self.disk.retain(retention, self.cluster.clock.now))
+        self.machine.records_trimmed(self.disk.retain(retention, self.cluster.clock.now))
         self.after(config.retention_interval_ms / 1000, self._retain)
 
 
@@ -148,33 +147,33 @@ class SimulatedProducer(Answering):
             next_sequence=end,
             acknowledged_end=acknowledged,
             is_spooled=spool is not None,
+            spool_trim_records=SPOOL_TRIM_RECORDS,
         )
         super().__init__(cluster, name, partition.address, self.machine, config, port)
         self.partition = partition
         self.spool = spool
-        self.answers = Answers(self.machine, cluster.plan.chunk_records_max)
+        self.responder = self.machine.responder
         self.to_publish = 0
         self._spooling: RecordBatch | None = None
-        self._spool_trim = SpoolTrim(self.machine, SPOOL_TRIM_RECORDS)
         self._is_publishing = False
 
-    def publish(self, count: int) -> None:
+    def publish_records(self, count: int) -> None:
         """The program has so many more records."""
         self.to_publish += count
         self._publish()
 
-    def changed(self) -> None:
-        """See `Surroundings.changed`."""
-        super().changed()
+    def on_change(self) -> None:
+        """See `NodeCallbacks`."""
+        super().on_change()
         if self.to_publish and not self._is_publishing:
             self._publish()
         self._trim()
 
-    def read(self, chunk: Chunk) -> RecordBatch | None:
+    def read(self, request: ReadRequest) -> RecordBatch | None:
         """See `Answering.read`."""
         if self.spool is not None:
-            return self.spool.read(self.partition, chunk.first_sequence, chunk.count)
-        return self.machine.retransmit_buffer.read(chunk.first_sequence, chunk.count, 2**20)
+            return self.spool.read(self.partition, request.first_sequence, request.count)
+        return self.machine.retransmit_buffer.read(request.first_sequence, request.count, 2**20)
 
     def crash(self) -> None:
         """Is killed; what was being spooled is there, or not."""
@@ -215,9 +214,9 @@ class SimulatedProducer(Answering):
         self.act(self.machine.publish(batch.contents, self.cluster.clock.now))
 
     def _trim(self) -> None:
-        if self.spool is not None and (earliest := self._spool_trim.due()) is not None:
+        if self.spool is not None and (earliest := self.machine.begin_spool_trim()) is not None:
             self.spool.save_positions({self.partition: earliest + 1})
-            self.machine.spool_earliest = earliest
+            self.machine.spool_starts_at(earliest)
             self.spool.trim(self.partition, earliest)
 
 
@@ -229,15 +228,15 @@ class SimulatedConsumer(SimulatedNode):
         super().__init__(cluster, name, address, self.machine, config, port)
         self.disk = disk
         self.begins = dict(disk.positions)
-        self.delivery = Delivery(self.machine, config.consumer.buffer_bytes_max)
+        self.delivery = DeliveryBuffer(self.machine)
         self.is_earliest = config.consumer.offset_reset == "earliest"
         self.taking_s = 0.0
         self._is_taking = False
 
-    def take(self, batch: RecordBatch) -> None:
-        """See `Surroundings.take`."""
+    def on_records(self, batch: RecordBatch) -> None:
+        """See `NodeCallbacks`."""
         self.cluster.checks.delivered(self, batch)
-        self.delivery.put(batch)
+        self.delivery.put_records(batch)
         self._take_next()
 
     def subscribe_topic(self, topic: str) -> None:
@@ -247,8 +246,9 @@ class SimulatedConsumer(SimulatedNode):
     def unsubscribe_topic(self, topic: str) -> None:
         """The program gives up a topic."""
         self.act(self.machine.unsubscribe(topic))
-        self.delivery.drop_topic(topic)
+        actions = self.delivery.drop_topic(topic, self.cluster.clock.now)
         self.cluster.checks.unsubscribed(self, topic)
+        self.act(actions)
 
     def save_positions(self) -> None:
         """The program makes durable how far it is."""
@@ -271,10 +271,10 @@ class SimulatedConsumer(SimulatedNode):
 
     def _taken(self) -> None:
         self._is_taking = False
-        taken = self.delivery.take(self.cluster.clock.now)
+        taken = self.delivery.take_run(self.cluster.clock.now)
         if taken is None:
             return
         batch, actions = taken
-        self.cluster.checks.given(self, self.delivery.give(batch))
+        self.cluster.checks.given(self, self.delivery.hand_over(batch))
         self.act(actions)
         self._take_next()

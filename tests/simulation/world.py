@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from dafka import wire
-from dafka.protocol import Event, Work
+from dafka.protocol import Event
+from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from tests.simulation.clock import Clock
 from tests.simulation.network import Network
@@ -32,7 +33,7 @@ class Watcher(Protocol):
     def published(self, producer: Any, batch: RecordBatch) -> None:
         """A producer's program made records."""
 
-    def stored(self, store: Any, work: Work) -> None:
+    def stored(self, store: Any, work: StorageWork) -> None:
         """A store's disk has made this durable."""
 
     def delivered(self, consumer: Any, batch: RecordBatch) -> None:

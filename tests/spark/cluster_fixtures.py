@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from dafka import Config, Partition, Producer, Store, open_producer
+from dafka.config import DialectName
 from dafka.testing.cluster import open_cluster
 from tests.roles.helpers import contents, open_store
 
@@ -24,12 +26,12 @@ class RunningCluster:
     def __init__(self, portal: BlockingPortal, config: Config) -> None:
         self._portal = portal
         self.config = config
-        ports = [each[0].rpartition(":")[2] for each in (config.beacon.sub_addresses, config.beacon.pub_addresses)]
+        ports = [each[0].rpartition(":")[2] for each in (config.beacon.tower_sub, config.beacon.tower_pub)]
         self.towers = f"127.0.0.1:{ports[0]}:{ports[1]}"
 
-    def store(self, storage: str = "memory:", **settings: int) -> AbstractContextManager[Store]:
+    def store(self, storage: str = "memory:", **settings: Any) -> AbstractContextManager[Store]:
         """A store, for the length of a block."""
-        return self._portal.wrap_async_context_manager(open_store(self.config.override("store", **settings), storage))
+        return self._portal.wrap_async_context_manager(open_store(self.config.with_store(**settings), storage))
 
     def producer(self, topic: str = "orders") -> AbstractContextManager[Producer]:
         """A producer, for `send`."""
@@ -53,9 +55,9 @@ class RunningCluster:
 
 
 @contextmanager
-def run_cluster(wire: str = "rfc46") -> Iterator[RunningCluster]:
+def run_cluster(wire: DialectName = "rfc46") -> Iterator[RunningCluster]:
     """A tower without a store."""
-    opening = open_cluster(Config().override("node", wire=wire), storage=None)
+    opening = open_cluster(Config().with_node(wire=wire), storage=None)
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(opening) as cluster:
         yield RunningCluster(portal, cluster.config)
 

@@ -1,4 +1,4 @@
-"""The stream from the running cluster as Spark drives it, without Spark: planning, tasks, and what is wrong."""
+"""The stream of a running cluster without Spark: planning, tasks and errors, driven as Spark drives them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -28,8 +29,8 @@ ALL = ReadAllAvailable()
 Offsets = dict[str, Any]
 
 
-def make_batch_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
-    """What Spark has of a source with these options, and the columns that the option `columns` names, if given."""
+def make_reader(cluster: RunningCluster | None, **options: object) -> ClusterStreamReader:
+    """Return the reader of a source with these options; `columns` has the names of the columns, by default all."""
     columns = options.pop("columns", COLUMNS.names)
     assert isinstance(columns, list)
     schema = StructType([COLUMNS[name] for name in columns])
@@ -38,7 +39,7 @@ def make_batch_reader(cluster: RunningCluster | None, **options: object) -> Clus
 
 
 class Query:
-    """A reader as Spark drives it; offsets pass through JSON, as through a checkpoint."""
+    """A reader, driven as Spark drives it. Offsets pass through JSON, as in a checkpoint."""
 
     def __init__(self, reader: ClusterStreamReader) -> None:
         self._for_tasks = pickle.dumps(reader)
@@ -51,7 +52,7 @@ class Query:
         return self._stored(self.reader.latestOffset(start, limit))
 
     def wait_latest(self, start: Offsets, **ends: int) -> Offsets:
-        """Triggers until all of this has been planned."""
+        """Plan micro-batches until they end at these offsets."""
         deadline = time.monotonic() + 20
         while (end := self.latest(start))["offsets"] != {"orders": ends}:
             assert time.monotonic() < deadline, f"{end} instead of {ends}"
@@ -59,7 +60,7 @@ class Query:
         return end
 
     def read(self, start: Offsets, end: Offsets) -> dict[str, list[tuple[int, bytes]]]:
-        """What the tasks of a micro-batch give, by partition, each as on an executor."""
+        """Return the records of a micro-batch by partition; each task has a reader of its own, as on an executor."""
         found: dict[str, list[tuple[int, bytes]]] = {}
         for task in self.reader.partitions(start, end):
             on_executor: ClusterStreamReader = pickle.loads(self._for_tasks)
@@ -77,7 +78,7 @@ class Query:
 
 @contextmanager
 def open_query(cluster: RunningCluster, **options: object) -> Iterator[Query]:
-    reader = make_batch_reader(cluster, **options)
+    reader = make_reader(cluster, **options)
     try:
         yield Query(reader)
     finally:
@@ -88,7 +89,7 @@ def records(first: int, end: int) -> list[tuple[int, bytes]]:
     return list(enumerate(contents(first, end), first))
 
 
-def test_everything_is_read_that_stores_hold_and_their_producers_need_not_live(cluster: RunningCluster) -> None:
+def test_all_stored_records_are_read_though_their_producers_have_stopped(cluster: RunningCluster) -> None:
     one, other = cluster.publish(3000), cluster.publish(5)
     cluster.publish(7, "orders2")
     with open_query(cluster) as query:
@@ -97,11 +98,11 @@ def test_everything_is_read_that_stores_hold_and_their_producers_need_not_live(c
         end = query.latest(start)
         assert end["offsets"] == {"orders": {one.address: 3000, other.address: 5}}
         assert query.read(start, end) == {one.address: records(0, 3000), other.address: records(0, 5)}
-        assert query.latest(end) == end, "nothing new, and nothing changed that Spark would take for new"
+        assert query.latest(end) == end, "without new records the offset must not change"
         assert query.reader.partitions(end, end) == []
 
 
-def test_latest_begins_where_stores_stand_and_new_partitions_begin_at_their_beginning(cluster: RunningCluster) -> None:
+def test_latest_starts_at_the_end_and_new_partitions_at_their_start(cluster: RunningCluster) -> None:
     with cluster.producer() as producer:
         cluster.send(producer, 10)
         with open_query(cluster, startingOffsets="latest") as query:
@@ -117,7 +118,7 @@ def test_latest_begins_where_stores_stand_and_new_partitions_begin_at_their_begi
             assert query.reader.reportLatestOffset() == {"offsets": last["offsets"]}
 
 
-def test_another_process_goes_on_where_the_checkpoint_stands(cluster: RunningCluster) -> None:
+def test_another_process_continues_from_the_checkpoint(cluster: RunningCluster) -> None:
     partition = cluster.publish(100)
     with open_query(cluster) as query:
         start = query.initial()
@@ -125,12 +126,14 @@ def test_another_process_goes_on_where_the_checkpoint_stands(cluster: RunningClu
         before = query.read(start, end)
     more = cluster.publish(50)
     with open_query(cluster) as query:
-        assert query.read(start, end) == before == {partition.address: records(0, 100)}, "done again before planning"
+        assert query.read(start, end) == before == {partition.address: records(0, 100)}, (
+            "a micro-batch can be repeated before any planning"
+        )
         last = query.latest(end)
         assert query.read(end, last) == {more.address: records(0, 50)}
 
 
-def test_max_offsets_per_trigger_cuts_micro_batches_and_starves_no_partition(cluster: RunningCluster) -> None:
+def test_max_offsets_per_trigger_limits_micro_batches_in_proportion(cluster: RunningCluster) -> None:
     large, small = cluster.publish(1000), cluster.publish(10)
     with open_query(cluster, maxOffsetsPerTrigger=100) as query:
         limit = query.reader.getDefaultReadLimit()
@@ -146,7 +149,7 @@ def test_max_offsets_per_trigger_cuts_micro_batches_and_starves_no_partition(clu
         assert query.latest(query.initial(), ALL)["offsets"]["orders"] == {large.address: 1000, small.address: 10}
 
 
-def test_available_now_reads_what_was_there_when_it_began(cluster: RunningCluster) -> None:
+def test_available_now_reads_what_was_stored_at_its_start(cluster: RunningCluster) -> None:
     old = cluster.publish(10)
     with open_query(cluster) as query:
         start = query.initial()
@@ -157,7 +160,7 @@ def test_available_now_reads_what_was_there_when_it_began(cluster: RunningCluste
         assert query.latest(end) == end
 
 
-def test_min_partitions_cuts_ranges(cluster: RunningCluster) -> None:
+def test_min_partitions_splits_ranges(cluster: RunningCluster) -> None:
     partition = cluster.publish(100)
     with open_query(cluster, minPartitions=4) as query:
         start = query.initial()
@@ -166,14 +169,14 @@ def test_min_partitions_cuts_ranges(cluster: RunningCluster) -> None:
         assert query.read(start, end) == {partition.address: records(0, 100)}
 
 
-def test_only_the_columns_that_the_user_names(cluster: RunningCluster) -> None:
+def test_only_the_selected_columns_are_returned(cluster: RunningCluster) -> None:
     cluster.publish(3)
-    reader = make_batch_reader(cluster, columns=["offset"])
+    reader = make_reader(cluster, columns=["offset"])
     try:
         start = reader.initialOffset()
         (task,) = reader.partitions(start, reader.latestOffset(start, ALL))
-        (batch,) = reader.read(task)
-        assert batch.to_pydict() == {"offset": [0, 1, 2]}
+        table = pa.Table.from_batches(reader.read(task))
+        assert table.to_pydict() == {"offset": [0, 1, 2]}
     finally:
         reader.stop()
 
@@ -188,7 +191,7 @@ def test_starting_offsets_by_partition(cluster: RunningCluster) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "message"),
-    [(11, "option startingOffsets: 11 is beyond the end of {partition}, which is 10")],
+    [(11, "option startingOffsets: expected at most 10, the end of {partition}, not 11")],
 )
 def test_starting_offsets_beyond_the_end(cluster: RunningCluster, offset: int, message: str) -> None:
     partition = cluster.publish(10)
@@ -200,14 +203,17 @@ def test_starting_offsets_beyond_the_end(cluster: RunningCluster, offset: int, m
         assert query.initial()["offsets"] == {"orders": {partition.address: 10}}
 
 
-def test_starting_offsets_of_a_partition_that_is_nowhere(cluster: RunningCluster) -> None:
+def test_starting_offsets_of_an_unknown_partition(cluster: RunningCluster) -> None:
     offsets = json.dumps({"orders": {"ABSENT": 0}})
     with open_query(cluster, startingOffsets=offsets) as query, pytest.raises(ConfigError) as caught:
         query.initial()
-    assert str(caught.value) == "option startingOffsets: no store in the cluster has a partition orders/ABSENT"
+    assert str(caught.value) == (
+        "option startingOffsets: no store in the cluster has the partition orders/ABSENT "
+        "(set failOnDataLoss to false to ignore it)"
+    )
 
 
-def test_earliest_is_what_retention_has_left() -> None:
+def test_earliest_is_the_first_record_that_retention_has_kept() -> None:
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
         wait_until(lambda: store.statistics().records_dropped == 900)
@@ -221,7 +227,7 @@ def test_earliest_is_what_retention_has_left() -> None:
             assert query.read(start, end) == {partition.address: records(900, 1000), new.address: records(200, 300)}
 
 
-def test_records_that_are_gone_fail_the_task_or_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_records_fail_the_task_or_are_skipped(caplog: pytest.LogCaptureFixture) -> None:
     with run_cluster() as cluster, cluster.store(retention_records=100, retention_interval_ms=20) as store:
         partition = cluster.publish(1000)
         wait_until(lambda: store.statistics().records_dropped == 900)
@@ -231,18 +237,17 @@ def test_records_that_are_gone_fail_the_task_or_are_left_out(caplog: pytest.LogC
         with open_query(cluster) as query, pytest.raises(StorageError) as caught:
             query.read(start, end)
         assert str(caught.value) == (
-            f"records 500 to 899 of {partition} are gone: no store holds them any more "
-            "(with option failOnDataLoss set to false they are left out)"
+            f"records 500 to 899 of {partition} are no longer in any store (set failOnDataLoss to false to skip them)"
         )
         with open_query(cluster) as query, pytest.raises(StorageError, match="records 500 to 799 of"):
             query.read(start, none)
         with open_query(cluster, failOnDataLoss=False) as query:
             assert query.read(start, end) == {partition.address: records(900, 950)}
             assert query.read(start, none) == {}
-    assert f"records 500 to 899 of {partition} are gone, and left out" in caplog.text
+    assert f"{partition}: skipped records 500 to 899, which are no longer stored" in caplog.text
 
 
-def test_a_store_that_is_away_is_waited_for_and_one_that_stays_away_is_an_error(tmp_path: Path) -> None:
+def test_a_task_waits_for_a_store_and_fails_after_the_timeout(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path}/orders.db"
     with run_cluster() as cluster:
         with cluster.store(storage):
@@ -253,14 +258,14 @@ def test_a_store_that_is_away_is_waited_for_and_one_that_stays_away_is_an_error(
         with open_query(cluster, fetchTimeout=300) as query, pytest.raises(StorageError) as caught:
             query.read(start, end)
         assert str(caught.value) == (
-            f"no store sent record 0 of {partition} within 0.3 s, though one had it; "
-            "are the stores that hold it running?"
+            f"no store sent record 0 of {partition} within 0.3 s; check that the stores that hold it are running, "
+            "or raise fetchTimeout"
         )
         with cluster.store(storage), open_query(cluster) as query:
             assert query.read(start, end) == {partition.address: records(0, 10)}
 
 
-def test_a_second_store_serves_what_the_first_held(tmp_path: Path) -> None:
+def test_a_second_store_replaces_the_first(tmp_path: Path) -> None:
     with run_cluster() as cluster:
         with cluster.store(f"sqlite:{tmp_path}/one.db"), cluster.store(f"sqlite:{tmp_path}/two.db") as second:
             partition = cluster.publish(10)
@@ -270,7 +275,7 @@ def test_a_second_store_serves_what_the_first_held(tmp_path: Path) -> None:
             assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
-def test_stores_that_hold_less_than_was_read_are_not_read_again_and_warned_of_once(
+def test_stores_that_hold_less_than_was_read_cause_one_warning(
     cluster: RunningCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     partition = cluster.publish(10)
@@ -279,7 +284,8 @@ def test_stores_that_hold_less_than_was_read_are_not_read_again_and_warned_of_on
         assert query.latest(checkpoint) == query.latest(checkpoint) == checkpoint
     warnings = [record.message for record in caplog.records if record.name == "dafka.spark"]
     assert warnings == [
-        f"the stores that are there hold less than was read already (partitions: 1): {partition} ends at 10, not 15"
+        f"The running stores hold less than was read before (partitions: 1): {partition} ends at 10, not 15; "
+        "check that all stores are running"
     ]
 
 
@@ -291,11 +297,11 @@ def test_the_other_dialect() -> None:
             assert query.read(start, query.latest(start)) == {partition.address: records(0, 10)}
 
 
-def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) -> None:
+def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -> None:
     began = time.monotonic()
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
-        make_batch_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
-    task = make_batch_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
+        make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200).initialOffset()
+    task = make_reader(None, towers="127.0.0.1:2:1", discoveryTimeout=200)
     (piece,) = task.partitions({"offsets": {}, "timestamp": 0}, {"offsets": {"orders": {"ABSENT": 1}}, "timestamp": 0})
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:1 within 0.2 s"):
         list(task.read(piece))
@@ -303,68 +309,67 @@ def test_no_tower_and_no_store_are_found_out_in_time(cluster: RunningCluster) ->
         run_cluster() as without_store,
         pytest.raises(DiscoveryError, match=r"no store was found within 0.3 s through"),
     ):
-        make_batch_reader(without_store, discoveryTimeout=300).initialOffset()
+        make_reader(without_store, discoveryTimeout=300).initialOffset()
     assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"subscribe": ""}, "option subscribe: expected topics with commas between, not ''"),
-        ({"subscribe": "a,,b"}, "option subscribe: expected topics with commas between, not 'a,,b'"),
+        ({"subscribe": ""}, "option subscribe: expected topics separated by commas, not ''"),
+        ({"subscribe": "a,,b"}, "option subscribe: expected topics separated by commas, not 'a,,b'"),
         (
             {"subscribePattern": "o.*"},
             "option subscribePattern: a running cluster cannot list its topics; name them with subscribe",
         ),
-        ({"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path for that"),
+        ({"endingOffsets": "latest"}, "option endingOffsets: a stream has no end; read stores at a path instead"),
         (
             {"startingOffsets": '{"other": {"A": 1}}'},
-            "option startingOffsets: the topic 'other' is not one that option subscribe asks for",
+            "option startingOffsets: the topic 'other' is not among those of the option subscribe",
         ),
         ({"startingOffsets": '{"orders": '}, "option startingOffsets: expected"),
         (
             {"maxOffsetsPerTrigger": 0},
-            "option maxOffsetsPerTrigger: expected a whole number from 1 up, below 2**63, not '0'",
+            "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not '0'",
         ),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: expected true or false, not 'maybe'"),
         ({"towers": "tcp://a:1"}, "option towers: expected HOST or HOST:SUB_PORT:PUB_PORT"),
-        ({"subscrib": "orders"}, "option subscrib: there is none of this name for reading a running cluster"),
+        ({"subscrib": "orders"}, "option subscrib: there is no such option for reading a running cluster"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:
+def test_invalid_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_batch_reader(None, **options)
+        make_reader(None, **options)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
 
 
-# Arithmetic
-
+# Arithmetic of offsets
 
 A, B, C = ("orders", "A"), ("orders", "B"), ("other", "C")
 
 
-def test_a_standing_is_written_and_read_alike() -> None:
-    standing = ClusterOffset({B: 2, A: 1, C: 3}, 1000, {C: 1})
-    document = json.loads(json.dumps(standing.as_document()))
+def test_an_offset_survives_a_checkpoint() -> None:
+    offset = ClusterOffset({B: 2, A: 1, C: 3}, 1000, {C: 1})
+    document = json.loads(json.dumps(offset.to_checkpoint()))
     assert document == {
         "offsets": {"orders": {"A": 1, "B": 2}, "other": {"C": 3}},
         "timestamp": 1000,
         "begins": {"other": {"C": 1}},
     }
-    assert ClusterOffset.read(document) == standing
+    assert ClusterOffset.from_checkpoint(document) == offset
 
 
-def test_a_clock_that_was_set_back_makes_no_record_late() -> None:
+def test_a_clock_that_was_set_back_does_not_make_records_late() -> None:
     ahead = 2**45
     assert ClusterOffset({A: 1}, ahead).advance({A: 2}, {}, None).timestamp == ahead
 
 
-def test_a_partition_never_goes_back_and_one_of_unknown_beginning_waits() -> None:
-    standing = ClusterOffset({A: 5}, 0)
-    assert standing.advance({A: 3, B: 4}, {}, None) is standing
-    assert standing.advance({A: 3, B: 4}, {B: 4}, None) is standing
-    assert standing.advance({A: 3, B: 4}, {B: 1}, None).since(standing) == {B: (1, 4)}
+def test_a_partition_never_goes_back_and_one_without_a_known_start_waits() -> None:
+    offset = ClusterOffset({A: 5}, 0)
+    assert offset.advance({A: 3, B: 4}, {}, None) is offset
+    assert offset.advance({A: 3, B: 4}, {B: 4}, None) is offset
+    assert offset.advance({A: 3, B: 4}, {B: 1}, None).ranges_since(offset) == {B: (1, 4)}
 
 
 def test_pieces_cover_ranges_once() -> None:

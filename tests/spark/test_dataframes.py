@@ -40,13 +40,13 @@ def test_a_topic_decoded(spark: SparkSession, store: Path) -> None:
     ]
 
 
-def test_without_a_schema_values_are_as_they_were_sent(spark: SparkSession, store: Path) -> None:
+def test_without_a_schema_values_are_the_bytes_that_were_sent(spark: SparkSession, store: Path) -> None:
     frame = dafka.spark.read(spark, [store], topic=["orders"])
     assert frame.columns == ["topic", "partition", "offset", "timestamp", "value"]
     assert [bytes(row.value) for row in frame.orderBy("offset").collect()] == LINES
 
 
-def test_topics_of_any_name_and_several(spark: SparkSession, store: Path) -> None:
+def test_several_topics_and_unusual_names(spark: SparkSession, store: Path) -> None:
     assert dafka.spark.read(spark, store, topic="a, b").count() == 4
     assert dafka.spark.read(spark, store, topic=["a, b", "orders"]).count() == 7
     assert dafka.spark.read(spark, store).count() == 9
@@ -59,7 +59,9 @@ def test_columns_and_options(spark: SparkSession, store: Path) -> None:
     assert sorted(row.offset for row in frame.collect()) == [1, 2]
 
 
-def test_a_relative_path_is_meant_here(spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_in_this_process(
+    spark: SparkSession, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(store.parent)
     assert dafka.spark.read(spark, "orders.db", topic="orders").count() == 3
 
@@ -85,7 +87,7 @@ def test_a_view_of_each_topic(spark: SparkSession, store: Path) -> None:
     assert "value" not in spark.table("v_orders").columns
 
 
-def test_names_of_views_are_safe_and_differ() -> None:
+def test_names_of_views_are_valid_and_unique() -> None:
     topics = ["orders", "Orders", "orders?", "orders!", "2013", "", "ü", "orders_2"]
     assert name_views(topics) == {
         "": "_",
@@ -102,25 +104,27 @@ def test_names_of_views_are_safe_and_differ() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"into": "data"}, "into: this needs a schema"),
-        ({"writer_schemas": [{}]}, "writer_schemas: this needs a schema"),
+        ({"into": "data"}, "into: expected a schema to decode values with"),
+        ({"writer_schemas": [{}]}, "writer_schemas: expected a schema to decode values with"),
         ({"columns": ["offsets"]}, "columns: expected some of topic, partition, offset, timestamp, value"),
         ({"columns": "offset"}, "columns: expected some of"),
     ],
 )
-def test_mistakes_are_named(spark: SparkSession, store: Path, options: dict[str, Any], error: str) -> None:
+def test_mistakes(spark: SparkSession, store: Path, options: dict[str, Any], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         dafka.spark.read(spark, store, **options)
 
 
-def test_views_of_nothing(spark: SparkSession, store: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="schemas: no store has a topic 'order'; they hold 'Orders 2013', 'a, b'"):
+def test_views_of_missing_topics_and_stores(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match="schemas: no store has a topic 'order'; the stores hold 'Orders 2013', 'a, b'"
+    ):
         dafka.spark.make_views(spark, store, {"order": "item STRING"})
     with pytest.raises(StorageError, match="there is nothing here"):
         dafka.spark.make_views(spark, tmp_path / "none")
 
 
-def test_public_names_are_there_and_are_listed(spark: SparkSession) -> None:
+def test_public_names_exist_and_are_listed(spark: SparkSession) -> None:
     assert set(dafka.spark.__all__) <= set(dir(dafka.spark))
     assert all(callable(getattr(dafka.spark, name)) for name in dafka.spark.__all__)
     with pytest.raises(AttributeError, match="no attribute 'reed'"):
@@ -135,7 +139,7 @@ def test_public_names_are_there_and_are_listed(spark: SparkSession) -> None:
         ({"pyspark": "4.10.0"}, "dafka.spark needs pyarrow, which is not installed"),
     ],
 )
-def test_without_the_extra_it_says_how_to_get_it(
+def test_without_the_extra_the_error_names_it(
     versions: dict[str, str], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def version(package: str) -> str:

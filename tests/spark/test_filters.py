@@ -1,4 +1,4 @@
-"""Filters: what is taken over and what Spark still applies leave together what the filters say, no more, no less."""
+"""Pushed filters and the filters left to Spark together select exactly the rows that all filters select."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def comparisons(column: str, values: st.SearchStrategy[Any]) -> st.SearchStrateg
     return one | several
 
 
-NAMES = st.sampled_from([*TOPICS, *ADDRESSES, "ord", "nobody"])
+NAMES = st.sampled_from([*TOPICS, *ADDRESSES, "ord", "other"])
 TEXT = st.builds(
     lambda kind, column, value: kind((column,), value),
     st.sampled_from([StringStartsWith, StringEndsWith, StringContains]),
@@ -103,28 +103,28 @@ PLAIN = st.one_of(
 FILTERS = st.lists(PLAIN | PLAIN.map(Not), max_size=5)
 
 
-def read(narrowing: PushedFilters) -> list[Row]:
-    """What the reader reads: whole partitions, a run of offsets, and a run of whole milliseconds."""
+def read(pushed: PushedFilters) -> list[Row]:
+    """Return what a reader reads: whole partitions, a range of offsets, and a range of whole milliseconds."""
     found = []
     for row in ROWS:
-        start, end = narrowing.clip(0, 12)
+        start, end = pushed.clip_range(0, 12)
         milliseconds = (row["timestamp"] - EPOCH) // timedelta(milliseconds=1)
         if (
-            narrowing.leaves((row["topic"], row["partition"]))
+            pushed.allows_partition((row["topic"], row["partition"]))
             and start <= row["offset"] < end
-            and (narrowing.since_ms is None or milliseconds >= narrowing.since_ms)
-            and (narrowing.until_ms is None or milliseconds < narrowing.until_ms)
+            and (pushed.since_ms is None or milliseconds >= pushed.since_ms)
+            and (pushed.until_ms is None or milliseconds < pushed.until_ms)
         ):
             found.append(row)
     return found
 
 
 @given(FILTERS)
-def test_nothing_is_lost_and_nothing_is_left_over(filters: list[Filter]) -> None:
-    narrowing = PushedFilters()
-    left = narrowing.take(filters)
+def test_pushed_and_remaining_filters_select_exactly_the_rows(filters: list[Filter]) -> None:
+    pushed = PushedFilters()
+    left = pushed.push(filters)
     assert all(any(each is one for one in filters) for each in left)
-    kept = [row for row in read(narrowing) if all(keeps(each, row) for each in left)]
+    kept = [row for row in read(pushed) if all(keeps(each, row) for each in left)]
     assert kept == [row for row in ROWS if all(keeps(each, row) for each in filters)]
 
 
@@ -142,17 +142,17 @@ def test_nothing_is_lost_and_nothing_is_left_over(filters: list[Filter]) -> None
         (IsNotNull(("value",)), 144),
     ],
 )
-def test_what_is_taken_over_is_not_read(each: Filter, count: int) -> None:
-    narrowing = PushedFilters()
-    assert narrowing.take([each]) == []
-    assert len(read(narrowing)) == count
+def test_a_pushed_filter_limits_what_is_read(each: Filter, count: int) -> None:
+    pushed = PushedFilters()
+    assert pushed.push([each]) == []
+    assert len(read(pushed)) == count
 
 
-def test_offsets_in_a_list_are_read_from_the_first_to_the_last() -> None:
-    narrowing = PushedFilters()
+def test_a_list_of_offsets_is_read_from_the_first_to_the_last() -> None:
+    pushed = PushedFilters()
     each = In(("offset",), (3, 7))
-    assert narrowing.take([each]) == [each]
-    assert narrowing.clip(0, 12) == (3, 8)
+    assert pushed.push([each]) == [each]
+    assert pushed.clip_range(0, 12) == (3, 8)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_offsets_in_a_list_are_read_from_the_first_to_the_last() -> None:
         EqualTo(("offset",), None),
     ],
 )
-def test_what_is_not_understood_is_left_to_spark(each: Filter) -> None:
-    narrowing = PushedFilters()
-    assert narrowing.take([each]) == [each]
-    assert len(read(narrowing)) == len(ROWS)
+def test_other_filters_are_left_to_spark(each: Filter) -> None:
+    pushed = PushedFilters()
+    assert pushed.push([each]) == [each]
+    assert len(read(pushed)) == len(ROWS)

@@ -14,7 +14,7 @@ NEEDED = "Spark needs Java 17 or newer"
 
 
 def make_java(folder: Path, script: str) -> Path:
-    """A program called java, in `bin`, that answers as the script says; gives the folder above."""
+    """Create a program `bin/java` that runs a script, and return the folder."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -31,14 +31,14 @@ def answer(version: str) -> str:
 @pytest.mark.parametrize(
     ("version", "major"), [("17", 17), ("17.0.15", 17), ("21.0.3+9-LTS", 21), ("26-ea", 26), ("100.1", 100)]
 )
-def test_java_is_recognised(version: str, major: int, tmp_path: Path) -> None:
+def test_the_version_is_recognized(version: str, major: int, tmp_path: Path) -> None:
     home = make_java(tmp_path, f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
     assert check_java({"JAVA_HOME": str(home)}) == major
     assert check_java({"PATH": f"{tmp_path}/none:{home}/bin"}) == major
 
 
 @pytest.mark.parametrize(("version", "major"), [("1.8.0_402", 8), ("11.0.22", 11), ("16", 16)])
-def test_an_old_java_is_refused_with_what_to_install(version: str, major: int, tmp_path: Path) -> None:
+def test_an_old_java_is_refused_with_an_install_command(version: str, major: int, tmp_path: Path) -> None:
     home = make_java(tmp_path, f"echo 'java version \"{version}\"' >&2")
     with pytest.raises(ConfigError, match=f"JAVA_HOME, {home}, is Java {major}, and {NEEDED}: install it"):
         check_java({"JAVA_HOME": str(home)})
@@ -46,29 +46,29 @@ def test_an_old_java_is_refused_with_what_to_install(version: str, major: int, t
         check_java({"PATH": f"{home}/bin"})
 
 
-def test_java_home_goes_before_path(tmp_path: Path) -> None:
+def test_java_home_has_priority_over_path(tmp_path: Path) -> None:
     old, new = make_java(tmp_path / "old", answer("11")), make_java(tmp_path / "new", "echo 'v version \"21\"'")
     assert check_java({"JAVA_HOME": str(new), "PATH": f"{old}/bin"}) == 21
 
 
-def test_without_java_it_says_so(tmp_path: Path) -> None:
+def test_no_java_at_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"there is no java on PATH, JAVA_HOME is not set, and {NEEDED}"):
         check_java({"PATH": str(tmp_path)})
 
 
-def test_a_java_home_without_java_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"JAVA_HOME is {tmp_path}, where there is no bin/java, and {NEEDED}"):
+def test_a_java_home_without_java(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java, and {NEEDED}"):
         check_java({"JAVA_HOME": str(tmp_path), "PATH": os.environ["PATH"]})
 
 
 @pytest.mark.parametrize("script", ["echo no runtime >&2; exit 1", "echo hello", "echo 'version \"17\"'; exit 3"])
-def test_what_is_no_java_is_refused(script: str, tmp_path: Path) -> None:
+def test_a_program_that_is_not_java(script: str, tmp_path: Path) -> None:
     home = make_java(tmp_path, script)
-    with pytest.raises(ConfigError, match=f"does not say which Java it is, and {NEEDED}"):
+    with pytest.raises(ConfigError, match=f"does not print its version, and {NEEDED}"):
         check_java({"JAVA_HOME": str(home)})
 
 
-def test_what_does_not_run_is_refused(tmp_path: Path) -> None:
+def test_a_java_that_does_not_run(tmp_path: Path) -> None:
     home = make_java(tmp_path, "")
     (home / "bin" / "java").write_bytes(b"\x7fELF")
     with pytest.raises(ConfigError, match="does not run"):
@@ -85,7 +85,7 @@ def test_the_advice_is_for_this_system(program: str, tmp_path: Path, monkeypatch
     assert INSTALL_COMMANDS[program] in str(caught.value)
 
 
-def test_the_check_by_itself_is_one_sentence(tmp_path: Path) -> None:
+def test_the_check_as_a_program(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "dafka.spark.java"]
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(

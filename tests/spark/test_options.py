@@ -1,11 +1,11 @@
-"""Options: their names, their values, and the sentences for what they cannot be."""
+"""Options: their names, their values, and the errors for invalid ones."""
 
 from __future__ import annotations
 
 import pytest
 
 from dafka.errors import ConfigError
-from dafka.spark.options import Options, read_subscription
+from dafka.spark.options import Options, parse_subscription
 
 ALLOWED = ("path", "subscribe", "subscribePattern", "minPartitions", "failOnDataLoss")
 
@@ -14,12 +14,12 @@ def options(**given: str) -> Options:
     return Options(given, ALLOWED, "reading stores")
 
 
-def test_names_do_not_mind_case() -> None:
+def test_names_are_case_insensitive() -> None:
     assert options(MINPARTITIONS="5").get_int("minPartitions") == 5
     assert "subscribe" not in options(subscribepattern="x")
 
 
-def test_sparks_own_options_are_let_through() -> None:
+def test_options_of_spark_itself_are_ignored() -> None:
     options(checkpointLocation="x", queryName="y")
 
 
@@ -28,22 +28,22 @@ def test_sparks_own_options_are_let_through() -> None:
     [
         (
             "subscribe_pattern",
-            "option subscribe_pattern: there is none of this name for reading stores; did you mean subscribePattern?",
+            "option subscribe_pattern: there is no such option for reading stores; did you mean subscribePattern?",
         ),
         ("failondataLos", "did you mean failOnDataLoss?"),
         ("kafka.bootstrap.servers", "known are failOnDataLoss, minPartitions, path, subscribe, subscribePattern"),
     ],
 )
-def test_an_unknown_name_is_told_the_nearest(name: str, sentence: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_known_one(name: str, sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         options(**{name: "x"})
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "", "1.5", "1e3", str(2**63), "9" * 5000])
-def test_no_number(text: str) -> None:
+def test_invalid_numbers(text: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"^option minPartitions: expected a whole number from 1 up, below 2\*\*63, not '"
+        ConfigError, match=r"^option minPartitions: expected a whole number from 1 to 2\*\*63 - 1, not '"
     ):
         options(minPartitions=text).get_int("minPartitions")
 
@@ -54,7 +54,7 @@ def test_numbers() -> None:
     assert options().get_int("minPartitions", 7) == 7
 
 
-def test_flags() -> None:
+def test_booleans() -> None:
     assert options(failOnDataLoss=" TRUE ").get_bool("failOnDataLoss", False)
     assert not options(failOnDataLoss="False").get_bool("failOnDataLoss", True)
     assert options().get_bool("failOnDataLoss", True)
@@ -62,33 +62,33 @@ def test_flags() -> None:
         options(failOnDataLoss="yes").get_bool("failOnDataLoss", True)
 
 
-def test_a_long_value_is_not_repeated_whole() -> None:
+def test_a_long_value_is_shortened_in_the_error() -> None:
     with pytest.raises(ConfigError) as caught:
         options(failOnDataLoss="x" * 10_000).get_bool("failOnDataLoss", True)
     assert len(str(caught.value)) < 250
 
 
 def test_topics_by_name_and_by_pattern() -> None:
-    by_name = read_subscription(options(subscribe=" orders, naïve,orders"))
+    by_name = parse_subscription(options(subscribe=" orders, naïve,orders"))
     assert by_name.topics == ("orders", "naïve")
     assert by_name.matches("orders")
     assert not by_name.matches("orders2")
-    by_pattern = read_subscription(options(subscribePattern="ord.*|x"))
+    by_pattern = parse_subscription(options(subscribePattern="ord.*|x"))
     assert by_pattern.matches("orders")
-    assert not by_pattern.matches("x2")  # the whole name is meant
-    assert read_subscription(options()).matches("whatever")
+    assert not by_pattern.matches("x2")  # the pattern must match the whole name
+    assert parse_subscription(options()).matches("whatever")
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"subscribe": "a", "subscribePattern": "b"}, "option subscribePattern: give it or subscribe, not both"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "option subscribePattern: expected this or subscribe, not both"),
         ({"subscribePattern": "("}, "option subscribePattern: expected a regular expression, not '('"),
-        ({"subscribe": "a,,b"}, "option subscribe: expected topics with commas between, not 'a,,b'"),
-        ({"subscribe": ""}, "option subscribe: expected topics with commas between, not ''"),
+        ({"subscribe": "a,,b"}, "option subscribe: expected topics separated by commas, not 'a,,b'"),
+        ({"subscribe": ""}, "option subscribe: expected topics separated by commas, not ''"),
     ],
 )
-def test_no_subscription(given: dict[str, str], sentence: str) -> None:
+def test_invalid_subscriptions(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read_subscription(options(**given))
+        parse_subscription(options(**given))
     assert str(caught.value) == sentence

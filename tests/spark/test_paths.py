@@ -1,4 +1,4 @@
-"""What a path names: stores, whatever form it has, and one clear sentence where there is none."""
+"""The stores that each form of a path names, and the errors if there is none."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def finder(*paths: object) -> StoreFinder:
 
 
 def find(*paths: object) -> list[str]:
-    return finder(*paths).find()
+    return finder(*paths).find_stores()
 
 
 @pytest.fixture
 def stores(tmp_path: Path) -> Path:
-    """A folder with two stores, and things that are none."""
+    """A folder with two stores, and files that are no stores."""
     folder = tmp_path / "stores"
     folder.mkdir()
     fill(f"sqlite:{folder}/a.db", batch("orders", A, 0, 1))
@@ -44,21 +44,21 @@ def stores(tmp_path: Path) -> Path:
     return folder
 
 
-def test_one_store_of_either_kind(stores: Path) -> None:
+def test_a_store_of_either_kind(stores: Path) -> None:
     assert find(stores / "a.db") == [f"sqlite:{stores}/a.db"]
     assert find(stores / "log") == find(f"{stores}/log/") == [f"filelog:{stores}/log"]
 
 
-def test_a_folder_gives_its_stores_and_nothing_else(stores: Path) -> None:
+def test_a_folder_names_its_stores(stores: Path) -> None:
     both = [f"sqlite:{stores}/a.db", f"filelog:{stores}/log"]
     assert find(stores) == find(f"{stores}/") == both
 
 
-def test_a_pattern_gives_the_stores_that_it_matches(stores: Path) -> None:
+def test_a_pattern_names_the_stores_that_it_matches(stores: Path) -> None:
     assert find(f"{stores}/*.db") == find(f"{stores.parent}/**/?.db") == [f"sqlite:{stores}/a.db"]
 
 
-def test_a_list_gives_each_store_once(stores: Path) -> None:
+def test_a_list_names_each_store_once(stores: Path) -> None:
     assert find(stores / "log", stores, stores / "a.db") == [f"filelog:{stores}/log", f"sqlite:{stores}/a.db"]
 
 
@@ -79,18 +79,18 @@ def test_the_home_folder(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name", ["a,b.db", "a:b.db", "50%.db", "a#b;c.db", "[1].db", "naïve.db", "a'b\".db", os.fsdecode(b"\xff.db")]
 )
-def test_a_store_of_an_odd_name(tmp_path: Path, name: str) -> None:
+def test_a_store_with_an_unusual_name(tmp_path: Path, name: str) -> None:
     fill(f"sqlite:{tmp_path / name}", batch("orders", A, 0, 1))
     assert find(tmp_path / name) == find(tmp_path) == [f"sqlite:{tmp_path / name}"]
 
 
-def test_a_question_mark_cannot_be_named(stores: Path) -> None:
+def test_a_path_with_a_question_mark_is_refused(stores: Path) -> None:
     (stores / "a.db").rename(stores / "a?.db")
-    with pytest.raises(StorageError, match=r"a\?\.db: a store whose path holds a question mark"):
+    with pytest.raises(StorageError, match=r"a\?\.db: a store with a question mark in its path has no URL"):
         find(stores / "a?.db")
 
 
-def test_an_installed_plugin_is_known_by_its_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_url_of_an_installed_plugin_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = tmp_path / "site/dafka_pickle-1.0.dist-info"
     metadata.mkdir(parents=True)
     shutil.copy(THIRD_PARTY, tmp_path / "site")
@@ -104,21 +104,21 @@ def test_an_installed_plugin_is_known_by_its_scheme(tmp_path: Path, monkeypatch:
     ("path", "sentence"),
     [
         ("{}/nothing", "path {0}/nothing: there is nothing here"),
-        ("{}/a.db,{}/b.db", "several paths stand in a list"),
-        ("{}/notes.txt", "path {0}/notes.txt: this is no dafka store"),
-        ("{}/foreign.db", "path {0}/foreign.db: this is no dafka store"),
-        ("{}/empty.db", "path {0}/empty.db: this is no dafka store"),
-        ("{}/pipe", "path {0}/pipe: this is no dafka store"),
+        ("{}/a.db,{}/b.db", "name several paths in a list"),
+        ("{}/notes.txt", "path {0}/notes.txt: expected a dafka store"),
+        ("{}/foreign.db", "path {0}/foreign.db: expected a dafka store"),
+        ("{}/empty.db", "path {0}/empty.db: expected a dafka store"),
+        ("{}/pipe", "path {0}/pipe: expected a dafka store"),
         ("{}/folder", "path {0}/folder: there is no dafka store among the 0 files and folders here"),
         ("{}/n*", "path {0}/n*: there is no dafka store among the 1 files and folders here"),
         ("{}/x*", "path {0}/x*: there is no dafka store among the 0 files and folders here"),
         ("memory:x", "path memory:x: a storage in another process's memory cannot be read"),
         ("hdfs://host/a.db", "path hdfs://host/a.db: there is no storage 'hdfs'; installed are filelog, sqlite"),
-        ("{}/a\0b", "holds a zero octet"),
-        ("sqlite:a.db?synchronous=OFF", "sqlite:a.db is only read, so ?synchronous=OFF means nothing here"),
+        ("{}/a\0b", "expected a path without zero bytes"),
+        ("sqlite:a.db?synchronous=OFF", "expected sqlite:a.db without ?synchronous=OFF; it is only read"),
     ],
 )
-def test_where_no_store_is(stores: Path, path: str, sentence: str) -> None:
+def test_a_path_without_a_store(stores: Path, path: str, sentence: str) -> None:
     with pytest.raises((StorageError, ConfigError)) as caught:
         find(path.format(stores, stores))
     assert sentence.format(stores) in str(caught.value)
@@ -135,34 +135,34 @@ def test_where_no_store_is(stores: Path, path: str, sentence: str) -> None:
         ({"paths": "[1]"}, "option paths: expected a JSON list of paths, not '[1]'"),
     ],
 )
-def test_where_no_path_is(given: dict[str, str], sentence: str) -> None:
+def test_a_missing_or_invalid_path(given: dict[str, str], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
         StoreFinder(Options(given, PATH_OPTIONS, "reading stores"))
     assert sentence in str(caught.value)
 
 
-def test_what_comes_and_goes_is_seen(stores: Path) -> None:
+def test_stores_that_appear_and_disappear_are_noticed(stores: Path) -> None:
     found = finder(stores)
-    first = found.find()
+    first = found.find_stores()
     fill(f"sqlite:{stores}/empty.db", batch("orders", A, 0, 1))
-    assert found.find() == sorted([*first, f"sqlite:{stores}/empty.db"], key=lambda url: url.partition(":")[2])
+    assert found.find_stores() == sorted([*first, f"sqlite:{stores}/empty.db"], key=lambda url: url.partition(":")[2])
     (stores / "a.db").write_bytes(b"")
     (stores / "empty.db").unlink()
     shutil.rmtree(stores / "log")
     fill(f"sqlite:{stores}/new.db", batch("orders", A, 0, 1))
     (stores / "new.db").replace(stores / "notes.txt")
-    assert found.find() == [f"sqlite:{stores}/a.db", f"sqlite:{stores}/notes.txt"]  # a store's file stays its own
+    assert found.find_stores() == [f"sqlite:{stores}/a.db", f"sqlite:{stores}/notes.txt"]  # a known store stays one
 
 
-def test_what_has_not_changed_is_not_looked_into_again(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_files_are_not_opened_again(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = finder(stores)
-    first = found.find()
+    first = found.find_stores()
     monkeypatch.setattr("dafka.spark.paths.connect", None)
-    assert found.find() == first
+    assert found.find_stores() == first
 
 
-def test_side_files_of_an_open_store_are_left_alone(stores: Path) -> None:
-    """Opening and closing `-shm` as a database would take back the locks that this process has on it."""
+def test_side_files_of_an_open_store_are_not_opened(stores: Path) -> None:
+    """Opening and closing `-shm` as a database would release the locks that this process has on it."""
     with sqlite3.connect(stores / "a.db") as connection:
         connection.execute("SELECT * FROM records").fetchone()
         names = {path.name for path in stores.iterdir()}

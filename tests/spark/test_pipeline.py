@@ -22,7 +22,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return flights_pipeline
 
 
-def test_the_pipeline_finds_what_pandas_finds(spark: SparkSession, pipeline: ModuleType, tmp_path: Path) -> None:
+def test_the_pipeline_agrees_with_pandas(spark: SparkSession, pipeline: ModuleType, tmp_path: Path) -> None:
     flights = pipeline.load(FLIGHTS)
     results = trio.run(pipeline.run, spark, flights, tmp_path)
     assert results.is_right
@@ -35,7 +35,7 @@ def test_the_pipeline_finds_what_pandas_finds(spark: SparkSession, pipeline: Mod
     assert [table.row_count for table in pipeline.to_tables(results)] == [3, 5]
 
 
-def test_a_number_that_differs_is_seen(pipeline: ModuleType) -> None:
+def test_a_different_number_is_detected(pipeline: ModuleType) -> None:
     flights = pipeline.load(1000)
     expected = pipeline.expected_carriers(flights)
     assert pipeline.compare(expected.copy(), expected) == "equal to pandas"
@@ -43,7 +43,7 @@ def test_a_number_that_differs_is_seen(pipeline: ModuleType) -> None:
     assert pipeline.compare(expected[1:].reset_index(drop=True), expected) == "DIFFERENT"
 
 
-def test_the_records_are_all_there(pipeline: ModuleType) -> None:
+def test_all_records_are_loaded(pipeline: ModuleType) -> None:
     flights = pipeline.load()
     assert len(flights) == 336_776
     assert flights["scheduled"].is_monotonic_increasing

@@ -1,4 +1,4 @@
-"""Tasks: together exactly what was asked for, none too large, and enough of them."""
+"""Tasks cover exactly the requested ranges; none is too large, and there are enough of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 2**40), st.integers(1, 2**24), st.int
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_make_up_what_was_asked_for(ranges: list[StoreRange], tasks_min: int) -> None:
+def test_tasks_cover_the_ranges_exactly_once(ranges: list[StoreRange], tasks_min: int) -> None:
     parts = [each for task in plan_tasks(ranges, tasks_min) for each in task.ranges]
     assert all(each.start < each.end for each in parts)
     for whole in ranges:
@@ -47,7 +47,7 @@ def test_tasks_make_up_what_was_asked_for(ranges: list[StoreRange], tasks_min: i
 
 
 @given(RANGES, st.integers(1, 64))
-def test_tasks_are_of_bounded_weight_and_enough(ranges: list[StoreRange], tasks_min: int) -> None:
+def test_tasks_have_a_bounded_weight_and_are_enough(ranges: list[StoreRange], tasks_min: int) -> None:
     tasks = plan_tasks(ranges, tasks_min)
     weights = [sum(each.weight for each in task.ranges) for task in tasks]
     largest = max((each.record_bytes for each in ranges), default=0) + RECORD_BYTES
@@ -65,12 +65,12 @@ def test_one_large_partition_uses_every_core_evenly() -> None:
     assert max(counts) - min(counts) <= 1
 
 
-def test_little_is_one_task_and_nothing_is_none() -> None:
+def test_few_records_are_one_task_and_no_records_are_none() -> None:
     assert len(plan_tasks([StoreRange("sqlite:x.db", Partition("orders", "A"), 5, 9, 100)], 8)) == 1
     assert plan_tasks([], 8) == []
 
 
-def test_ten_thousand_partitions_are_planned_at_once() -> None:
+def test_ten_thousand_partitions_are_planned_quickly() -> None:
     ranges = [StoreRange("sqlite:x.db", Partition("orders", f"{number:032X}"), 0, 100, 100) for number in range(10_000)]
     started = time.process_time()
     tasks = plan_tasks(ranges, 4)
@@ -80,43 +80,49 @@ def test_ten_thousand_partitions_are_planned_at_once() -> None:
     assert size < 4 * 2**20
 
 
-def held(earliest: int, end: int) -> StoredPartition:
+def stored(earliest: int, end: int) -> StoredPartition:
     partition = Partition("orders", "A")
     return StoredPartition(partition, (Replica("sqlite:x.db", PartitionInfo(earliest, end)),), earliest, end)
 
 
-@pytest.mark.parametrize(("asked", "start"), [(EARLIEST, 10), (LATEST, 20), (10, 10), (15, 15), (20, 20)])
-def test_positions_mean_offsets(asked: int, start: int) -> None:
+@pytest.mark.parametrize(("requested", "start"), [(EARLIEST, 10), (LATEST, 20), (10, 10), (15, 15), (20, 20)])
+def test_requested_offsets_are_resolved(requested: int, start: int) -> None:
     name = "orders", "A"
     for fail in (True, False):
         found = resolve_offsets(
-            "startingOffsets", RequestedOffsets(asked), {name: held(10, 20)}, is_start=True, fail_on_data_loss=fail
+            "startingOffsets",
+            RequestedOffsets(requested),
+            {name: stored(10, 20)},
+            is_start=True,
+            fail_on_data_loss=fail,
         )
         assert found == {name: start}
 
 
 @pytest.mark.parametrize(
-    ("asked", "error", "sentence", "nearest"),
+    ("requested", "error", "sentence", "nearest"),
     [
-        (21, ConfigError, "option startingOffsets: orders/A ends before offset 20, so 21 is beyond its head", 20),
-        (2**70, ConfigError, f"so {2**70} is beyond its head", 20),
-        (9, StorageError, "orders/A: records 9 to 9 are not all held by the stores", 10),
-        (0, StorageError, "orders/A: records 0 to 9 are not all held by the stores", 10),
+        (21, ConfigError, "option startingOffsets: expected at most 20, the end of orders/A, not 21 (", 20),
+        (2**70, ConfigError, f"the end of orders/A, not {2**70} (", 20),
+        (9, StorageError, "orders/A: records 9 to 9 are no longer in the stores", 10),
+        (0, StorageError, "orders/A: records 0 to 9 are no longer in the stores", 10),
     ],
 )
-def test_positions_that_are_not_held(asked: int, error: type[Exception], sentence: str, nearest: int) -> None:
+def test_requested_offsets_that_are_not_stored(
+    requested: int, error: type[Exception], sentence: str, nearest: int
+) -> None:
     name = "orders", "A"
-    positions = RequestedOffsets(EARLIEST, {name: asked})
+    offsets = RequestedOffsets(EARLIEST, {name: requested})
     with pytest.raises(error) as caught:
-        resolve_offsets("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=True)
+        resolve_offsets("startingOffsets", offsets, {name: stored(10, 20)}, is_start=True, fail_on_data_loss=True)
     assert sentence in str(caught.value)
-    assert "failOnDataLoss=false" in str(caught.value)
-    found = resolve_offsets("startingOffsets", positions, {name: held(10, 20)}, is_start=True, fail_on_data_loss=False)
+    assert "set failOnDataLoss to false" in str(caught.value)
+    found = resolve_offsets("startingOffsets", offsets, {name: stored(10, 20)}, is_start=True, fail_on_data_loss=False)
     assert found == {name: nearest}
 
 
-def test_a_partition_that_nobody_has() -> None:
-    positions = RequestedOffsets(EARLIEST, {("orders", "B"): 3})
-    with pytest.raises(ConfigError, match="option endingOffsets: no store that is read has the partition orders/B"):
-        resolve_offsets("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=True)
-    assert resolve_offsets("endingOffsets", positions, {}, is_start=False, fail_on_data_loss=False) == {}
+def test_a_requested_partition_that_no_store_has() -> None:
+    offsets = RequestedOffsets(EARLIEST, {("orders", "B"): 3})
+    with pytest.raises(ConfigError, match="option endingOffsets: none of the stores has the partition orders/B"):
+        resolve_offsets("endingOffsets", offsets, {}, is_start=False, fail_on_data_loss=True)
+    assert resolve_offsets("endingOffsets", offsets, {}, is_start=False, fail_on_data_loss=False) == {}

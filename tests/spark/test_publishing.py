@@ -1,4 +1,4 @@
-"""What a task does, without Spark around it: real nodes, real stores, attempts that end in the middle."""
+"""Publishing of a task without Spark: real nodes, real stores, and attempts that end halfway."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def one_store(path: Path) -> AsyncIterator[Cluster]:
 
 
 async def publish_part(config: Config, values: Sequence[bytes], stored: Callable[[], bool]) -> None:
-    """An attempt that dies when this much is stored."""
+    """Publish in an attempt that is cancelled once `stored` is true."""
     gate = trio.Event()
 
     def halting() -> Iterator[pa.RecordBatch]:
@@ -64,7 +64,7 @@ async def test_no_rows_need_no_cluster() -> None:
     assert await publish(iter(()), ONE_TOPIC, Config(), TASK) == PublishResult()
 
 
-async def test_another_attempt_after_success_publishes_nothing(tmp_path: Path) -> None:
+async def test_a_retry_after_success_publishes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with one_store(path) as cluster:
         await publish(rows(contents(0, 1000)), ONE_TOPIC, cluster.config, TASK)
@@ -73,7 +73,7 @@ async def test_another_attempt_after_success_publishes_nothing(tmp_path: Path) -
     assert done == PublishResult(1000, 1, 1000)
 
 
-async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> None:
+async def test_a_retry_continues_after_the_stored_records(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     async with one_store(path) as cluster:
         store = cluster.store
@@ -84,16 +84,16 @@ async def test_another_attempt_goes_on_after_what_is_held(tmp_path: Path) -> Non
     assert done == PublishResult(1000, 1, 300)
 
 
-async def test_another_attempt_in_the_libdafka_dialect_whose_acks_name_no_store(tmp_path: Path) -> None:
+async def test_a_retry_in_the_libdafka_dialect_whose_acks_do_not_name_a_store(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    config = Config().override("node", wire="libdafka")
+    config = Config().with_node(wire="libdafka")
     async with open_cluster(config, storage=f"sqlite:{path}") as cluster:
-        assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).found == 0
-        assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).found == 300
+        assert (await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)).already_stored == 0
+        assert (await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)).already_stored == 300
         assert await read_store(path) == {PARTITION: contents(0, 500)}
 
 
-async def test_rows_in_another_order_are_published_once_each(tmp_path: Path) -> None:
+async def test_rows_in_another_order_are_published_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     values = [*contents(0, 500), b"twice", b"twice", b"thrice", b"thrice", b"thrice"]
     async with one_store(path) as cluster:
@@ -102,13 +102,13 @@ async def test_rows_in_another_order_are_published_once_each(tmp_path: Path) -> 
         first = [*values[100:200], b"twice", b"thrice", b"thrice"]
         await publish_part(cluster.config, first, lambda: store.statistics().records_stored == len(first))
         await publish(rows(values[::-1]), ONE_TOPIC, cluster.config, TASK)
-        held = await read_store(path)
-    assert held[PARTITION][: len(first)] == first
-    assert sorted(held[PARTITION]) == sorted(values)
+        stored = await read_store(path)
+    assert stored[PARTITION][: len(first)] == first
+    assert sorted(stored[PARTITION]) == sorted(values)
 
 
 @pytest.mark.parametrize("again", [contents(0, 200), [*contents(0, 100), b"x", *contents(101, 400)]])
-async def test_other_rows_than_before_are_an_error(tmp_path: Path, again: list[bytes]) -> None:
+async def test_changed_rows_are_an_error(tmp_path: Path, again: list[bytes]) -> None:
     async with one_store(tmp_path / "s.db") as cluster:
         await publish(rows(contents(0, 300)), ONE_TOPIC, cluster.config, TASK)
         with pytest.raises(
@@ -117,23 +117,23 @@ async def test_other_rows_than_before_are_an_error(tmp_path: Path, again: list[b
             await publish(rows(again), ONE_TOPIC, cluster.config, TASK)
 
 
-async def test_two_stores_of_which_one_has_less(tmp_path: Path) -> None:
+async def test_a_second_store_with_fewer_records_is_filled(tmp_path: Path) -> None:
     near, far = tmp_path / "near.db", tmp_path / "far.db"
     async with one_store(near) as cluster:
         store = cluster.store
         assert store is not None
         async with trio.open_nursery() as nursery:
-            late = cluster.config.override("store", storage=f"sqlite:{far}")
+            late = cluster.config.with_store(storage=f"sqlite:{far}")
             await publish_part(cluster.config, contents(0, 300), lambda: store.statistics().records_stored == 300)
             await nursery.start(serve_store, late)
-            config = cluster.config.override("producer", min_stores=2)
+            config = cluster.config.with_producer(min_stores=2)
             done = await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
             assert await read_store(near) == await read_store(far) == {PARTITION: contents(0, 300)}
             nursery.cancel_scope.cancel()
-    assert done.found == 300
+    assert done.already_stored == 300
 
 
-async def test_each_topic_is_a_partition_and_few_producers_serve_many(
+async def test_each_topic_has_a_partition_and_few_producers_serve_many_topics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "PRODUCERS_MAX", 2)
@@ -145,14 +145,14 @@ async def test_each_topic_is_a_partition_and_few_producers_serve_many(
     async with one_store(path) as cluster:
         batches = iter([whole.slice(0, 300), whole.slice(300)])
         done = await publish(batches, RecordColumns(1, 0, ""), cluster.config, TASK)
-        held = await read_store(path)
+        stored = await read_store(path)
     assert done == PublishResult(600, 5, 0)
     for topic in topics:
         expected = [b"%d" % number for number, name in enumerate(names) if name == topic]
-        assert held[Partition(topic, derive_address(*TASK, topic))] == expected
+        assert stored[Partition(topic, derive_address(*TASK, topic))] == expected
 
 
-async def test_retention_that_dropped_the_beginning_does_not_stop_another_attempt(tmp_path: Path) -> None:
+async def test_a_retry_succeeds_though_retention_dropped_the_first_records(tmp_path: Path) -> None:
     async with one_store(path := tmp_path / "s.db") as cluster:
         await publish(rows(contents(0, 500)), ONE_TOPIC, cluster.config, TASK)
     async with open_trimmed(path, 450) as cluster:
@@ -169,16 +169,16 @@ async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def test_without_a_store_one_sentence_names_the_options() -> None:
+async def test_without_a_store_the_error_names_the_options() -> None:
     async with open_cluster(storage=None) as cluster:
-        config = cluster.config.override("producer", close_timeout_ms=300)
+        config = cluster.config.with_producer(close_timeout_ms=300)
         with pytest.raises(PublishingError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 
-async def test_without_a_tower_one_sentence_names_the_option() -> None:
-    config = Config().override("node", tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
-    config = config.override("beacon", sub_addresses="tcp://127.0.0.1:9", pub_addresses="tcp://127.0.0.1:9")
+async def test_without_a_tower_the_error_names_the_option() -> None:
+    config = Config().with_node(tower_timeout_ms=300, bind="tcp://127.0.0.1:*")
+    config = config.with_beacon(tower_sub="tcp://127.0.0.1:9", tower_pub="tcp://127.0.0.1:9")
     with pytest.raises(DiscoveryError, match=r"no tower answered at tcp://127.0.0.1:9 .*option towers"):
         await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
@@ -203,15 +203,15 @@ async def test_a_store_that_stops_answering_is_an_error() -> None:
         yield from rows(contents(100, 5000))
 
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
-        config = cluster.config.override("producer", close_timeout_ms=2000, unacknowledged_records_max=100)
-        await nursery.start(run_store, config.override("store", storage="memory:"))
+        config = cluster.config.with_producer(close_timeout_ms=2000, unacknowledged_records_max=100)
+        await nursery.start(run_store, config.with_store(storage="memory:"))
         with pytest.raises(
             PublishingError, match=r"topic t: .* not acknowledged by a store .* minStores or ackTimeout"
         ):
             await publish(dying(), ONE_TOPIC, config, TASK)
 
 
-async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
+async def test_an_attempt_fails_while_another_is_publishing(tmp_path: Path) -> None:
     async with (
         one_store(tmp_path / "s.db") as cluster,
         open_producer("t", cluster.config, address=PARTITION.address) as twin,
@@ -226,31 +226,34 @@ async def test_an_attempt_beside_a_living_one_fails(tmp_path: Path) -> None:
                 await trio.sleep(0.2)
 
         nursery.start_soon(go_on)
-        config = cluster.config.override("producer", close_timeout_ms=3000)
-        # On a machine so busy that the other attempt stands still for a second, it is found out by what it has added.
-        expected = r"another attempt of it. Set spark.speculation to false|and \d+ of them are not among the rows"
+        config = cluster.config.with_producer(close_timeout_ms=3000)
+        # On a busy machine the other attempt may pause for a second. It is then detected by the records that it added.
+        still_publishing = r"another attempt of this task is still publishing .* set spark.speculation to false"
+        expected = rf"{still_publishing}|and \d+ of them are not among its present rows"
         with pytest.raises((PublishingError, InputChangedError), match=expected):
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         nursery.cancel_scope.cancel()
 
 
-async def test_an_attempt_while_another_lives_and_is_idle_fails(tmp_path: Path) -> None:
-    """The tower introduces an address by the connection that it came by first, as long as that one lives."""
+async def test_an_attempt_fails_while_another_is_idle(tmp_path: Path) -> None:
+    """The tower announces an address for the connection that used it first, as long as that is open."""
     async with (
         one_store(tmp_path / "s.db") as cluster,
         open_producer("t", cluster.config, address=PARTITION.address) as twin,
     ):
         await twin.wait_settled()
-        config = cluster.config.override("producer", close_timeout_ms=3000)
-        with pytest.raises(PublishingError, match=r"300 records were not acknowledged .* another attempt of the task"):
+        config = cluster.config.with_producer(close_timeout_ms=3000)
+        with pytest.raises(
+            PublishingError, match=r"300 records were not acknowledged .* an earlier attempt of the task"
+        ):
             await publish(rows(contents(0, 300)), ONE_TOPIC, config, TASK)
         await twin.send_many(contents(0, 300))
         await twin.wait_stored()
 
 
 async def test_null_values_and_topics_are_refused() -> None:
-    with pytest.raises(RowError, match="column value: a row is null"):
+    with pytest.raises(RowError, match="column value: expected a content in each row, not null"):
         list(ONE_TOPIC.split_by_topic(next(rows([b"1", None]))))
     batch = pa.record_batch({"topic": pa.array(["a", None]), "value": pa.array([b"1", b"2"])})
-    with pytest.raises(RowError, match="column topic: a row is null"):
+    with pytest.raises(RowError, match="column topic: expected a topic in each row, not null"):
         list(RecordColumns(1, 0, "").split_by_topic(batch))

@@ -1,4 +1,4 @@
-"""Reading stores once, in Spark: every column exactly as it was stored, within the limits that were asked for."""
+"""Reading stores once in Spark: all columns as stored, within the requested limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ END = 200
 
 @pytest.fixture(params=["sqlite", "filelog"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of three partitions, whose records are a millisecond apart."""
+    """A store with three partitions, whose records are a millisecond apart."""
     batches = [batch("orders", A, 0, END), batch("orders", B, 0, END // 2), batch("trades", A, 0, 10)]
     return fill(f"{request.param}:{tmp_path}/store", *batches)
 
@@ -35,14 +35,14 @@ def load(spark: SparkSession, path: str, **options: object) -> DataFrame:
 
 
 def spans(frame: DataFrame) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """For each partition its first and last offset, and how many there are."""
+    """Return the first offset, the last offset and the count of each partition."""
     rows = frame.selectExpr("topic", "partition", "offset").collect()
     names = {(row.topic, row.partition) for row in rows}
     found = {name: [row.offset for row in rows if (row.topic, row.partition) == name] for name in names}
     return {name: (min(offsets), max(offsets), len(offsets)) for name, offsets in found.items()}
 
 
-def test_every_column_as_it_was_stored(spark: SparkSession, url: str) -> None:
+def test_all_columns_are_returned_as_stored(spark: SparkSession, url: str) -> None:
     frame = load(spark, url)
     assert frame.schema.simpleString() == (
         "struct<topic:string,partition:string,offset:bigint,timestamp:timestamp,value:binary>"
@@ -153,8 +153,8 @@ def test_filters_that_are_pushed(spark: SparkSession, url: str) -> None:
         assert load(spark, url, pushFilters="true").where(condition).count() == count, condition
 
 
-def test_a_filter_that_is_pushed_decides_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    """The records beside the range are damaged: only who does not read them has no error."""
+def test_a_pushed_filter_limits_what_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A record outside the range is damaged, so reading more than the range is an error."""
     fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
         connection.execute("DELETE FROM records WHERE sequence = 50")
@@ -166,7 +166,7 @@ def test_a_filter_that_is_pushed_decides_what_is_read(spark: SparkSession, tmp_p
 
 @contextmanager
 def appending(url: str) -> Iterator[None]:
-    """A store that is written to for the length of a block."""
+    """Append to a store for the length of a block."""
     stop, begun = threading.Event(), threading.Event()
 
     async def program() -> None:
@@ -202,6 +202,6 @@ def test_a_store_that_is_being_written_to(spark: SparkSession, tmp_path: Path, s
             reached = last + 1
 
 
-def test_nothing_is_asked_of_an_empty_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_empty_store_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     fill(f"sqlite:{tmp_path}/store.db")
     assert load(spark, f"{tmp_path}/store.db").count() == 0

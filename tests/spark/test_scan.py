@@ -1,4 +1,4 @@
-"""Reading tasks: the driver's way and the storage's give the same, and say the same of what is wrong."""
+"""Reading tasks: the ADBC driver and the storage plugin return the same records and report the same errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dafka.errors import StorageError
 from dafka.records import Partition
 from dafka.spark import scan as module
 from dafka.spark.planning import StoreRange, StoreTask
-from dafka.spark.scan import scan
+from dafka.spark.scan import scan_task
 from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name
 from dafka.storage import open_storage
 from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
@@ -35,7 +35,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All must be read by the driver."""
+    """Let only the driver read."""
     monkeypatch.setattr(module, "_scan_storage", None)
 
 
@@ -44,7 +44,7 @@ def task(url: str, start: int, end: int, partition: Partition = PARTITION, recor
 
 
 def batches(of: StoreTask, columns: Sequence[str] = COLUMNS.names, *, fail: bool = True) -> Iterator[pa.RecordBatch]:
-    for each in scan(of, columns, fail_on_data_loss=fail):
+    for each in scan_task(of, columns, fail_on_data_loss=fail):
         each.validate(full=True)
         assert each.schema.equals(arrow_schema(columns))
         yield each
@@ -68,7 +68,7 @@ def expected(start: int, end: int, contents: Sequence[bytes] | None = None) -> l
     ]
 
 
-def test_every_column_as_it_was_stored(tmp_path: Path, scheme: str) -> None:
+def test_all_columns_are_returned_as_stored(tmp_path: Path, scheme: str) -> None:
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 500), batch("orders", B, 0, 5))
     assert read(task(url, 0, 500)).to_pylist() == expected(0, 500)
     assert read(task(url, 17, 333)).to_pylist() == expected(17, 333)
@@ -77,7 +77,7 @@ def test_every_column_as_it_was_stored(tmp_path: Path, scheme: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
 @given(st.lists(st.binary(max_size=5) | st.integers(0, 3000).map(bytes), min_size=1, max_size=80), st.data())
-def test_both_ways_give_the_same(
+def test_the_driver_and_the_storage_return_the_same(
     tmp_path_factory: pytest.TempPathFactory, contents: list[bytes], data: st.DataObject
 ) -> None:
     url = fill(
@@ -109,7 +109,7 @@ def test_both_ways_give_the_same(
         Partition("a\0b", "\0"),
     ],
 )
-def test_names_of_any_octets(tmp_path: Path, partition: Partition) -> None:
+def test_names_of_any_bytes(tmp_path: Path, partition: Partition) -> None:
     url = fill(f"sqlite:{tmp_path}/store", batch(partition.topic, partition.address, 0, 40))
     of = task(url, 0, 40, partition)
     found = read(of)
@@ -120,7 +120,7 @@ def test_names_of_any_octets(tmp_path: Path, partition: Partition) -> None:
 
 @pytest.mark.usefixtures("no_storage")
 @pytest.mark.parametrize("name", ["a b.db", "50%41.db", "a#b.db", "a&b=c.db"])
-def test_the_driver_opens_files_of_odd_names(tmp_path: Path, name: str) -> None:
+def test_the_driver_opens_files_with_unusual_names(tmp_path: Path, name: str) -> None:
     url = fill(f"sqlite:{tmp_path}/{name}", batch("orders", A, 0, 40))
     assert read(task(url, 0, 40)).to_pylist() == expected(0, 40)
 
@@ -141,7 +141,7 @@ def test_several_ranges_of_several_stores(tmp_path: Path) -> None:
 
 
 def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> None:
-    """Opening a store of thousands of partitions for each of them would take for ever."""
+    """Opening a store again for each of thousands of partitions would take minutes."""
     addresses = [f"{number:032X}" for number in range(30)]
     url = fill(f"{scheme}:{tmp_path}/store", *(batch("orders", address, 0, 2) for address in addresses))
     with (
@@ -153,7 +153,7 @@ def test_a_store_stays_open_for_the_next_range(tmp_path: Path, scheme: str) -> N
     assert storages.call_count + drivers.call_count == 1
 
 
-def test_large_records_go_one_by_one(tmp_path: Path, scheme: str) -> None:
+def test_large_records_are_read_in_small_batches(tmp_path: Path, scheme: str) -> None:
     contents = [bytes([number]) * size for number, size in enumerate([3_000_000, 0, 1, 2_000_000, 5, 4_000_000])]
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 6, contents=contents))
     of = task(url, 0, 6, record_bytes=1_500_000)
@@ -165,7 +165,7 @@ def test_large_records_go_one_by_one(tmp_path: Path, scheme: str) -> None:
 def test_memory_does_not_grow_with_the_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record_bytes: int
 ) -> None:
-    """Few records in a window where they are large, and never many windows at once."""
+    """A window has few records if they are large, and only a few windows are in memory at once."""
     monkeypatch.setattr(module, "WINDOW_BYTES_MAX", 2**20)
     monkeypatch.setattr(module, "WINDOW_RECORDS", 2000)
     contents = [bytes(record_bytes)] * (16 * 2**20 // record_bytes)
@@ -201,28 +201,28 @@ def damage(path: Path, statement: str) -> None:
         "UPDATE records SET stored_at = x'00' WHERE sequence BETWEEN 40 AND 44",
     ],
 )
-def test_rows_that_are_damaged(tmp_path: Path, statement: str) -> None:
+def test_damaged_rows(tmp_path: Path, statement: str) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
     damage(tmp_path / "store.db", statement)
     with pytest.raises(StorageError) as caught:
         read(task(url, 0, 100))
     assert f"orders/{A}: sequences 40 to 44 are damaged" in str(caught.value)
-    assert str(caught.value).endswith("; with failOnDataLoss=false they are left out")
+    assert str(caught.value).endswith(" (set failOnDataLoss to false to skip them)")
     assert read(task(url, 0, 100), fail=False).to_pylist() == expected(0, 40) + expected(45, 100)
 
 
-def test_pages_that_are_damaged(tmp_path: Path) -> None:
+def test_damaged_pages(tmp_path: Path) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 3000, contents=[bytes(500)] * 3000))
     path = tmp_path / "store.db"
     damage(path, "PRAGMA user_version = 2")
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         (page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
-    octets = bytearray(path.read_bytes())
-    middle = len(octets) // page_bytes // 2 * page_bytes
-    octets[middle : middle + page_bytes] = b"\xa5" * page_bytes
-    path.write_bytes(octets)
-    with pytest.raises(StorageError, match=r"damaged: .*with failOnDataLoss=false they are left out"):
+    data = bytearray(path.read_bytes())
+    middle = len(data) // page_bytes // 2 * page_bytes
+    data[middle : middle + page_bytes] = b"\xa5" * page_bytes
+    path.write_bytes(data)
+    with pytest.raises(StorageError, match=r"damaged: .*set failOnDataLoss to false to skip them"):
         read(task(url, 0, 3000))
     found = read(task(url, 0, 3000), ["offset"], fail=False)["offset"].to_pylist()
     assert found == sorted(set(found))
@@ -230,15 +230,15 @@ def test_pages_that_are_damaged(tmp_path: Path) -> None:
     assert (found[0], found[-1]) == (0, 2999)
 
 
-def test_entries_of_a_file_log_that_are_damaged(tmp_path: Path) -> None:
+def test_damaged_entries_of_a_file_log(tmp_path: Path) -> None:
     runs = [batch("orders", A, start, start + 20) for start in range(0, 200, 20)]
     url = fill(f"filelog:{tmp_path}/log", *runs)
     (segment,) = (tmp_path / "log/topics").rglob("*.log")
-    octets = bytearray(segment.read_bytes())
-    place = octets.index(content("orders", A, 105))
-    octets[place] ^= 1
-    segment.write_bytes(octets)
-    with pytest.raises(StorageError, match="with failOnDataLoss=false they are left out"):
+    data = bytearray(segment.read_bytes())
+    position = data.index(content("orders", A, 105))
+    data[position] ^= 1
+    segment.write_bytes(data)
+    with pytest.raises(StorageError, match="set failOnDataLoss to false to skip them"):
         read(task(url, 0, 200))
     found = read(task(url, 0, 200), ["offset"], fail=False)["offset"].to_pylist()
     assert 105 not in found
@@ -246,7 +246,7 @@ def test_entries_of_a_file_log_that_are_damaged(tmp_path: Path) -> None:
     assert all(before < after for before, after in pairwise(found))
 
 
-def test_what_is_trimmed_while_it_is_read(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_are_trimmed_during_a_read(tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW_RECORDS", 30)
     contents = [bytes(60_000)] * 120
     url = fill(
@@ -254,7 +254,7 @@ def test_what_is_trimmed_while_it_is_read(tmp_path: Path, scheme: str, monkeypat
         *(batch("orders", A, start, start + 10, contents=contents[start : start + 10]) for start in range(0, 120, 10)),
     )
     url = url.partition("?")[0]
-    with pytest.raises(StorageError, match=rf"^orders/{A}: records \d+ to 89 are not all held by the stores"):
+    with pytest.raises(StorageError, match=rf"^orders/{A}: records \d+ to 89 are no longer in the stores"):
         trim_after_first(url, fail=True)
     url = fill(
         f"{scheme}:{tmp_path}/again",
@@ -277,8 +277,10 @@ def trim_after_first(url: str, *, fail: bool) -> list[int]:
     return found
 
 
-def test_a_store_can_empty_its_log_while_a_task_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two windows no transaction is open, so the store's log goes back to nothing."""
+def test_a_store_can_truncate_its_write_ahead_log_while_a_task_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two windows no transaction is open, so a checkpoint can truncate the log."""
     monkeypatch.setattr(module, "WINDOW_RECORDS", 30)
     monkeypatch.setattr(module, "_scan_storage", None)
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 100))
@@ -290,7 +292,7 @@ def test_a_store_can_empty_its_log_while_a_task_runs(tmp_path: Path, monkeypatch
         assert sum(each.num_rows for each in reading) == 70
 
 
-def test_a_store_that_no_longer_holds_it(tmp_path: Path, scheme: str) -> None:
+def test_a_store_that_no_longer_has_the_range(tmp_path: Path, scheme: str) -> None:
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 10))
     for partition in (PARTITION, Partition("orders", B)):
         with pytest.raises(StorageError, match=f"store no longer holds {partition} up to offset 19"):
@@ -299,9 +301,9 @@ def test_a_store_that_no_longer_holds_it(tmp_path: Path, scheme: str) -> None:
         read(task(f"{scheme}:{tmp_path}/gone", 0, 20))
 
 
-def test_a_time_that_no_timestamp_can_hold(tmp_path: Path) -> None:
+def test_a_time_that_is_out_of_range(tmp_path: Path) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 50))
     damage(tmp_path / "store.db", f"UPDATE records SET stored_at = {2**62} WHERE sequence = 40")
-    with pytest.raises(StorageError, match=f"^orders/{A}: what is at 0 fits no column: "):
+    with pytest.raises(StorageError, match=f"^orders/{A}: the records from 0 on fit no column: "):
         read(task(url, 0, 50))
     assert read(task(url, 0, 50), ["value"]).num_rows == 50

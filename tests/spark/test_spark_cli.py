@@ -101,9 +101,7 @@ def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.Mon
 def test_without_java_it_is_one_sentence(tmp_path: Path) -> None:
     status, output, errors = run("-", folder=tmp_path, environment={"JAVA_HOME": "/none"})
     assert (status, output, len(errors)) == (2, "", 1)
-    assert errors[0].startswith(
-        "Error: JAVA_HOME is /none, where there is no bin/java, and Spark needs Java 17 or newer"
-    )
+    assert errors[0].startswith("Error: JAVA_HOME is /none, which has no bin/java, and Spark needs Java 17 or newer")
 
 
 def test_without_pyspark_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

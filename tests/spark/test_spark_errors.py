@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
-from dafka.spark.errors import find_dafka_error, find_worker_traceback, summarize_error
+from dafka.spark.errors import RowError, find_dafka_error, find_worker_traceback, summarize_error
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,15 +67,20 @@ IN_GROUP = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
             "b",
         ),
         ("Traceback (most recent call last):\ndafka.errors.ConfigError: a SQLSTATE: 38000", ConfigError, "a"),
+        (
+            "Traceback (most recent call last):\ndafka.spark.errors.RowError: column value: a",
+            RowError,
+            "column value: a",
+        ),
     ],
 )
-def test_our_error_is_found(text: str, kind: type[DafkaError], sentence: str) -> None:
+def test_a_dafka_error_is_found(text: str, kind: type[DafkaError], sentence: str) -> None:
     assert find_dafka_error(Exception(text)) == (kind, sentence)
     assert summarize_error(Exception(text)) == sentence
     assert find_worker_traceback(Exception(text)) is None
 
 
-def test_an_error_of_ours_is_itself() -> None:
+def test_a_dafka_error_itself() -> None:
     assert find_dafka_error(ConfigError("option path: no")) == (ConfigError, "option path: no")
 
 
@@ -89,16 +94,16 @@ def test_an_error_of_ours_is_itself() -> None:
         ("", "Exception"),
     ],
 )
-def test_other_errors_are_a_sentence_without_java(text: str, sentence: str) -> None:
+def test_other_errors_become_a_sentence_without_java(text: str, sentence: str) -> None:
     assert find_dafka_error(Exception(text)) is None
     assert summarize_error(Exception(text)) == sentence
 
 
-def test_what_spark_really_raises(spark: SparkSession) -> None:
+def test_errors_that_spark_raises(spark: SparkSession) -> None:
     from pyspark.sql.functions import udf
 
     def fail(kind: type[Exception]) -> BaseException:
-        def function(_):  # type: ignore[no-untyped-def]  # Spark would make something else of hints
+        def function(_):  # type: ignore[no-untyped-def]  # with type hints Spark would make an Arrow UDF of it
             raise kind("what is wrong")
 
         with pytest.raises(Exception, match="what is wrong") as caught:
@@ -112,7 +117,7 @@ def test_what_spark_really_raises(spark: SparkSession) -> None:
     assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "LookupError: what is wrong")
 
 
-def test_what_a_failing_stream_raises(spark: SparkSession) -> None:
+def test_errors_that_a_failing_stream_raises(spark: SparkSession) -> None:
     frame = spark.readStream.format("dafka").load("/none")
     query = frame.writeStream.format("noop").start()
     try:

@@ -1,4 +1,4 @@
-"""What docs/how-to/spark.md and the README show of Spark runs as it stands there, in the page's order."""
+"""What docs/how-to/spark.md shows runs as it stands there, in the page's order."""
 
 from __future__ import annotations
 
@@ -51,10 +51,3 @@ def test_every_example_runs(
     assert list((tmp_path / "counts").glob("*.parquet"))
     published = spark.read.format("dafka").load(f"{tmp_path}/cluster.db")
     assert {row["topic"] for row in published.select("topic").distinct().collect()} >= {"orders"}
-
-
-def test_the_readme_s_example_runs(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(f"sqlite:{tmp_path}/dafka.db", batch("orders", A, 0, 2, contents=ORDERS))
-    (example,) = [each for each in blocks(ROOT / "README.md") if "dafka.spark" in each]
-    exec(compile(example.replace("dafka.db", f"{tmp_path}/dafka.db"), "README.md", "exec"), {})
-    assert re.search(r"tea\|\s*2\|", capsys.readouterr().out)

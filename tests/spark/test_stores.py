@@ -1,4 +1,4 @@
-"""What stores hold together: each partition once, from the replica that reaches furthest."""
+"""What stores hold together: each partition once, read from the replica with the highest end."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dafka.records import Partition
 from dafka.spark.offsets import EARLIEST, PartitionName
 from dafka.spark.options import Options
 from dafka.spark.schema import COLUMNS
-from dafka.spark.store_source import READING_OPTIONS, StoreQuery
+from dafka.spark.store_source import SHARED_OPTIONS, StoreQuery
 from dafka.spark.stores import Replica, StoreCache, StoredPartition, list_partitions, merge_replicas, open_stores
 from dafka.storage import PartitionInfo
 from tests.spark.store_helpers import A, B, batch, fill, trim
 
 
-def held_by(*urls: str) -> dict[PartitionName, StoredPartition]:
+def stored_in(*urls: str) -> dict[PartitionName, StoredPartition]:
     async def program() -> dict[PartitionName, StoredPartition]:
         with single_exception():
             async with open_stores(urls) as storages:
@@ -39,10 +39,10 @@ def scheme(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_each_partition_of_each_store(tmp_path: Path, scheme: str) -> None:
+def test_all_partitions_of_all_stores(tmp_path: Path, scheme: str) -> None:
     one = fill(f"{scheme}:{tmp_path}/one", batch("orders", A, 0, 5), batch("trades", A, 7, 9))
     two = fill(f"{scheme}:{tmp_path}/two", batch("orders", B, 0, 3))
-    found = held_by(one, two)
+    found = stored_in(one, two)
     spans = {
         name: (each.earliest, each.end, each.choose_replicas(each.earliest, each.end)) for name, each in found.items()
     }
@@ -53,29 +53,29 @@ def test_each_partition_of_each_store(tmp_path: Path, scheme: str) -> None:
     }
 
 
-def test_the_replica_that_reaches_furthest_is_read(tmp_path: Path, scheme: str) -> None:
+def test_the_replica_with_the_highest_end_is_read(tmp_path: Path, scheme: str) -> None:
     behind = fill(f"{scheme}:{tmp_path}/behind", batch("orders", A, 0, 5))
     ahead = fill(f"{scheme}:{tmp_path}/ahead", batch("orders", A, 0, 8))
-    (held,) = held_by(behind, ahead).values()
-    assert (held.earliest, held.end) == (0, 8)
-    assert held.choose_replicas(0, 8) == [(ahead, 0, 8)]
+    (stored,) = stored_in(behind, ahead).values()
+    assert (stored.earliest, stored.end) == (0, 8)
+    assert stored.choose_replicas(0, 8) == [(ahead, 0, 8)]
 
 
 def test_earlier_records_come_from_the_replica_that_has_them(tmp_path: Path, scheme: str) -> None:
     old = fill(f"{scheme}:{tmp_path}/old", batch("orders", A, 0, 6))
     new = fill(f"{scheme}:{tmp_path}/new", batch("orders", A, 4, 9))
-    (held,) = held_by(new, old).values()
-    assert (held.earliest, held.end) == (0, 9)
-    assert held.choose_replicas(0, 9) == [(old, 0, 4), (new, 4, 9)]
-    assert held.choose_replicas(1, 3) == [(old, 1, 3)]
-    assert held.choose_replicas(5, 5) == []
+    (stored,) = stored_in(new, old).values()
+    assert (stored.earliest, stored.end) == (0, 9)
+    assert stored.choose_replicas(0, 9) == [(old, 0, 4), (new, 4, 9)]
+    assert stored.choose_replicas(1, 3) == [(old, 1, 3)]
+    assert stored.choose_replicas(5, 5) == []
 
 
-def test_what_lies_before_a_gap_is_not_held(tmp_path: Path, scheme: str) -> None:
+def test_records_before_a_gap_do_not_count_as_stored(tmp_path: Path, scheme: str) -> None:
     old = fill(f"{scheme}:{tmp_path}/old", batch("orders", A, 0, 3))
     new = fill(f"{scheme}:{tmp_path}/new", batch("orders", A, 4, 9))
-    (held,) = held_by(new, old).values()
-    assert (held.earliest, held.end) == (4, 9)
+    (stored,) = stored_in(new, old).values()
+    assert (stored.earliest, stored.end) == (4, 9)
 
 
 INFOS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, max_size=5).map(
@@ -84,48 +84,50 @@ INFOS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), min_size=1, 
 
 
 @given(INFOS, st.integers(0, 50), st.integers(0, 50))
-def test_replicas_cover_exactly_what_they_hold(infos: list[PartitionInfo], start: int, end: int) -> None:
-    held = merge_replicas(Partition("orders", A), [Replica(str(number), info) for number, info in enumerate(infos)])
+def test_the_chosen_replicas_hold_their_ranges(infos: list[PartitionInfo], start: int, end: int) -> None:
+    stored = merge_replicas(Partition("orders", A), [Replica(str(number), info) for number, info in enumerate(infos)])
     by_url = {str(number): range(info.earliest_sequence, info.end_sequence) for number, info in enumerate(infos)}
     everything = {sequence for each in by_url.values() for sequence in each}
-    assert held.end == max(info.end_sequence for info in infos)
-    assert everything.issuperset(range(held.earliest, held.end))
-    assert held.earliest - 1 not in everything or held.earliest == held.end
-    start, end = max(start, held.earliest), min(end, held.end)
+    assert stored.end == max(info.end_sequence for info in infos)
+    assert everything.issuperset(range(stored.earliest, stored.end))
+    assert stored.earliest - 1 not in everything or stored.earliest == stored.end
+    start, end = max(start, stored.earliest), min(end, stored.end)
     found = [
-        (url, sequence) for url, first, last in held.choose_replicas(start, end) for sequence in range(first, last)
+        (url, sequence) for url, first, last in stored.choose_replicas(start, end) for sequence in range(first, last)
     ]
     assert [sequence for _, sequence in found] == list(range(start, end))
     assert all(sequence in by_url[url] for url, sequence in found)
 
 
-def test_an_emptied_partition_keeps_its_place(tmp_path: Path, scheme: str) -> None:
+def test_an_emptied_partition_keeps_its_offsets(tmp_path: Path, scheme: str) -> None:
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
     trim(url, {Partition("orders", A): 5})
-    (held,) = held_by(url).values()
-    assert (held.earliest, held.end, held.choose_replicas(5, 5), held.record_bytes) == (5, 5, [], 0)
+    (stored,) = stored_in(url).values()
+    assert (stored.earliest, stored.end, stored.choose_replicas(5, 5), stored.record_bytes) == (5, 5, [], 0)
 
 
-def test_names_that_are_not_utf8_are_shown_as_octets(tmp_path: Path, scheme: str) -> None:
+def test_names_that_are_not_utf8_are_escaped(tmp_path: Path, scheme: str) -> None:
     topic = b"caf\xe9".decode("utf-8", "surrogateescape")
     url = fill(
         f"{scheme}:{tmp_path}/store", batch(topic, A, 0, 1), batch("naïve 'x';\"\t", B, 0, 1), batch("", A, 0, 1)
     )
-    found = held_by(url)
+    found = stored_in(url)
     assert found.keys() == {("caf\\xe9", A), ("naïve 'x';\"\t", B), ("", A)}
     assert found["caf\\xe9", A].partition == Partition(topic, A)
 
 
-def test_names_that_look_alike_are_refused_where_they_are_read(tmp_path: Path) -> None:
+def test_names_that_are_equal_once_escaped_are_refused_if_they_are_read(tmp_path: Path) -> None:
     topic = b"caf\xe9".decode("utf-8", "surrogateescape")
     fill(f"sqlite:{tmp_path}/store", batch(topic, A, 0, 1), batch("caf\\xe9", A, 0, 1), batch("tea", A, 0, 1))
 
     def select(**options: str) -> Collection[PartitionName]:
-        parsed = Options({"path": f"{tmp_path}/store", **options}, READING_OPTIONS, "reading")
-        reading = StoreQuery(parsed, COLUMNS, EARLIEST)
-        return reading.select(held_by(*reading.find_stores())).keys()
+        parsed = Options({"path": f"{tmp_path}/store", **options}, SHARED_OPTIONS, "reading")
+        query = StoreQuery(parsed, COLUMNS, EARLIEST)
+        return query.select_partitions(stored_in(*query.finder.find_stores())).keys()
 
-    with pytest.raises(StorageError, match=r"two partitions are called caf\\xe9/A+ once their names are printed"):
+    with pytest.raises(
+        StorageError, match=r"two partitions are both shown as caf\\xe9/A+, because their names are not UTF-8"
+    ):
         select()
     assert select(subscribe="tea") == {("tea", A)}
 
@@ -134,18 +136,18 @@ def test_a_store_of_a_newer_version(tmp_path: Path) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 1))
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection:
         connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StorageError, match=r"store\.db has schema version 99; this dafka knows versions up to"):
-        held_by(url)
+    with pytest.raises(StorageError, match=r"store\.db has schema version 99, expected at most"):
+        stored_in(url)
 
 
-def test_a_store_that_is_damaged_beyond_opening(tmp_path: Path) -> None:
+def test_a_store_that_is_too_damaged_to_open(tmp_path: Path) -> None:
     url = fill(f"filelog:{tmp_path}/log", batch("orders", A, 0, 1))
     (tmp_path / "log/filelog.json").write_text("{}")
     with pytest.raises(StorageError, match=r"log cannot be opened: filelog\.json is damaged"):
-        held_by(url)
+        stored_in(url)
 
 
-def test_a_keeper_sees_what_is_appended(tmp_path: Path, scheme: str) -> None:
+def test_the_cache_sees_appended_records(tmp_path: Path, scheme: str) -> None:
     url = fill(f"{scheme}:{tmp_path}/store", batch("orders", A, 0, 5))
     with closing(StoreCache()) as cache:
         assert cache.list_partitions([url])["orders", A].end == 5
@@ -153,11 +155,11 @@ def test_a_keeper_sees_what_is_appended(tmp_path: Path, scheme: str) -> None:
         found = cache.list_partitions([url])
         assert {name: each.end for name, each in found.items()} == {("orders", A): 7, ("orders", B): 1}
         assert cache.find_sequence_by_time(found["orders", A], 1_700_000_000_006) == 6
-    with closing(cache):  # it may be used again
+    with closing(cache):  # a closed cache opens the stores again
         assert cache.list_partitions([url])["orders", A].end == 7
 
 
-def test_a_keeper_sees_another_store_in_the_same_place(tmp_path: Path, scheme: str) -> None:
+def test_the_cache_opens_a_store_that_replaced_another(tmp_path: Path, scheme: str) -> None:
     place = tmp_path / "store"
     url = fill(f"{scheme}:{place}", batch("orders", A, 0, 5))
     with closing(StoreCache()) as cache:
@@ -171,7 +173,7 @@ def test_a_keeper_sees_another_store_in_the_same_place(tmp_path: Path, scheme: s
         assert cache.list_partitions([url])["orders", A].end == 3
 
 
-def test_a_keeper_gets_over_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_the_cache_recovers_from_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     good = fill(f"sqlite:{tmp_path}/good", batch("orders", A, 0, 5))
     with closing(StoreCache()) as cache:
         with pytest.raises(StorageError, match="bad does not exist"):

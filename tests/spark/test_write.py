@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` into a running cluster, and what a user is told who asks wrongly."""
+"""`df.write` and `df.writeStream` to a running cluster, and the errors for mistakes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ KEYED = StructType([*VALUES, StructField("key", StringType())])
 
 @attrs.frozen
 class Written:
-    """A running cluster, and what its store holds of a topic."""
+    """A running cluster, and the records of a topic that its store holds."""
 
     towers: str
     path: Path
 
-    def held(self, topic: str) -> dict[Partition, list[bytes]]:
+    def stored(self, topic: str) -> dict[Partition, list[bytes]]:
         return {key: value for key, value in trio.run(read_store, self.path).items() if key.topic == topic}
 
     def values(self, topic: str) -> list[bytes]:
-        return sorted(value for values in self.held(topic).values() for value in values)
+        return sorted(value for values in self.stored(topic).values() for value in values)
 
     def write(self, frame: DataFrame, **options: str) -> None:
         frame.write.format("dafka").mode("append").option("towers", self.towers).options(**options).save()
@@ -52,14 +52,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
         command.close()
 
 
-def test_each_task_publishes_a_partition(spark: SparkSession, written: Written) -> None:
+def test_each_task_publishes_to_a_partition_of_its_own(spark: SparkSession, written: Written) -> None:
     written.write(spark.range(0, 25_000, 1, 2).selectExpr("cast(id as string) value"), topic="numbers")
-    first, second = written.held("numbers").values()
+    first, second = written.stored("numbers").values()
     assert {(len(first), first[0]), (len(second), second[0])} == {(12_500, b"0"), (12_500, b"12500")}
     assert sorted(first + second, key=int) == [b"%d" % number for number in range(25_000)]
 
 
-def test_rows_go_to_the_topics_that_they_name(spark: SparkSession, written: Written) -> None:
+def test_rows_go_to_their_topics(spark: SparkSession, written: Written) -> None:
     frame = spark.range(0, 1000, 1, 1).selectExpr(
         "concat('even-', id % 2) Topic", "cast(cast(id as string) as binary) value"
     )
@@ -68,7 +68,7 @@ def test_rows_go_to_the_topics_that_they_name(spark: SparkSession, written: Writ
     assert written.values("even-1") == sorted(b"%d" % number for number in range(1, 1000, 2))
 
 
-def test_writing_again_with_the_same_id_publishes_nothing_twice(spark: SparkSession, written: Written) -> None:
+def test_a_repeated_write_with_the_same_id_publishes_nothing_twice(spark: SparkSession, written: Written) -> None:
     frame = spark.range(0, 1000, 1, 2).selectExpr("cast(id as string) value")
     for _ in range(2):
         written.write(frame, topic="once", writeId="monday")
@@ -77,7 +77,7 @@ def test_writing_again_with_the_same_id_publishes_nothing_twice(spark: SparkSess
     assert len(written.values("once")) == 2000
 
 
-def test_other_rows_with_the_same_id_are_refused(spark: SparkSession, written: Written) -> None:
+def test_changed_rows_with_the_same_id_are_refused(spark: SparkSession, written: Written) -> None:
     written.write(spark.range(10).selectExpr("cast(id as string) value"), topic="other", writeId="x")
     with pytest.raises(PySparkException, match="topic other: an earlier attempt of this task has published"):
         written.write(spark.range(10).selectExpr("cast(id + 1 as string) value"), topic="other", writeId="x")
@@ -102,61 +102,61 @@ def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Writt
         assert query.awaitTermination(60)
     expected = sorted(f"{day}-{line}".encode() for day in range(3) for line in range(200))
     assert written.values("days") == expected
-    assert len(written.held("days")) == 3
+    assert len(written.stored("days")) == 3
 
 
-def test_a_null_is_one_sentence(spark: SparkSession, written: Written) -> None:
-    with pytest.raises(PySparkException, match="RowError: column value: a row is null, and a record has a content"):
+def test_a_null_value_is_refused(spark: SparkSession, written: Written) -> None:
+    with pytest.raises(PySparkException, match="RowError: column value: expected a content in each row, not null"):
         written.write(spark.sql("select cast(null as string) value"), topic="null")
 
 
-def test_overwrite_is_one_sentence(spark: SparkSession, written: Written) -> None:
+def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
     writer = spark.sql("select 'x' value").write.format("dafka").option("topic", "t")
-    with pytest.raises(PySparkException, match=r'mode overwrite: records are only ever added; write with mode\("app'):
+    with pytest.raises(PySparkException, match=r'mode overwrite: records can only be appended; write with mode\("app'):
         writer.mode("overwrite").save()
 
 
 @pytest.mark.parametrize(
     ("options", "schema", "message"),
     [
-        ({}, VALUES, "option topic: it is needed where the DataFrame has no column topic"),
-        ({"topic": "t"}, StructType(), "column value: there is none; a record's content is a column of this name"),
+        ({}, VALUES, "option topic: expected this option, or a column topic in the DataFrame"),
+        ({"topic": "t"}, StructType(), "column value: expected a column of this name with the content"),
         ({"topic": "t"}, StructType([StructField("value", LongType())]), "column value: expected binary or string, n"),
-        ({}, KEYED, "column key: a record has a value and a topic, nothing else"),
+        ({}, KEYED, "column key: expected only the columns value and topic"),
         ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
         ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 octets, not 256"),
-        ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 up, .* not '0'"),
+        ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 to .*, not '0'"),
         ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
         (
             {"topic": "t", "ackTimeout": "1s"},
             VALUES,
-            "option ackTimeout: expected a whole number from 1 up, .* not '1s'",
+            "option ackTimeout: expected a whole number from 1 to .*, not '1s'",
         ),
         ({"topic": "t", "writeID2": "x"}, VALUES, "option writeID2: .* writing; did you mean writeId?"),
     ],
 )
-def test_mistakes_are_one_sentence(options: Mapping[str, str], schema: StructType, message: str) -> None:
+def test_invalid_options_and_columns(options: Mapping[str, str], schema: StructType, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         BatchWriter(options, schema, False)
 
 
-def test_a_stream_is_only_added_to() -> None:
-    with pytest.raises(ConfigError, match="outputMode complete: records are only ever added"):
+def test_the_output_mode_complete_is_refused() -> None:
+    with pytest.raises(ConfigError, match="outputMode complete: records can only be appended"):
         StreamWriter({"topic": "t"}, VALUES, True)
 
 
 def test_a_stream_has_no_write_id() -> None:
-    with pytest.raises(ConfigError, match="option writeId: there is none of this name for writing a stream"):
+    with pytest.raises(ConfigError, match="option writeId: there is no such option for writing a stream"):
         StreamWriter({"topic": "t", "writeId": "x"}, VALUES, False)
 
 
-def test_the_driver_tells_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_driver_logs_how_much_was_stored(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dafka.spark")
     writer = BatchWriter({"topic": "t", "writeId": "x"}, VALUES, False)
     writer.commit([TaskCommit(PublishResult(5, 1, 2)), TaskCommit(PublishResult(4, 2, 0))])
-    assert caplog.messages == ["9 records stored, 3 partitions; 2 of them had been published before"]
+    assert caplog.messages == ["9 records stored in 3 partitions, 2 of them by an earlier attempt"]
 
 
-def test_a_write_that_failed_tells_how_to_go_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_logs_how_to_continue(caplog: pytest.LogCaptureFixture) -> None:
     BatchWriter({"topic": "t", "writeId": "x"}, VALUES, False).abort([None])
     assert ".option('writeId', 'x')" in caplog.text

@@ -18,7 +18,7 @@ from dafka.spark.session import make_session
 from tests.spark.fixtures import SETTINGS
 
 HEAD_ROWS = 1000
-"""RecordColumns before which a task does not stop."""
+"""The number of rows that a task publishes before it stops."""
 
 
 def main(folder: Path, towers: str, topic: str) -> None:

@@ -24,7 +24,7 @@ import trio
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy, Storage, open_storage, read_range
-from dafka.storage.tools.verify import verify
+from dafka.storage.tools.verify import verify_storage
 
 PARTITIONS = [Partition("orders", f"{number}" * 32) for number in range(3)] + [Partition("\udcff/..", "Z")]
 
@@ -101,7 +101,7 @@ class Expected:
                     assert info.end_sequence >= end, f"{partition}: acknowledged to {end}, there to {info}"
                     assert info.earliest_sequence <= max(trimmed, info.end_sequence - KEPT), f"{partition}: {info}"
                     await check_contents(storage, partition, info.earliest_sequence, info.end_sequence)
-            damages = (await verify(storage)).damages
+            damages = (await verify_storage(storage)).damages
             assert not damages, f"verify finds {damages}"
             tell({"repairs": len(storage.repairs)})
 

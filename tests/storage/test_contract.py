@@ -62,12 +62,12 @@ def test_unknown_scheme_names_the_installed_ones() -> None:
 
 @pytest.mark.parametrize("url", ["", "dafka.db", "sqlite"])
 def test_url_without_a_scheme_is_refused(url: str) -> None:
-    with pytest.raises(StorageError, match=r"expected SCHEME:PLACE, such as sqlite:dafka\.db$"):
+    with pytest.raises(StorageError, match=r"expected SCHEME:LOCATION, such as sqlite:dafka\.db$"):
         open_storage(url)
 
 
 async def test_memory_takes_no_place() -> None:
-    with pytest.raises(StorageError, match="'memory:' has no place"):
+    with pytest.raises(StorageError, match="'memory:' takes no path"):
         async with open_storage("memory:here"):
             pass
 

@@ -134,7 +134,7 @@ async def test_topics() -> None:
     assert (await copy_storage(source, target, topics=["orders", "skipped"])).records == 14
     assert set(await target.partitions()) == {ORDERS, SKIPPED}
     assert await target.load_positions("billing") == {ORDERS: 7}
-    with pytest.raises(StorageError, match="there is no partition of topic 'order'"):
+    with pytest.raises(StorageError, match="topic 'order' has no partition"):
         await copy_storage(source, target, topics=["bills", "order"])
     assert BILLS not in await target.partitions()
 
@@ -252,8 +252,8 @@ async def test_records_that_nobody_has_any_more(end: int) -> None:
     with pytest.raises(StorageSequenceError) as caught:
         await copy_storage(source, target)
     assert str(caught.value) == (
-        f"orders/A: the source begins with sequence {end}, the target ends with 4, "
-        "and nothing has the records between: copy to a new target"
+        f"orders/A: the source begins at sequence {end} and the target ends at 4; "
+        "neither holds the records between them: copy to a new target"
     )
     assert list(await target.partitions()) == [ORDERS]
 
@@ -269,7 +269,7 @@ async def test_records_that_nobody_has_any_more(end: int) -> None:
 async def test_another_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
     source = await memory(batch(0, 3, BILLS), batch(0, source_end))
     target = await memory(held)
-    with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has another {what} in the target"):
+    with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has a different {what} in the target"):
         await copy_storage(source, target)
     assert list(await target.partitions()) == [ORDERS]
 

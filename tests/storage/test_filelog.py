@@ -84,7 +84,7 @@ async def test_file_is_refused(folder: Path) -> None:
     for read_only in (False, True):
         error = await failure(folder, read_only=read_only)
         assert type(error) is StorageFormatError
-        assert str(error) == f"{folder} is no folder, so it is no file log"
+        assert str(error) == f"{folder} is not a file log: expected a folder"
 
 
 async def test_empty_folder_becomes_a_file_log_but_is_none_for_a_reader(folder: Path) -> None:
@@ -97,7 +97,10 @@ async def test_empty_folder_becomes_a_file_log_but_is_none_for_a_reader(folder: 
 
 async def test_missing_folder_is_made_only_by_a_writer_and_in_one_that_is_there(folder: Path) -> None:
     assert str(await failure(folder, read_only=True)) == f"{folder} does not exist"
-    assert str(await failure(folder / "log")) == f"cannot open {folder}/log: there is no folder {folder}"
+    assert (
+        str(await failure(folder / "log"))
+        == f"cannot open {folder}/log: folder {folder} does not exist; create it first"
+    )
     assert not folder.exists()
     await make_store(f"{folder}/")
 
@@ -113,7 +116,7 @@ async def test_newer_version_is_refused(folder: Path) -> None:
     for read_only in (False, True):
         error = await failure(folder, read_only=read_only)
         assert type(error) is StorageFormatError
-        assert str(error) == f"{folder} has version 2; this dafka knows versions up to 1"
+        assert str(error) == f"{folder} has version 2, expected at most 1; upgrade dafka"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ async def test_reader_cannot_write(folder: Path) -> None:
             lambda: storage.apply_retention(RetentionPolicy(records_max=0)),
             lambda: storage.save_positions("name", {PARTITION: 1}),
         ):
-            with pytest.raises(StorageError, match="was opened for reading only"):
+            with pytest.raises(StorageError, match="was opened read-only; open it for writing"):
                 await change()
         await storage.flush()
         assert (await storage.partitions())[PARTITION].end_sequence == 3
@@ -251,7 +254,9 @@ async def test_trimming_removes_segments_and_opening_again_keeps_it(folder: Path
 async def test_skipping(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 10)])
-        with pytest.raises(StorageSequenceError, match=f"^{PARTITION}: it has come to 10, beyond 9$"):
+        with pytest.raises(
+            StorageSequenceError, match=f"^{PARTITION}: cannot reset to sequence 9, expected 10 or later$"
+        ):
             await storage.reset_to(PARTITION, 9)
         await storage.reset_to(PARTITION, 50)
         await storage.reset_to(OTHER, 7)
@@ -577,7 +582,7 @@ async def test_position_names_and_damage(folder: Path) -> None:
         await storage.save_positions("unused", {})
         assert await storage.position_names() == sorted(["b", "", "a/..", "é" * 200])
         (folder / "positions" / "b.json").write_text("[]")
-        with pytest.raises(StorageError, match=r"positions/b.json is damaged: delete it, and the consumer 'b' begins"):
+        with pytest.raises(StorageError, match=r"positions/b.json is damaged: delete it to let the consumer 'b' start"):
             await storage.load_positions("b")
         assert await storage.load_positions("") == {PARTITION: 2**70}
 

@@ -209,7 +209,7 @@ async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Pat
                 end = (await storage.partitions())[FIRST].end_sequence
                 assert end == max(end for end in ends if len_of(ends, end) <= length)
                 is_torn = length not in {len_of(ends, end) for end in ends}
-                assert any("cut off" in str(damage) for damage in storage.repairs) == is_torn
+                assert any("truncated" in str(damage) for damage in storage.repairs) == is_torn
                 assert any("lost" in str(damage) for damage in storage.repairs) == has_catalog
                 await storage.append([batch(end, 9)])
                 good, bad = await read_held(storage, FIRST, range(end + 9))
@@ -316,13 +316,13 @@ async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
         index.write_bytes(changed)
         async with open_filelog(str(folder)) as storage:
             assert [str(damage) for damage in await storage.find_damage()] == [
-                f"{index}: damaged: not used, and may be deleted"
+                f"{index}: damaged: it is not used, and can be deleted"
             ]
             for sequence in (999, 0, 50, 420, 777):
                 found = await storage.read(FIRST, sequence, 1)
                 assert found is not None
                 assert list(found.contents) == [large[sequence]]
-        assert index.read_bytes() == octets, "made anew when the storage is closed"
+        assert index.read_bytes() == octets, "rebuilt when the storage is closed"
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
@@ -349,7 +349,7 @@ async def test_killed_before_the_catalog_was_told(tmp_path: Path, monkeypatch: p
     async with open_filelog(f"{folder}?segment_bytes=1") as storage:
         await storage.append([batch(0, 5)])
         with monkeypatch.context() as patch:
-            patch.setattr(LogWriter, "_publish", lambda *_: None)
+            patch.setattr(LogWriter, "_write_slot", lambda *_: None)
             await storage.append([batch(5, 5), batch(7, 3, SECOND)])
             appended = Files.keep(folder)
             await storage.trim(FIRST, 6)
@@ -419,17 +419,15 @@ async def test_what_check_finds(tmp_path: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=200") as storage:
         assert await storage.find_damage() == []
         logs[0].write_bytes(logs[0].read_bytes() + b"???")
-        assert [str(damage) for damage in await storage.find_damage()] == [
-            f"{logs[0]}: there are 3 octets after the last record"
-        ]
+        assert [str(damage) for damage in await storage.find_damage()] == [f"{logs[0]}: 3 bytes follow the last record"]
         logs[1].unlink()
         (folder / "topics" / "orders" / "README").write_text("?")
         (folder / "topics" / "orders" / "a b").mkdir()
         (folder / "notes.txt").write_text("?")
         found = {str(damage).replace(str(folder), "") for damage in await storage.find_damage()}
     assert found == {
-        "/notes.txt: no file of a file log",
-        "/topics/orders/README: no file of a file log",
-        "/topics/orders/a b: no file of a file log",
+        "/notes.txt: not a file of a file log",
+        "/topics/orders/README: not a file of a file log",
+        "/topics/orders/a b: not a file of a file log",
         f"orders/AAAAAAAA, sequences 9 to 16: lost or damaged (/topics/orders/AAAAAAAA/{logs[0].name})",
     }

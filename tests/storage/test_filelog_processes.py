@@ -176,7 +176,7 @@ async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_
     folder = tmp_path / "log"
     with another_process(HOLD, folder) as process:
         assert await read_line(process) == b"open\n"
-        with trio.fail_after(10), pytest.raises(StorageBusyError, match="is being written to by another store"):
+        with trio.fail_after(10), pytest.raises(StorageBusyError, match="is in use by another writer; stop it first"):
             async with open_filelog(str(folder)):
                 pass
         process.kill()

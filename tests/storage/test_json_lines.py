@@ -88,7 +88,7 @@ async def test_lines_come_in_order() -> None:
     ]
     assert {json.loads(line)["topic"] for line in await exported(storage, ["orders"])} == {"orders"}
     assert await exported(storage, ["orders", "bills", "orders"]) == await exported(storage)
-    with pytest.raises(StorageError, match="there is no partition of topic 'order'"):
+    with pytest.raises(StorageError, match="topic 'order' has no partition"):
         await exported(storage, ["orders", "order"])
 
 
@@ -172,8 +172,8 @@ async def test_lines_for_what_is_there_already_are_skipped() -> None:
         ({"topic": None}, "topic: expected text, not NoneType"),
         ({"topic": []}, "topic: expected text, not list"),
         ({"partition": 7}, "partition: expected text, not int"),
-        ({"topic": "a" * 256}, "topic: expected at most 255 octets, not 256"),
-        ({"topic": "\ud800"}, "topic: expected text that octets can carry (a lone surrogate stands in it)"),
+        ({"topic": "a" * 256}, "topic: expected at most 255 bytes, not 256"),
+        ({"topic": "\ud800"}, "topic: expected text that can be encoded (it contains a lone surrogate)"),
         ({"sequence": "7"}, 'sequence: expected a whole number from 0 to 18446744073709551615, not "7"'),
         ({"sequence": True}, "sequence: expected a whole number from 0 to 18446744073709551615, not true"),
         ({"sequence": -1}, "sequence: expected a whole number from 0 to 18446744073709551615, not -1"),
@@ -227,7 +227,7 @@ async def test_records_that_are_not_to_be_had() -> None:
     await storage.append([batch(0, 10)])
     chunks = export_lines(storage)
     assert (await anext(chunks)).count(b"\n") == 10
-    with pytest.raises(StorageCorruptError, match="orders/A: sequence 10 should be held, and is not there"):
+    with pytest.raises(StorageCorruptError, match="orders/A: sequence 10 is listed as held but is missing"):
         await anext(chunks)
     storage.is_trimming = True
     with pytest.raises(StorageSequenceError, match="orders/A: the records from sequence 0 up to 3 were dropped"):

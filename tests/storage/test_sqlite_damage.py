@@ -102,12 +102,12 @@ async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "reason"),
     [
-        ("UPDATE partitions SET content_bytes = 7 WHERE id = 1", "the records have 50000 octets, not 7"),
-        ("UPDATE partitions SET latest_stored_at = 7 WHERE id = 1", "the records have other times than its row says"),
+        ("UPDATE partitions SET content_bytes = 7 WHERE id = 1", "the records have 50000 bytes, expected 7"),
+        ("UPDATE partitions SET latest_stored_at = 7 WHERE id = 1", "the records have different times than the row"),
         ("UPDATE partitions SET earliest_sequence = 2, content_bytes = 49900 WHERE id = 1", "before the earliest"),
-        ("UPDATE partitions SET end_sequence = 999, content_bytes = 49950 WHERE id = 1", "beyond the end"),
-        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "time that goes back"),
-        ("INSERT INTO records VALUES (77, 0, 0, x'00')", "records of 1 partitions that have no row"),
+        ("UPDATE partitions SET end_sequence = 999, content_bytes = 49950 WHERE id = 1", "past the end"),
+        ("UPDATE records SET stored_at = 1 WHERE partition_id = 1 AND sequence = 6", "the time decreases"),
+        ("INSERT INTO records VALUES (77, 0, 0, x'00')", "records of 1 partitions without a row"),
     ],
 )
 async def test_check_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:

@@ -100,7 +100,7 @@ async def test_reader_that_stays_stops_no_append_and_the_log_is_cut_when_it_leav
             assert connection.execute("SELECT count(*) FROM records").fetchone() == (1,)
             connection.execute("COMMIT")
             assert isinstance(storage, SqliteStorage)
-            storage._log._next_cut = 0.0
+            storage._log._next_truncate_at = 0.0
             await append(storage, path, 101, 1)
             assert log_bytes(path) == 0
             assert connection.execute("SELECT count(*) FROM records").fetchone() == (102,)

@@ -10,7 +10,7 @@ from dafka.errors import StorageCorruptError, StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage import READ_BYTES, Damage, PartitionInfo, StorageStatistics, open_storage
 from dafka.storage.memory import MemoryStorage
-from dafka.storage.tools.verify import Verification, verify
+from dafka.storage.tools.verify import Verification, verify_storage
 
 ORDERS = Partition("orders", "A")
 BILLS = Partition("bills", "B")
@@ -81,7 +81,7 @@ def ranges(found: Verification) -> list[tuple[int, int]]:
 
 async def test_all_is_there(storage: DamagedStorage) -> None:
     shown: list[tuple[int, int | None]] = []
-    found = await verify(storage, progress=lambda done, total: shown.append((done, total)))
+    found = await verify_storage(storage, progress=lambda done, total: shown.append((done, total)))
     assert found == Verification(2, 13, 13, (), ())
     assert shown[-1] == (13, 13)
 
@@ -94,17 +94,17 @@ async def test_a_sound_storage_of_every_kind(url: str, tmp_path: Path) -> None:
         await opened.append([attrs.evolve(batch(10_000, 10_002), stored_at=[2**41, 2**41 + 1])])
         await opened.trim(ORDERS, 2)
         await opened.trim(gone, 2)
-        found = await verify(opened)
+        found = await verify_storage(opened)
     assert (found.partitions, found.records, found.damages, found.repairs) == (3, 10_003, (), ())
 
 
 async def test_an_empty_storage() -> None:
-    assert await verify(MemoryStorage()) == Verification(0, 0, 0, (), ())
+    assert await verify_storage(MemoryStorage()) == Verification(0, 0, 0, (), ())
 
 
 async def test_damage_is_told_and_read_past(storage: DamagedStorage) -> None:
     storage.corrupt = {1: 3, 7: 8}
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert ranges(found) == [(1, 3), (7, 8)]
     assert found.records == 13 - 3
     assert str(found.damages[0]) == (
@@ -125,17 +125,17 @@ async def test_damage_is_told_and_read_past(storage: DamagedStorage) -> None:
 async def test_the_partition_is_named_once(storage: DamagedStorage, message: str, reason: str) -> None:
     storage.corrupt = {1: 2}
     storage.message = message
-    assert [damage.reason for damage in (await verify(storage)).damages] == [reason]
+    assert [damage.reason for damage in (await verify_storage(storage)).damages] == [reason]
 
 
 async def test_damage_that_runs_on_is_one(storage: DamagedStorage) -> None:
     storage.corrupt = {sequence: sequence + 1 for sequence in range(2, 9)}
-    assert ranges(await verify(storage)) == [(2, 9)]
+    assert ranges(await verify_storage(storage)) == [(2, 9)]
 
 
 async def test_damage_that_leads_nowhere_or_too_far_ends_all_the_same(storage: DamagedStorage) -> None:
     storage.corrupt = {3: 3, 4: 0, 9: 1000}
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert ranges(found) == [(3, 5), (9, 10)]
     assert found.records == 13 - 3
 
@@ -143,37 +143,41 @@ async def test_damage_that_leads_nowhere_or_too_far_ends_all_the_same(storage: D
 @pytest.mark.parametrize("missing", [{0}, {9}, {4, 5, 6}, {3, 5, 8}, set(range(10)), {1, 2, 3, 4, 5, 6, 7, 8}])
 async def test_missing_records_are_found(storage: DamagedStorage, missing: set[int]) -> None:
     storage.missing = missing
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert {sequence for first, end in ranges(found) for sequence in range(first, end)} == missing
-    assert {damage.reason for damage in found.damages} == {"not there"}
+    assert {damage.reason for damage in found.damages} == {"missing"}
 
 
 async def test_a_long_gap_is_not_felt_out_one_by_one(storage: DamagedStorage) -> None:
     await storage.append([batch(10, 50_000)])
     storage.missing = set(range(100, 49_000))
-    assert ranges(await verify(storage)) == [(100, 49_000)]
+    assert ranges(await verify_storage(storage)) == [(100, 49_000)]
     assert storage.read_calls < 200
 
 
 async def test_missing_records_before_damaged_ones_are_told_with_them(storage: DamagedStorage) -> None:
     storage.missing = {2, 3}
     storage.corrupt = {4: 6}
-    assert ranges(await verify(storage)) == [(2, 6)]
+    assert ranges(await verify_storage(storage)) == [(2, 6)]
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"content_bytes": 11}, "listed with 11 octets of content, but reading gives 10"),
-        ({"earliest_stored_at": 1}, "listed with 1 as the first record's time, but reading gives 7"),
-        ({"latest_stored_at": 1}, "listed with 1 as the last record's time, but reading gives 7"),
+        ({"content_bytes": 11}, "bytes of content: listed as 11, but reading gave 10"),
+        ({"earliest_stored_at": 1}, "time of the first record: listed as 1, but reading gave 7"),
+        ({"latest_stored_at": 1}, "time of the last record: listed as 1, but reading gave 7"),
     ],
 )
 async def test_totals_of_a_partition(changes: dict[str, int], reason: str) -> None:
     storage = DamagedStorage()
     await storage.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
     storage.listed = {ORDERS: attrs.evolve(PartitionInfo(0, 10, 10, 7, 7), **changes)}
-    reasons = [damage.reason for damage in (await verify(storage)).damages if damage.location == "found by adding up"]
+    reasons = [
+        damage.reason
+        for damage in (await verify_storage(storage)).damages
+        if damage.location == "found by comparing totals"
+    ]
     assert reasons == [reason]
 
 
@@ -194,26 +198,26 @@ async def test_times_that_go_back(storage: DamagedStorage) -> None:
 
     backwards = Backwards()
     await backwards.append([attrs.evolve(batch(0, 10), stored_at=[7] * 10)])
-    assert (await verify(backwards)).damages == ()
+    assert (await verify_storage(backwards)).damages == ()
     for times in ([7, 8, 6, 7, 7], [6, 6, 6, 6, 7]):
         backwards.times = times
-        (damage,) = (await verify(backwards)).damages
-        assert damage.reason == "the times of its records go back"
+        (damage,) = (await verify_storage(backwards)).damages
+        assert damage.reason == "the times of its records decrease"
 
 
 async def test_totals_of_the_storage(storage: DamagedStorage) -> None:
     storage.lost = 3
-    (damage,) = (await verify(storage)).damages
+    (damage,) = (await verify_storage(storage)).damages
     assert str(damage) == "statistics: 10 records, but the partitions add up to 13"
 
 
 async def test_records_that_are_dropped_meanwhile_are_no_damage(storage: DamagedStorage) -> None:
     storage.dropping = {0: 4}
     await storage.append([batch(10, 12)])
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert (found.records, found.damages) == (3 + 8, ())
     storage.dropping = {4: 100}
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert (found.records, found.damages) == (3, ())
 
 
@@ -225,7 +229,7 @@ async def test_what_is_appended_meanwhile_is_no_damage(storage: DamagedStorage) 
 
     growing = Growing()
     await growing.append([batch(0, 10)])
-    assert await verify(growing) == Verification(1, 12, 14, (), ())
+    assert await verify_storage(growing) == Verification(1, 12, 14, (), ())
 
 
 async def test_what_the_storage_itself_finds(storage: DamagedStorage) -> None:
@@ -236,7 +240,7 @@ async def test_what_the_storage_itself_finds(storage: DamagedStorage) -> None:
     torn = Damage("1.log", "cut", BILLS, 8, 9)
     storage.found = [known, elsewhere, index]
     storage.repairs = [known, torn]
-    found = await verify(storage)
+    found = await verify_storage(storage)
     assert found.damages[1:] == (elsewhere, index)
     assert found.repairs == (torn,)
 
@@ -247,4 +251,4 @@ async def test_a_medium_that_fails() -> None:
             raise StorageError("the disk is gone")
 
     with pytest.raises(StorageError, match="the disk is gone"):
-        await verify(Failing())
+        await verify_storage(Failing())

@@ -23,7 +23,7 @@ async def test_clusters_do_not_see_each_other() -> None:
 
 
 async def test_everything_listens_on_loopback_whatever_the_config_says() -> None:
-    config = Config().override("tower", sub_address="tcp://*:5556").override("node", bind="tcp://*:7")
+    config = Config().with_tower(sub="tcp://*:5556").with_node(bind="tcp://*:7")
     async with open_cluster(config) as cluster, cluster.producer("hello") as producer:
         assert cluster.store is not None
         endpoints = [cluster.tower.sub_endpoint, cluster.tower.pub_endpoint, cluster.store.endpoint, producer.endpoint]
@@ -35,7 +35,7 @@ async def test_cluster_without_a_store() -> None:
     async with open_cluster(storage=None) as cluster:
         assert cluster.store is None
         with trio.fail_after(20):
-            config = cluster.config.override("producer", min_stores=0)
+            config = cluster.config.with_producer(min_stores=0)
             async with cluster.producer("hello", config) as producer, cluster.consumer(["hello"]) as consumer:
                 await producer.send(b"0")
                 assert (await consumer.next_record()).content == b"0"

@@ -30,7 +30,7 @@ EMBEDDER = """
 OVERRIDE = """
     @pytest.fixture
     def dafka_config():
-        return dafka.Config().override("producer", silence_ms=77)
+        return dafka.Config().with_producer(silence_ms=77)
 """
 
 

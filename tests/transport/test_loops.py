@@ -83,7 +83,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
     assert sorted(map(list, iter_frames(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
     assert alike(decoder.decode(items)) == alike(reference.decode(messages))
-    assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
+    assert (decoder.discarded, decoder.dialects) == (reference.discarded, reference.dialects)
 
 
 @settings(max_examples=150, deadline=None)
@@ -298,7 +298,7 @@ def test_memory_and_references_are_given_back() -> None:
     content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
     run = EncodedRun(topic, header_prefix, 7, [content] * 500)
     packed = pack([content] * 100)
-    counted = (content, topic, header_prefix, run.contents, packed.octets, packed.lengths, EncodedRun)
+    counted = (content, topic, header_prefix, run.contents, packed.data, packed.lengths, EncodedRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):

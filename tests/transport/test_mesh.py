@@ -41,7 +41,7 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
             two.subscriber.connect_peer(PeerEndpoint(one.endpoint))
             assert await one.publisher.receive_many() == [[b"\x01topic"]]
             one.publisher.send_many([[b"topic", b"0"]])
-            assert await two.subscriber.receive() == ([[b"topic", b"0"]], "")
+            assert await two.subscriber.receive() == ([[b"topic", b"0"]], PeerEndpoint(""))
 
 
 async def test_every_subscription_is_told_also_a_repeated_one() -> None:

@@ -133,9 +133,9 @@ async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> 
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(answer_subscription)
-            frames, peer = await subscriber.receive_with_peer()
+            ((frames, source),) = await subscriber.receive_with_sources(1)
     assert frames == numbered(0, 1)[0]
-    return peer
+    return source.host
 
 
 # Waiting
@@ -202,7 +202,7 @@ async def test_second_receiver_is_refused_and_the_first_goes_on(publisher: Socke
         with pytest.raises(trio.BusyResourceError, match="another task is receiving from this socket"):
             await subscriber.receive_many()
         with pytest.raises(trio.BusyResourceError):
-            await subscriber.receive_with_peer()
+            await subscriber.receive_with_sources(1)
         publisher.send_many(numbered(0, 1))
 
 

@@ -168,16 +168,6 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def printable(text: str) -> str:
-    """Return a text that is safe for a terminal or a page: unprintable characters are escaped."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for letter in text
-    )
-
-
 def _found(result: ScenarioResult) -> Iterable[tuple[str, str]]:
     """Return the clauses and messages of a failed scenario's findings, without duplicates."""
     found = [(check.clause, check.message) for check in result.checks if not check.holds]

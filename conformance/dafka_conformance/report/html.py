@@ -13,6 +13,7 @@ from itertools import groupby
 import attrs
 import jinja2
 
+from dafka.text import escape_unprintable
 from dafka_conformance.model import (
     Clause,
     ClauseVerdict,
@@ -30,7 +31,6 @@ from dafka_conformance.report.findings import (
     duration,
     faults,
     group_failures,
-    printable,
 )
 from dafka_conformance.report.svg_chart import Diagram, draw_chart, truncate
 
@@ -121,7 +121,7 @@ def _shown(value: object) -> object:
     """Return a value for the page without unprintable characters, some of which HTML does not allow."""
     if type(value) is not str:  # text that is marked as safe is a subclass of str
         return value
-    return value if value.isprintable() else "\n".join(printable(line) for line in value.split("\n"))
+    return value if value.isprintable() else "\n".join(escape_unprintable(line) for line in value.split("\n"))
 
 
 def _headline(run: Run) -> str:

@@ -66,12 +66,12 @@ class EmbeddedTarget(Target):
         """Return the settings of a role for a request."""
         return (
             dafka.Config()
-            .override("node", wire=request.dialect.value, bind="tcp://127.0.0.1:*")
-            .override("beacon", sub_addresses=(request.sub_endpoint,), pub_addresses=(request.pub_endpoint,))
-            .override("tower", sub_address=request.sub_endpoint, pub_address=request.pub_endpoint)
-            .override("store", storage=f"sqlite:{request.folder / 'store.db'}")
-            .override("producer", close_timeout_ms=DAY_MS)
-            .override("consumer", offset_reset="earliest" if request.reset is Reset.EARLIEST else "latest")
+            .with_node(wire=request.dialect.value, bind="tcp://127.0.0.1:*")
+            .with_beacon(tower_sub=(request.sub_endpoint,), tower_pub=(request.pub_endpoint,))
+            .with_tower(sub=request.sub_endpoint, pub=request.pub_endpoint)
+            .with_store(storage=f"sqlite:{request.folder / 'store.db'}")
+            .with_producer(close_timeout_ms=DAY_MS)
+            .with_consumer(offset_reset="earliest" if request.reset is Reset.EARLIEST else "latest")
         )
 
     def _role(self, request: Request, node: EmbeddedNode) -> Callable[[], Any]:

@@ -134,7 +134,7 @@ class ScriptedTower(Discovery):
 
     async def _receive_beacons(self) -> None:
         while True:
-            frames, host = await self._sub.receive_with_peer()
+            ((frames, source),) = await self._sub.receive_with_sources(1)
             self._has_beacons = True
             fault = ""
             try:
@@ -146,7 +146,7 @@ class ScriptedTower(Discovery):
                     continue
                 # A node with a wrong address is discovered anyway, so that the scenario can test the rest of it.
                 parts = self._grammar.node_beacon.split(frames)
-            host = parts["host"].decode("ascii") or host or "127.0.0.1"
+            host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
             self._on_beacon(frames, parts, endpoint, fault)
             self._publish(parts[_UUID_FIELD], endpoint)

@@ -10,7 +10,7 @@ from functools import cache
 
 import zmq
 
-from dafka.transport.socket import Socket, read_handshake
+from dafka.transport.socket import Socket, connected_endpoint
 
 LOOPBACK = "tcp://127.0.0.1:*"
 """The endpoint to bind to for a free port on the loopback interface."""
@@ -69,7 +69,7 @@ class Sockets:
 async def track_handshakes(monitor: Socket, connected: set[str], changed: Callable[[], None]) -> None:
     """Add each endpoint that completes a handshake to `connected` and call `changed`, until cancelled."""
     while True:
-        connected.update(read_handshake(message) for message in await monitor.receive_many())
+        connected.update(connected_endpoint(message) for message in await monitor.receive_many())
         changed()
 
 

@@ -1,30 +1,30 @@
-"""What a store has received on its way to the disk: group commit.
+"""What a store has received and not yet made durable: group commit.
 
-What arrives while one transaction is being made durable is the next one. Nothing is acknowledged before it is durable;
-what the storage refused is tried again, before anything that came later.
+Records that arrive while one transaction is being written form the next one. Nothing is acknowledged before it is
+durable. A transaction that the storage refused is written again, before anything that came later.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from dafka.protocol.actions import Action, Notify, Skip
+from dafka.protocol.actions import Action, Notify, ResetPosition
 from dafka.protocol.events import StorageFailed, StorageRecovered
 from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 
-Work: TypeAlias = Skip | list[RecordBatch]
-"""What the storage is to do next: let a partition go on elsewhere, or append these runs in one transaction."""
+StorageWork: TypeAlias = ResetPosition | list[RecordBatch]
+"""What the storage does next: reset one partition, or append these runs in one transaction."""
 
 
-class Commits:
-    """Keeps the machine's `pending_bytes`, and tells it what is durable.
+class CommitQueue:
+    """The work that waits for a store's storage. It tells the machine what waits and what is durable.
 
     Attributes:
-        records: records made durable so far.
-        bytes: their contents.
-        commits: transactions so far.
+        records: Records made durable so far.
+        bytes: Their contents.
+        commits: Transactions so far.
     """
 
     def __init__(self, machine: StoreMachine) -> None:
@@ -33,58 +33,53 @@ class Commits:
         self.commits = 0
         self._machine = machine
         self._pending = BatchBuffer()
-        self._skips: dict[Partition, int] = {}
-        self._work: Work | None = None
+        self._resets: dict[Partition, int] = {}
+        self._work: StorageWork | None = None
         self._is_failing = False
 
-    @property
-    def is_failing(self) -> bool:
-        """Has the storage refused what it was given last?"""
-        return self._is_failing
-
     def __bool__(self) -> bool:
-        """Is there anything to do for the storage?"""
-        return bool(self._work or self._skips or self._pending)
+        """Return whether there is work for the storage."""
+        return bool(self._work or self._resets or self._pending)
 
-    def take(self, batch: RecordBatch) -> None:
-        """The machine wants these records appended."""
-        self._pending.put(batch)
-        self._machine.pending_bytes += batch.memory_bytes
+    def put_records(self, batch: RecordBatch) -> None:
+        """Queue records that the machine wants appended."""
+        self._pending.add_batch(batch)
+        self._machine.records_queued(batch.memory_bytes)
 
-    def skip(self, skip: Skip) -> None:
-        """The machine gives up what is stored of a partition; what waits of it is dropped, too."""
-        self._machine.pending_bytes -= self._pending.drop(skip.partition)
-        self._skips[skip.partition] = skip.next_sequence
+    def put_reset(self, reset: ResetPosition) -> None:
+        """Queue a reset of a partition, and drop the records that wait for it."""
+        self._machine.records_unqueued(self._pending.drop_partition(reset.partition))
+        self._resets[reset.partition] = reset.next_sequence
 
-    def begin(self) -> Work:
-        """What is to be done now, followed up with `done` or `failed`. There must be something.
+    def begin_work(self) -> StorageWork:
+        """Return what the storage does next; call `work_done` or `work_failed` afterwards. There must be work.
 
-        A skip comes before what waits, which continues the partitions where they go on.
+        A reset comes before the records that wait, since they continue the partition after it.
         """
         if self._work is None:
-            if self._skips:
-                partition = next(iter(self._skips))
-                self._work = Skip(partition, self._skips.pop(partition))
+            if self._resets:
+                partition = next(iter(self._resets))
+                self._work = ResetPosition(partition, self._resets.pop(partition))
             else:
                 self._work = self._pending.take_all()
         return self._work
 
-    def done(self, now: float) -> list[Action]:
-        """The storage has made durable what `begin` gave."""
+    def work_done(self, now: float) -> list[Action]:
+        """Note that what `begin_work` returned is durable, and acknowledge it."""
         work, self._work = self._work, None
         actions: list[Action] = [Notify(StorageRecovered())] if self._is_failing else []
         self._is_failing = False
-        if isinstance(work, Skip):
-            return actions + self._machine.skipped(work.partition, work.next_sequence)
+        if isinstance(work, ResetPosition):
+            return actions + self._machine.position_reset(work.partition, work.next_sequence)
         assert work is not None
-        self._machine.pending_bytes -= sum(batch.memory_bytes for batch in work)
+        self._machine.records_unqueued(sum(batch.memory_bytes for batch in work))
         self.records += sum(map(len, work))
         self.bytes += sum(batch.content_bytes for batch in work)
         self.commits += 1
         ends = {batch.partition: batch.end_sequence for batch in work}
-        return actions + self._machine.committed(ends, now)
+        return actions + self._machine.records_committed(ends, now)
 
-    def failed(self, reason: str) -> list[Action]:
-        """The storage has refused what `begin` gave; `begin` gives it again."""
-        is_news, self._is_failing = not self._is_failing, True
-        return [Notify(StorageFailed(reason))] if is_news else []
+    def work_failed(self, reason: str) -> list[Action]:
+        """Note that the storage refused what `begin_work` returned; `begin_work` returns it again."""
+        is_new, self._is_failing = not self._is_failing, True
+        return [Notify(StorageFailed(reason))] if is_new else []

@@ -1,8 +1,8 @@
 """The consumer's side of RFC 46: subscribe, learn the heads, put each partition in order, fetch what is missing.
 
-Where a partition begins for this consumer: at the position given for it; else at 0 for `earliest`; else, for
-`latest`, with the next record after the first sign of it, except that a partition whose producer joined after this
-consumer had settled began while it was listening, and is taken from 0.
+A partition begins for this consumer at the position given for it. If there is none, it begins at sequence 0 with
+`earliest`, and with `latest` at the next record after the first message about it. One exception: if the producer joined
+after this consumer had settled, the partition began while the consumer was listening, and is read from sequence 0.
 """
 
 from __future__ import annotations
@@ -14,35 +14,34 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
-from dafka.records import Partition
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
-"""Seconds between two GET-HEADS for a topic that peers' coming and going causes: every node answers each."""
+"""Seconds between two GET-HEADS for a topic that joining and leaving peers cause. Every node answers each of them."""
 
 PEERS_REMEMBERED_MAX = 10_000
-"""Producers remembered as having joined after this consumer, also when they are gone and only stores have them."""
+"""Producers remembered as having joined after this consumer, even if only stores still have their records."""
 
 PREFIXES_MAX = 4
-"""Different prefixes of topics, as which somebody answers GET-HEADS, that are looked at in one go."""
+"""Different topic prefixes of GET-HEADS subscriptions that are matched against the topics in one call."""
 
 _TOPIC_COMMANDS = (Command.RECORD, Command.HEAD)
 _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST)
 
 
 class ConsumerMachine:
-    """One consumer of any number of topics.
+    """The state machine of one consumer of any number of topics.
 
     Attributes:
-        topics: what it is subscribed to, and from when on GET-HEADS may be sent for it again.
-        reassembler: where each partition stands.
-        buffered_bytes: what the program has not taken yet; whoever drives the machine keeps it.
-        records_gone: records given up because nobody holds them any more.
-        discarded: messages thrown away, by reason.
+        topics: The subscribed topics, and from when on GET-HEADS may be sent for each again.
+        reassembler: The position of each partition.
+        buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
+        records_gone: Records given up because no node holds them any more.
+        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(self, address: str, config: Config, positions: Mapping[Partition, int] | None = None) -> None:
@@ -58,36 +57,36 @@ class ConsumerMachine:
         self._newer_peers: dict[str, None] = {}
         self._heard: dict[Partition, float] = {}
         self._silent: set[Partition] = set()
-        self._silence_due = float("inf")
+        self._silence_check_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
         self._get_heads_retries = RetrySchedule[str]()
         self._limits = PeerLimits(config.node)
 
     def start(self, now: float) -> list[Action]:
-        """The subscriptions for what is addressed to this consumer."""
-        self._silence_due = now + self._silence
+        """Subscribe to what is addressed to this consumer."""
+        self._silence_check_due = now + self._silence_s
         return [Subscribe(wire.subscription_prefix(command, self.address)) for command in _OWN_COMMANDS]
 
     def subscribe(self, topic: str, now: float) -> list[Action]:
-        """Follows a topic, and asks for the heads of its partitions (RFC 46, "The GET-HEADS Command")."""
+        """Follow a topic, and ask for the heads of its partitions (RFC 46, "The GET-HEADS Command")."""
         if topic in self.topics:
             return []
         actions: list[Action] = [Subscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
         return [*actions, self._get_heads(topic, now)]
 
     def unsubscribe(self, topic: str) -> list[Action]:
-        """Stops following a topic, and forgets where its partitions stand."""
+        """Stop following a topic, and forget the positions of its partitions."""
         if topic not in self.topics:
             return []
         del self.topics[topic]
         self._heads_wanted.pop(topic, None)
         self._get_heads_retries.cancel(topic)
         for partition in [partition for partition in self.reassembler.cursors if partition.topic == topic]:
-            self._forget(partition)
+            self._forget_partition(partition)
         return [Unsubscribe(wire.subscription_prefix(command, topic)) for command in _TOPIC_COMMANDS]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """Records, heads and store hellos; all else is discarded and counted."""
+        """Take records, heads and STORE-HELLOs; discard and count all other messages."""
         actions: list[Action] = []
         for message in messages:
             if isinstance(message, wire.RecordRun):
@@ -96,16 +95,16 @@ class ConsumerMachine:
                 actions += self._receive_head(message, now)
             elif isinstance(message, wire.StoreHello):
                 if message.consumer == self.address and self.topics:
-                    actions += self._hello(message.address, now)
+                    actions += self._greet_store(message.address, now)
             elif isinstance(message, wire.DirectEarliest):
                 reason = self.reassembler.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._skip_unrecoverable(only_new=True) + self._due_get_heads(now) + self._due_fetches(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """A peer has connected: greet it if it is a store, ask it for heads, and again for what is unanswered."""
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Take subscriptions, which show that a peer has connected: greet stores, ask for heads, repeat FETCHes."""
         actions: list[Action] = []
         heads: set[str] = set()
         for subscription in subscriptions:
@@ -113,7 +112,7 @@ class ConsumerMachine:
             if not subscription.active:
                 continue
             if subscription.command is Command.CONSUMER_HELLO and subscription.topic and self.topics:
-                actions += self._hello(subscription.topic, now)
+                actions += self._greet_store(subscription.topic, now)
             elif subscription.command is Command.GET_HEADS:
                 if subscription.topic in self.topics:
                     self._heads_wanted[subscription.topic] = None
@@ -123,10 +122,10 @@ class ConsumerMachine:
                     self._heads_wanted.update(dict.fromkeys(wanted))
             elif subscription.command is Command.FETCH:
                 self.reassembler.refetch_unanswered(subscription, now)
-        return actions + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._due_get_heads(now) + self._due_fetches(now)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Discovery found a node. Its address tells, later, whether its partition is new."""
+        """Note a node that discovery found. Whether it is new decides later where its partition begins."""
         gap_resolver = self.reassembler.gap_resolver
         gap_resolver.add_node(address)
         self._limits.peer_joined(address)
@@ -140,7 +139,7 @@ class ConsumerMachine:
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Discovery lost a node. Its silence is no surprise; its last records, if they were missed, are with stores."""
+        """Note that discovery lost a node. Ask stores for its last records, which this consumer may have missed."""
         self.reassembler.gap_resolver.remove_node(address)
         self._limits.peer_left(address)
         for topic in self.topics:
@@ -151,35 +150,41 @@ class ConsumerMachine:
                 self._heads_wanted[topic] = None
         return self._due_get_heads(now)
 
-    def settled(self, now: float) -> list[Action]:
-        """Discovery has found the nodes that were there before: who is found from now on is new."""
-        self.reassembler.gap_resolver.is_settled = True
-        return self._give_up()
+    def node_settled(self, now: float) -> list[Action]:
+        """Note that the nodes that were there before have been found: nodes found from now on are new."""
+        self.reassembler.gap_resolver.node_settled()
+        return self._skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
-        """Repeats FETCHes that went unanswered, and GET-HEADS, and notices silent producers."""
+        """Repeat unanswered FETCHes and GET-HEADS, and report silent producers."""
         actions: list[Action] = [Notify(event) for event in self.reassembler.tick(now)]
-        actions += self._give_up()
-        if now >= self._silence_due:
-            self._silence_due = now + self._silence / 2
+        actions += self._skip_unrecoverable()
+        if now >= self._silence_check_due:
+            self._silence_check_due = now + self._silence_s / 2
             for partition, heard in self._heard.items():
-                if now - heard >= self._silence and partition not in self._silent:
+                if now - heard >= self._silence_s and partition not in self._silent:
                     self._silent.add(partition)
                     actions.append(Notify(PartitionSilent(partition, now - heard)))
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
-        return actions + self._due_get_heads(now) + self._fetches(now)
+        return actions + self._due_get_heads(now) + self._due_fetches(now)
 
-    def taken(self, now: float) -> list[Action]:
-        """The program took records (`buffered_bytes` went down): there may be room to fetch more."""
-        return self._fetches(now)
+    def records_buffered(self, memory_bytes: int) -> None:
+        """Note that records wait for the program."""
+        self.buffered_bytes += memory_bytes
+
+    def records_taken(self, memory_bytes: int, now: float) -> list[Action]:
+        """Note that the program took records that waited, or dropped them, and fetch more if that makes room."""
+        was_full = self.buffered_bytes >= self._config.consumer.buffer_bytes_max
+        self.buffered_bytes -= memory_bytes
+        return self._due_fetches(now) if was_full else []
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return when to call `tick`."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
-        return min(self.reassembler.deadline(), self._silence_due, self._get_heads_retries.deadline(), heads_due)
+        return min(self.reassembler.deadline(), self._silence_check_due, self._get_heads_retries.deadline(), heads_due)
 
     @property
-    def _silence(self) -> float:
+    def _silence_s(self) -> float:
         return self._config.consumer.silence_ms / 1000
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
@@ -194,7 +199,7 @@ class ConsumerMachine:
         if batch.end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
             return []
-        if not self._follow(partition, batch.first_sequence, now, is_live=run.requestor is None):
+        if not self._follow_partition(partition, batch.first_sequence, now, is_live=run.requestor is None):
             return []
         actions = []
         if run.requestor is None:
@@ -218,28 +223,28 @@ class ConsumerMachine:
         if head.sequence >= SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
-        if not self._follow(partition, head.sequence + 1, now, is_live=not is_direct):
+        if not self._follow_partition(partition, head.sequence + 1, now, is_live=not is_direct):
             return []
         self.reassembler.note_known_end(partition, head.sequence + 1)
         return [] if is_direct else self._note_heard(partition, now)
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
-        """Goes on after records that nobody holds any more."""
+    def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
+        """Continue after records that no node holds any more."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             self.records_gone += end_sequence - first_sequence
             actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.reassembler.reset_to(partition, end_sequence)]
         return actions
 
-    def _forget(self, partition: Partition) -> None:
+    def _forget_partition(self, partition: Partition) -> None:
         self.reassembler.forget_partition(partition)
         self._limits.forget_partition(partition)
         self._heard.pop(partition, None)
         self._silent.discard(partition)
 
-    def _follow(self, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
-        """Makes sure that a partition has a cursor; False where it is not this consumer's to follow."""
+    def _follow_partition(self, partition: Partition, latest: int, now: float, *, is_live: bool) -> bool:
+        """Follow a partition, and return whether it may be followed."""
         if partition.topic not in self.topics:
             self.discarded["another topic"] += 1
             return False
@@ -254,10 +259,10 @@ class ConsumerMachine:
         return True
 
     def _has_room(self, partition: Partition, now: float, *, is_live: bool) -> bool:
-        """May this partition be followed? Where there is no room for more names, heads are asked for again later."""
+        """Return whether one more partition may be followed. If there is no room, ask for the heads again later."""
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
-                self._forget(idle)
+                self._forget_partition(idle)
         reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
         if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
@@ -284,13 +289,13 @@ class ConsumerMachine:
         due = [topic for topic in self._heads_wanted if self.topics[topic] <= now]
         return [self._get_heads(topic, now) for topic in due]
 
-    def _hello(self, store: str, now: float) -> list[Action]:
+    def _greet_store(self, store: str, now: float) -> list[Action]:
         if not self._limits.allow_request(store, now):
             self.discarded[TOO_OFTEN] += 1
             return []
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]
 
-    def _fetches(self, now: float) -> list[Action]:
+    def _due_fetches(self, now: float) -> list[Action]:
         if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:
             return []
         return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]

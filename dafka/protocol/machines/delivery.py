@@ -1,4 +1,4 @@
-"""Records in order on their way to a program: it takes them in runs or one by one, when it finds time."""
+"""Records in order on their way to a program, which takes them in runs or one by one."""
 
 from __future__ import annotations
 
@@ -10,79 +10,80 @@ from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, Record, RecordBatch
 
 
-class Delivery:
-    """Keeps the machine's `buffered_bytes`, and tells it when there is room again.
+class DeliveryBuffer:
+    """The records that wait for a consumer's program. It tells the machine how much waits.
 
     Attributes:
-        positions: by partition, the sequence after the last record that the program was given.
-        records: records that have left the buffer so far.
-        bytes: their contents.
+        positions: By partition, the sequence after the last record that the program received.
+        records: Records that have left the buffer so far.
+        bytes: Their contents.
     """
 
-    def __init__(self, machine: ConsumerMachine, buffer_bytes_max: int) -> None:
+    def __init__(self, machine: ConsumerMachine) -> None:
         self.positions: dict[Partition, int] = {}
         self.records = 0
         self.bytes = 0
         self._machine = machine
-        self._buffer_bytes_max = buffer_bytes_max
         self._buffer = BatchBuffer()
         self._open_batch: RecordBatch | None = None
         self._open_records: Iterator[Record] = iter(())
 
-    def put(self, batch: RecordBatch) -> None:
-        """The machine delivers these."""
-        self._buffer.put(batch)
-        self._machine.buffered_bytes += batch.memory_bytes
+    def put_records(self, batch: RecordBatch) -> None:
+        """Add records that the machine delivers."""
+        self._buffer.add_batch(batch)
+        self._machine.records_buffered(batch.memory_bytes)
 
     def next_record(self) -> Record | None:
-        """The next record of the run that is being given one by one (`open`); None where that is at its end."""
+        """Hand over the next record of the open run. None if there is none left; then open another run."""
         record = next(self._open_records, None)
         if record is not None:
             self.positions[record.partition] = record.sequence + 1
         return record
 
-    def open(self, batch: RecordBatch) -> None:
-        """Gives this run, which `take` gave, one by one from now on."""
+    def open_run(self, batch: RecordBatch) -> None:
+        """Hand over this run, which `take_run` returned, record by record with `next_record`."""
         self._open_batch, self._open_records = batch, iter(batch)
 
-    def take(self, now: float) -> tuple[RecordBatch, list[Action]] | None:
-        """The next run, not counted as given yet, and what the machine wants done; None where nothing waits."""
+    def take_run(self, now: float) -> tuple[RecordBatch, list[Action]] | None:
+        """Take the next run out of the buffer, to be passed to `open_run` or `hand_over`.
+
+        Returns:
+            The run, and what the machine does with the room that this makes. None if no record waits.
+        """
         rest = self._take_rest()
         if rest is not None:
             return rest, []
         if not self._buffer:
             return None
-        batch = self._buffer.take()
+        batch = self._buffer.take_batch()
         self.records += len(batch)
         self.bytes += batch.content_bytes
-        was_full = self._machine.buffered_bytes >= self._buffer_bytes_max
-        self._machine.buffered_bytes -= batch.memory_bytes
-        return batch, self._machine.taken(now) if was_full else []
+        return batch, self._machine.records_taken(batch.memory_bytes, now)
 
-    def give(self, batch: RecordBatch, records_max: int | None = None) -> RecordBatch:
-        """The program is given this run, which `take` gave, or its first records; the others come next."""
+    def hand_over(self, batch: RecordBatch, records_max: int | None = None) -> RecordBatch:
+        """Hand over a run that `take_run` returned, or its first `records_max` records; the others come next."""
         given = batch if records_max is None else batch.between(0, batch.first_sequence + records_max)
         self.positions[batch.partition] = given.end_sequence
         if len(given) < len(batch):
-            self.open(batch.between(given.end_sequence, batch.end_sequence))
+            self.open_run(batch.between(given.end_sequence, batch.end_sequence))
         return given
 
-    def drop_topic(self, topic: str) -> None:
-        """Nothing of a topic is given any more."""
-        self._machine.buffered_bytes -= self._buffer.drop_topic(topic)
+    def drop_topic(self, topic: str, now: float) -> list[Action]:
+        """Drop what waits of a topic, and return what the machine does with the room that this makes."""
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_rest()
+        return self._machine.records_taken(self._buffer.drop_topic(topic), now)
 
-    def due(self) -> dict[Partition, int]:
-        """By partition, the sequence of the first record that waits for the program."""
-        due = self._buffer.first_sequences()
+    def waiting_positions(self) -> dict[Partition, int]:
+        """Return, by partition, the sequence of the first record that waits for the program."""
+        waiting = self._buffer.first_sequences()
         if self._open_batch is not None:
             partition = self._open_batch.partition
-            due[partition] = self.positions[partition]
-        return due
+            waiting[partition] = self.positions[partition]
+        return waiting
 
     def _take_rest(self) -> RecordBatch | None:
-        """What is left of a run that was being given record by record."""
+        """Take what is left of the open run."""
         batch, self._open_batch = self._open_batch, None
         self._open_records = iter(())
         if batch is None:

@@ -1,8 +1,8 @@
-"""The producer's side of RFC 46: publish, announce, keep until acknowledged, answer who missed something.
+"""The producer's side of RFC 46: publish records, announce them, keep them until acknowledged, answer FETCHes.
 
-Records are numbered from 0 (or from where a resumed partition stands). The first ones are held back until the node
-has settled, which is when the nodes that were there before have had time to connect; a new subscriber is told the
-head at once, so that it need not wait for the next HEAD to learn what it has missed.
+Records are numbered from 0, or from the end of a resumed partition. The first ones are held back until the node is
+settled, so that the nodes that were there before have had time to connect. A new subscriber gets a HEAD at once, and so
+learns what it has missed without waiting for the next interval.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from collections.abc import Iterable, Sequence
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
 from dafka.protocol.actions import Action, Notify, Publish, Subscribe
-from dafka.protocol.answering.replies import RECORDS_MAX, Reply, ReplyQueue
+from dafka.protocol.answering.fetch_responder import FETCH_RECORDS_MAX, FetchResponder
 from dafka.protocol.events import StoresHeard, StoresSilent
 from dafka.protocol.ordering.buffers import RetransmitBuffer
-from dafka.protocol.ordering.gap_resolver import SEQUENCE_MAX
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_FETCHES, TOO_OFTEN, PeerLimits
-from dafka.records import Partition, RecordBatch
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.records import SEQUENCE_MAX, Partition, RecordBatch
 from dafka.wire import Command
 
 HELD_RECORDS_MAX = 10_000
-"""Records held back until the node has settled; then they go out at once."""
+"""Records held back until the node is settled; then they are published at once."""
 
-ASKERS_MAX = 10_000
-"""Nodes that are told, when they ask for records that this producer no longer holds, that it does not."""
+SUBSCRIBERS_MAX = 10_000
+"""Subscribers that are remembered, to answer FETCHes for records that this producer no longer holds."""
+
+SPOOL_TRIM_RECORDS = 10_000
+"""Records that stay in a spool although they may leave it, until they are trimmed together."""
 
 STORES_MAX = 1024
-"""Distinct stores whose ACKs are counted; further ones are discarded."""
+"""Stores whose ACKs are counted; ACKs of further ones are discarded."""
 
 
 class ProducerMachine:
-    """One producer of one partition.
+    """The state machine of one producer, which publishes one partition.
 
     Attributes:
-        partition: the topic and the producer's address.
-        next_sequence: the sequence of the next record.
-        acknowledged_end: every record before this is acknowledged by `min_stores` stores.
-        stored_end: every record before this is acknowledged by some store. Beyond `next_sequence`: the store knows
-            more of this partition than its producer, which has resumed from an outdated spool.
-        window: the records held for FETCHes; without contents where a spool holds them.
-        replies: the FETCHes to answer, from `window` or the spool.
-        spool_earliest: the first record that the spool still holds; whoever drives the machine keeps it.
-        discarded: messages thrown away, by reason.
+        partition: The topic and the producer's address.
+        next_sequence: The sequence of the next record.
+        acknowledged_end: All records before this are acknowledged by `min_stores` stores.
+        stored_end: All records before this are acknowledged by at least one store. If it is greater than
+            `next_sequence`, a store knows more of this partition than its producer, which resumed from an old spool.
+        retransmit_buffer: The records held for FETCHes; empty if a spool holds them.
+        responder: Answers FETCHes, from `retransmit_buffer` or the spool.
+        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(
@@ -55,67 +55,70 @@ class ProducerMachine:
         config: ProducerConfig,
         replies_max: int,
         *,
-        reply_records_max: int = RECORDS_MAX,
+        reply_records_max: int = FETCH_RECORDS_MAX,
         next_sequence: int = 0,
         acknowledged_end: int = 0,
         is_spooled: bool = False,
+        spool_trim_records: int = SPOOL_TRIM_RECORDS,
     ) -> None:
         self.partition = partition
         self.next_sequence = next_sequence
-        # With `min_stores` 0 records count as acknowledged at once; whether any store has them nobody knows.
+        # With `min_stores` 0, records count as acknowledged at once, and it is unknown whether any store has them.
         self.acknowledged_end = acknowledged_end if config.min_stores else next_sequence
-        # What comes before and is in no spool must be in some store: this producer does not have it.
+        # Earlier records that are in no spool must be in a store, since this producer does not have them.
         spooled_end = acknowledged_end if config.min_stores else 0
         self.stored_end = spooled_end if is_spooled else next_sequence
         self.retransmit_buffer = RetransmitBuffer(partition, next_sequence)
-        self.replies = ReplyQueue(replies_max, reply_records_max)
+        self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
-        self.spool_earliest = max(acknowledged_end - 1, 0)
         self._config = config
         self._is_spooled = is_spooled
+        self._spool_earliest = max(acknowledged_end - 1, 0)
+        self._spool_trim_records = spool_trim_records
         self._published_end = next_sequence
+        self._spool_trimmed_end = self.disposable_end
         self._stores: dict[str, int] = {}
-        self._askers = Askers(ASKERS_MAX)
+        self._earliest_responder = EarliestResponder(SUBSCRIBERS_MAX)
         self._limits = PeerLimits(NodeConfig())
-        self._listeners = Audience(Command.DIRECT_RECORD, ASKERS_MAX)
+        self._listeners = SubscriberSet(Command.DIRECT_RECORD, SUBSCRIBERS_MAX)
         self._is_settled = False
         self._head_due = float("inf")
-        self._silent_from = float("inf")
+        self._silence_due = float("inf")
         self._is_silent = False
 
     @property
     def unacknowledged(self) -> int:
-        """Records that lack ACKs; with `min_stores` 0, none."""
+        """Records without enough ACKs; none with `min_stores` 0."""
         return self.next_sequence - self.acknowledged_end
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """The contents of records that lack ACKs, as far as they are in memory; a spool's are not."""
+        """Bytes of the contents of unacknowledged records in memory; those in a spool do not count."""
         return self.retransmit_buffer.content_bytes if self._config.min_stores else 0
 
     @property
     def earliest_sequence(self) -> int:
-        """The first record that can still be sent again."""
-        return self.spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
+        """The sequence of the first record that can still be sent again."""
+        return self._spool_earliest if self._is_spooled else self.retransmit_buffer.first_sequence
 
     @property
     def disposable_end(self) -> int:
-        """Records before this may leave a spool: acknowledged ones, or with `min_stores` 0 all but the latest."""
+        """The end of the records that may leave a spool: acknowledged ones; with `min_stores` 0, all but the latest."""
         if self._config.min_stores:
             return self.acknowledged_end
         return max(min(self.next_sequence + 1 - self._config.unacknowledged_records_max, self._published_end), 0)
 
     @property
     def is_all_stored(self) -> bool:
-        """Has everything been acknowledged, by stores that were waited for?"""
+        """Whether stores that were waited for have acknowledged everything."""
         return bool(self._config.min_stores) and not self.unacknowledged
 
     def start(self, now: float) -> list[Action]:
-        """The subscriptions of RFC 46, "Producer Subscriptions", and GET-HEADS for the topic (erratum 6)."""
+        """Subscribe as RFC 46, "Producer Subscriptions", says, and to GET-HEADS for the topic (erratum 6)."""
         if self.next_sequence:
             self._head_due = now
-        self._watch_silence(now)
+        self._restart_silence_timer(now)
         address = self.partition.address
         return [
             Subscribe(wire.subscription_prefix(Command.ACK, address)),
@@ -124,12 +127,12 @@ class ProducerMachine:
         ]
 
     def publish(self, contents: Sequence[bytes], now: float) -> list[Action]:
-        """Publishes records; their sequences begin at `next_sequence`."""
+        """Publish records; the first one has the sequence `next_sequence`."""
         if not contents:
             return []
         first_sequence = self.next_sequence
         if self.unacknowledged == 0:
-            self._silent_from = now + self._config.silence_ms / 1000
+            self._silence_due = now + self._config.silence_ms / 1000
         self.next_sequence += len(contents)
         if not self._is_spooled:
             self.retransmit_buffer.push(contents)
@@ -137,20 +140,20 @@ class ProducerMachine:
             self.acknowledged_end = self.next_sequence
         if not self._is_settled:
             return []
-        self._trim()
-        return self._send(RecordBatch(self.partition, first_sequence, contents), now)
+        self._trim_buffer()
+        return self._publish_run(RecordBatch(self.partition, first_sequence, contents), now)
 
-    def settled(self, now: float) -> list[Action]:
-        """The nodes that were there before are connected as far as they will be: what was held back goes out.
+    def node_settled(self, now: float) -> list[Action]:
+        """Note that the node is settled, and publish the records that were held back.
 
-        With a spool, what was held back is announced, and fetched.
+        With a spool, they are announced instead, and consumers fetch them.
         """
         if self._is_settled:
             return []
         self._is_settled = True
         if self._is_spooled:
             self._published_end = self.next_sequence
-            return self._head(now)
+            return self._announce_head(now)
         actions: list[Action] = []
         while self._published_end < self.next_sequence:
             run = self.retransmit_buffer.read(
@@ -158,12 +161,12 @@ class ProducerMachine:
             )
             if run is None:
                 break
-            actions += self._send(run, now)
-        self._trim()
+            actions += self._publish_run(run, now)
+        self._trim_buffer()
         return actions
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """ACKs, FETCHes and GET-HEADS; all else is discarded and counted."""
+        """Take ACKs, FETCHes and GET-HEADS; discard and count all other messages."""
         actions: list[Action] = []
         asked: dict[str, None] = {}
         for message in messages:
@@ -180,49 +183,49 @@ class ProducerMachine:
                 self.discarded["unexpected command"] += 1
         return actions + [Publish(self._direct_head(requestor)) for requestor in asked]
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """Whoever subscribes to this topic's HEADs has just connected, and may have missed records."""
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Take subscriptions. A peer that subscribes to this topic's HEADs has just connected, and gets one."""
         is_new = False
         for subscription in subscriptions:
-            self._askers.subscribed(subscription)
-            self._listeners.subscribed(subscription)
+            self._earliest_responder.note_subscription(subscription)
+            self._listeners.note_subscription(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
-        return self._head(now) if is_new else []
+        return self._announce_head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Whoever needs the head subscribes to it."""
+        """Note a node that discovery found."""
         self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Its ACKs still count: records do not come back from a disk."""
+        """Note that discovery lost a node. Its ACKs still count, since its records are on disk."""
         self._limits.peer_left(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """HEAD each interval once a record was published (RFC 46, "The HEAD Command"); notices silent stores."""
+        """Send a HEAD each interval once a record was published (RFC 46, "The HEAD Command"); report silent stores."""
         actions: list[Action] = []
         if now >= self._head_due:
-            actions += self._head(now)
-        if self.unacknowledged and now >= self._silent_from and not self._is_silent:
+            actions += self._announce_head(now)
+        if self.unacknowledged and now >= self._silence_due and not self._is_silent:
             self._is_silent = True
             actions.append(Notify(StoresSilent(self.unacknowledged, self._config.silence_ms / 1000)))
         return actions
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return when to call `tick`."""
         if self._is_silent or not self.unacknowledged:
             return self._head_due
-        return min(self._head_due, self._silent_from)
+        return min(self._head_due, self._silence_due)
 
     def has_room(self) -> bool:
-        """May more records be published, or is too much held back or unacknowledged?"""
+        """Return whether more records may be published, rather than too many be held back or unacknowledged."""
         config = self._config
         held = self.next_sequence - self._published_end
         if not self._is_settled and held >= HELD_RECORDS_MAX:
             return False
         if config.min_stores == 0:
-            # What is held back is nowhere else yet: none of it is let go.
+            # No other node has the records that are held back, so none of them may be dropped.
             is_held_room = held < config.unacknowledged_records_max
             return self._is_settled or (
                 is_held_room and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
@@ -234,22 +237,37 @@ class ProducerMachine:
             and self.retransmit_buffer.content_bytes < config.unacknowledged_bytes_max
         )
 
-    def readable(self, reply: Reply) -> range:
-        """What is held of this answer: records that were acknowledged meanwhile are left out."""
-        first = max(reply.next_sequence, self.earliest_sequence)
-        return range(first, max(min(reply.end_sequence, self._published_end), first))
+    def begin_spool_trim(self) -> int | None:
+        """Return the sequence before which the spool drops its records now, or None if it drops none yet.
 
-    def _send(self, batch: RecordBatch, now: float) -> list[Action]:
+        Records leave the spool many together, or when none is unacknowledged. The last one stays, since it shows where
+        to resume.
+        """
+        end = self.disposable_end
+        if end - self._spool_trimmed_end < (1 if self.is_all_stored else self._spool_trim_records):
+            return None
+        self._spool_trimmed_end = end
+        return end - 1
+
+    def spool_starts_at(self, sequence: int) -> None:
+        """Note that the spool holds no record before this sequence."""
+        self._spool_earliest = sequence
+
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences that this producer can still send: published, and not dropped after their ACKs."""
+        return range(self.earliest_sequence, self._published_end)
+
+    def _publish_run(self, batch: RecordBatch, now: float) -> list[Action]:
         if not self._published_end:
             self._head_due = now + self._config.head_interval_ms / 1000
         self._published_end = batch.end_sequence
         return [Publish(wire.RecordRun(batch))]
 
-    def _trim(self) -> None:
+    def _trim_buffer(self) -> None:
         if self._config.min_stores == 0:
             self.retransmit_buffer.trim(self._config.unacknowledged_records_max, self._config.unacknowledged_bytes_max)
 
-    def _head(self, now: float) -> list[Action]:
+    def _announce_head(self, now: float) -> list[Action]:
         if not self._published_end:
             return []
         self._head_due = now + self._config.head_interval_ms / 1000
@@ -268,16 +286,16 @@ class ProducerMachine:
             return []
         if fetch.sequence >= self._published_end:
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._listeners):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         earliest = self.earliest_sequence
         if fetch.sequence >= earliest:
             return []
-        # What a store has acknowledged is with stores; what nobody has, and was let go, is nowhere.
+        # Records that a store has acknowledged are held by stores. Dropped records beyond that are lost.
         gone = earliest if self.stored_end <= fetch.sequence else 0
-        answer = self._askers.answer(fetch, self.partition.address, earliest, gone)
+        answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, gone)
         return [] if answer is None else [Publish(answer)]
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
@@ -296,7 +314,7 @@ class ProducerMachine:
             self.discarded["too many stores"] += 1
             return []
         self._stores[ack.address] = max(self._stores.get(ack.address, 0), end_sequence)
-        self._watch_silence(now)
+        self._restart_silence_timer(now)
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]
             self.acknowledged_end = max(self.acknowledged_end, confirmed)
@@ -306,5 +324,5 @@ class ProducerMachine:
             return [Notify(StoresHeard())]
         return []
 
-    def _watch_silence(self, now: float) -> None:
-        self._silent_from = now + self._config.silence_ms / 1000
+    def _restart_silence_timer(self, now: float) -> None:
+        self._silence_due = now + self._config.silence_ms / 1000

@@ -1,12 +1,15 @@
-"""The store's side of RFC 46: take every record in order, acknowledge what is durable, answer who asks.
+"""The store's side of RFC 46: take every record in order, acknowledge what is durable, answer FETCHes and GET-HEADS.
 
-One machine, one address, for what libdafka splits into a writer and a reader node. Records leave it as `Append`;
-whoever drives it says when they are durable (`committed`), and only that is acknowledged, announced and served.
+One machine with one address does what libdafka splits into a writer and a reader node. Records leave it as `Append`
+actions. The caller reports when they are durable (`records_committed`), and only then are they acknowledged, announced
+and served.
 
-Stores also learn from each other, so that one that was away catches up with partitions whose producer is gone: a store
-that connects is told all heads at once; a libdafka store, which tells nothing by itself, is asked for all of its heads;
-and where a producer leaves, the stores that are there are asked for the heads of its topics. What becomes durable only
-after its producer has gone nobody else announces: the store tells it to everybody who listens.
+Stores also learn from each other, so that a store that was down catches up with partitions whose producer has left:
+
+- A store that connects is sent all heads at once.
+- A libdafka store, which sends no heads by itself, is asked for all of them.
+- When a producer leaves, the connected stores are asked for the heads of its topics.
+- Records that become durable only after their producer has left are announced by the store to all subscribers.
 """
 
 from __future__ import annotations
@@ -17,15 +20,13 @@ from itertools import islice
 
 from dafka import wire
 from dafka.config import Config
-from dafka.protocol.actions import Action, Append, Notify, Publish, Skip, Subscribe
+from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
+from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.answering.replies import Reply, ReplyQueue
 from dafka.protocol.events import PartitionHalted, RecordsGone
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, SEQUENCE_MAX
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
-from dafka.protocol.presence.askers import Askers
-from dafka.protocol.presence.audience import Audience
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
@@ -34,31 +35,32 @@ from dafka.protocol.presence.peer_limits import (
     TOO_OFTEN,
     PeerLimits,
 )
-from dafka.records import Partition
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 ALL_TOPICS = ""
-"""A libdafka store takes GET-HEADS for a prefix, so that this one means all; to ours it is a topic without records."""
+"""The topic that asks a libdafka store for all heads, since it takes a prefix. Our stores have no such topic."""
 
 ACKS_MAX = 64
-"""Partitions of one node that are acknowledged again when it connects: a producer has one."""
+"""Partitions of one node that are acknowledged again when it connects. A producer has one."""
 
-TOPICS_SHORT_MAX = 1000
-"""Topics of which there were more partitions than there was room for, to be asked for again."""
+REFUSED_TOPICS_MAX = 1000
+"""Topics whose heads are asked for again because there was no room for one of their partitions."""
 
-_ANSWERED = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
+_GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
 class StoreMachine:
-    """One store.
+    """The state machine of one store.
 
     Attributes:
-        reassembler: where each partition stands, counting what is on its way to the storage.
-        durable: by topic, the sequence after the last durable record of each partition, by address.
-        earliest: the sequence of the first record held of each partition that has lost any; `trimmed` keeps it.
-        pending_bytes: what is on its way to the storage; whoever drives the machine keeps it.
-        replies: the FETCHes to answer from the storage.
-        discarded: messages thrown away, by reason.
+        reassembler: The position of each partition, including records on their way to the storage.
+        durable: By topic and by the producer's address, the sequence after the last durable record.
+        earliest: The sequence of the first record held, of each partition that has lost any.
+        pending_bytes: Memory of the records on their way to the storage; see `records_queued`.
+        responder: Answers FETCHes from the storage.
+        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(
@@ -73,31 +75,34 @@ class StoreMachine:
         self.durable: dict[str, dict[str, int]] = {}
         self.earliest: dict[Partition, int] = dict(earliest or {})
         self.pending_bytes = 0
-        self.replies = ReplyQueue(config.fetch.replies_max, config.fetch.reply_records_max)
+        self.responder = FetchResponder(
+            self.readable_range, config.fetch.replies_max, fetch_records_max=config.fetch.reply_records_max
+        )
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
         self._config = config
         self._by_address: dict[str, dict[str, None]] = {}
-        self._askers = Askers(config.node.peers_max)
+        self._earliest_responder = EarliestResponder(config.node.peers_max)
         self._halted: set[Partition] = set()
-        self._asked_again = RetrySchedule[str]()
-        self._told_again = RetrySchedule[str]()
+        self._get_heads_retries = RetrySchedule[str]()
+        self._heads_retries = RetrySchedule[str]()
         self._producers: set[str] = set()
-        self._head_listeners = Audience(Command.DIRECT_HEAD, config.node.peers_max)
-        self._record_listeners = Audience(Command.DIRECT_RECORD, config.node.peers_max)
+        self._head_subscribers = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
+        self._record_subscribers = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
-        self._heads_due = float("inf")
-        self._topics_short: dict[str, None] = {}
+        self._heads_at = float("inf")
+        self._refused_topics: dict[str, None] = {}
         for partition, end in ends.items():
             self.reassembler.follow_partition(partition, end)
             self._set_durable(partition, end)
 
     def start(self, now: float) -> list[Action]:
-        """The subscriptions of RFC 46, "Store Subscriptions".
+        """Subscribe as RFC 46, "Store Subscriptions", says.
 
-        CONSUMER-HELLO twice: the id alone, as the RFC says, and with the own address, by which a consumer learns
-        whom to greet (as libdafka does). DIRECT-HEAD and DIRECT-EARLIEST for the answers of other stores.
+        CONSUMER-HELLO is subscribed to twice: without an address, as the RFC says, and with this node's own, from which
+        a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
+        other stores.
         """
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
@@ -106,7 +111,7 @@ class StoreMachine:
         return [Subscribe(prefix) for prefix in prefixes]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """Everything a store listens to; all else is discarded and counted."""
+        """Take what a store listens to; discard and count all other messages."""
         actions: list[Action] = []
         for message in messages:
             if isinstance(message, wire.RecordRun):
@@ -121,19 +126,19 @@ class StoreMachine:
                 reason = self.reassembler.receive_earliest(message)
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
-                self._answer_heads((message.subject,), message.address, now)
+                self._queue_heads((message.subject,), message.address, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
-                self._answer_heads(message.subjects, message.address, now)
+                self._queue_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._give_up(only_news=True) + self._tell_heads(now) + self._fetches(now)
+        return actions + self._skip_unrecoverable(only_new=True) + self._due_heads(now) + self._due_fetches(now)
 
-    def subscribed(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """A peer has connected: greet a consumer, tell a producer what is durable, ask a store for its heads."""
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
         actions: list[Action] = []
         for subscription in subscriptions:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
-            self._askers.subscribed(subscription)
+            self._earliest_responder.note_subscription(subscription)
             self._note_peer(subscription)
             if not subscription.active:
                 continue
@@ -142,97 +147,104 @@ class StoreMachine:
                 self.reassembler.refetch_unanswered(subscription, now)
             elif command is Command.ACK:
                 for subject in islice(self._by_address.get(topic, ()), ACKS_MAX):
-                    actions += self._ack(Partition(subject, topic))
-            elif command in _ANSWERED and topic != self.address:
-                actions += self._meet(command, topic, now)
-        return actions + self._tell_heads(now) + self._fetches(now)
+                    actions += self._acknowledge(Partition(subject, topic))
+            elif command in _GREETINGS and topic != self.address:
+                actions += self._greet_peer(command, topic, now)
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
-    def _meet(self, command: Command, topic: str, now: float) -> list[Action]:
-        """A consumer, a store, or whoever claims to be one, has connected."""
+    def _greet_peer(self, command: Command, topic: str, now: float) -> list[Action]:
+        """Answer the subscription of a node that says it is a consumer or a store."""
         if not self._limits.allow_request(topic, now):
             self.discarded[TOO_OFTEN] += 1
         elif command is Command.STORE_HELLO and topic:
             return [Publish(wire.StoreHello(topic, self.address))]
         elif command is Command.CONSUMER_HELLO and topic:
-            self._answer_heads(self.durable, topic, now)
-            self._told_again.schedule(topic, now)
+            self._queue_heads(self.durable, topic, now)
+            self._heads_retries.schedule(topic, now)
         elif command is Command.GET_HEADS and not topic:
             return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
         return []
 
-    def committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
-        """The storage has made these partitions durable up to, not including, these sequences: acknowledge them."""
+    def records_committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
+        """Note that these partitions are durable up to, not including, these sequences, and acknowledge them."""
         actions: list[Action] = []
         for partition, end in ends.items():
             self._set_durable(partition, end)
-            actions += self._ack(partition)
+            actions += self._acknowledge(partition)
             if end >= self.reassembler.cursors[partition].known_end and self._is_orphaned(partition):
                 actions += [
-                    Publish(wire.DirectHead(listener, partition.address, partition.topic, end - 1))
-                    for listener in self._head_listeners
+                    Publish(wire.DirectHead(subscriber, partition.address, partition.topic, end - 1))
+                    for subscriber in self._head_subscribers
                 ]
-        return actions + self._fetches(now)
+        return actions + self._due_fetches(now)
 
-    def trimmed(self, earliest: Mapping[Partition, int]) -> int:
-        """Records before these sequences have been dropped from the storage; gives their number."""
+    def records_queued(self, memory_bytes: int) -> None:
+        """Note that records wait to be written."""
+        self.pending_bytes += memory_bytes
+
+    def records_unqueued(self, memory_bytes: int) -> None:
+        """Note that records wait no longer: they are durable, or were dropped."""
+        self.pending_bytes -= memory_bytes
+
+    def records_trimmed(self, earliest: Mapping[Partition, int]) -> int:
+        """Note that the storage dropped the records before these sequences, and return how many it dropped."""
         count = 0
         for partition, sequence in earliest.items():
             count += max(sequence - self.earliest.get(partition, 0), 0)
             self.earliest[partition] = sequence
         return count
 
-    def skipped(self, partition: Partition, next_sequence: int) -> list[Action]:
-        """The storage has done as `Skip` asked it to: the partition goes on from there."""
+    def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
+        """Note that the storage has carried out `ResetPosition`, and acknowledge what it now counts as durable."""
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
-        return self._ack(partition)
+        return self._acknowledge(partition)
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """A peer shows what it is by what it subscribes to; that it is there at all may matter, too."""
+        """Note a node that discovery found. Its role shows later, from its subscriptions."""
         self.reassembler.gap_resolver.add_node(address)
         self._limits.peer_joined(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Its last records, if they were missed, are with other stores."""
+        """Note that discovery lost a node. Ask other stores for its last records, which this one may have missed."""
         self.reassembler.gap_resolver.remove_node(address)
-        self._told_again.cancel(address)
+        self._heads_retries.cancel(address)
         self._limits.peer_left(address)
         topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
-            self._asked_again.schedule(topic, now)
+            self._get_heads_retries.schedule(topic, now)
         return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
 
-    def settled(self, now: float) -> list[Action]:
-        """A store listens from the first moment; only giving up records waits for this."""
-        self.reassembler.gap_resolver.is_settled = True
-        return self._give_up()
+    def node_settled(self, now: float) -> list[Action]:
+        """Note that the node is settled: records that no known node holds may be given up from now on."""
+        self.reassembler.gap_resolver.node_settled()
+        return self._skip_unrecoverable()
 
     def tick(self, now: float) -> list[Action]:
-        """Repeats FETCHes that went unanswered, and what was said and asked where stores or producers came and went."""
+        """Repeat unanswered FETCHes, and the heads and questions that other stores may have missed."""
         actions: list[Action] = [Notify(event) for event in self.reassembler.tick(now)]
-        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._asked_again.take_due(now)]
-        for store in self._told_again.take_due(now):
-            self._answer_heads(self.durable, store, now)
-        if self._topics_short and self.reassembler.has_room():
-            short, self._topics_short = self._topics_short, {}
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
+        for store in self._heads_retries.take_due(now):
+            self._queue_heads(self.durable, store, now)
+        if self._refused_topics and self.reassembler.has_room():
+            short, self._refused_topics = self._refused_topics, {}
             for topic in short:
-                self._asked_again.schedule(topic, now)
-        return actions + self._give_up() + self._tell_heads(now) + self._fetches(now)
+                self._get_heads_retries.schedule(topic, now)
+        return actions + self._skip_unrecoverable() + self._due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
-        repeats = min(self._asked_again.deadline(), self._told_again.deadline())
-        return min(self.reassembler.deadline(), repeats, self._heads_due)
+        """Return when to call `tick`."""
+        repeats = min(self._get_heads_retries.deadline(), self._heads_retries.deadline())
+        return min(self.reassembler.deadline(), repeats, self._heads_at)
 
     def durable_end(self, partition: Partition) -> int:
-        """The sequence after the partition's last durable record; 0 where there is none."""
+        """Return the sequence after the partition's last durable record; 0 if there is none."""
         return self.durable.get(partition.topic, {}).get(partition.address, 0)
 
-    def readable(self, reply: Reply) -> range:
-        """The sequences of this answer that are durable."""
-        end = min(reply.end_sequence, self.durable_end(reply.partition))
-        return range(reply.next_sequence, max(end, reply.next_sequence))
+    def readable_range(self, partition: Partition) -> range:
+        """Return the sequences of a partition that are durable, and so may be sent."""
+        return range(self.durable_end(partition))
 
     def _set_durable(self, partition: Partition, end: int) -> None:
         if end:
@@ -248,7 +260,7 @@ class StoreMachine:
         if batch.end_sequence > SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += len(batch)
             return []
-        if not self._follow(partition, now, is_live=run.requestor is None):
+        if not self._follow_partition(partition, now, is_live=run.requestor is None):
             return []
         if run.requestor is not None:
             self.reassembler.note_answer(now)
@@ -258,7 +270,7 @@ class StoreMachine:
             return []
         actions: list[Action] = [Append(ready) for ready in self.reassembler.add_batch(batch)]
         if not actions and batch.end_sequence <= self.durable_end(partition):
-            return self._ack(partition)
+            return self._acknowledge(partition)
         return actions
 
     def _receive_head(self, head: wire.Head | wire.DirectHead, now: float) -> list[Action]:
@@ -269,12 +281,12 @@ class StoreMachine:
         if head.sequence >= SEQUENCE_MAX:
             self.discarded[ABSURD_SEQUENCE] += 1
             return []
-        if not self._follow(partition, now, is_live=isinstance(head, wire.Head)):
+        if not self._follow_partition(partition, now, is_live=isinstance(head, wire.Head)):
             return []
         self.reassembler.note_known_end(partition, head.sequence + 1)
-        # A producer that announces what is long durable may have missed the ACK (erratum 9).
+        # A producer that announces records that are durable already may have missed their ACK (erratum 9).
         is_producers = isinstance(head, wire.Head)
-        return self._ack(partition) if is_producers and head.sequence < self.durable_end(partition) else []
+        return self._acknowledge(partition) if is_producers and head.sequence < self.durable_end(partition) else []
 
     def _receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
         partition = Partition(fetch.subject, fetch.partition)
@@ -284,30 +296,30 @@ class StoreMachine:
         earliest = self.earliest.get(partition, 0)
         if fetch.sequence < earliest:
             self.discarded["before the earliest"] += 1
-            return self._tell_earliest(fetch, earliest, earliest)
+            return self._answer_earliest(fetch, earliest, earliest)
         if partition not in self.reassembler.cursors:
             self.discarded["beyond the head"] += 1
-            return self._tell_earliest(fetch, HOLDS_NOTHING, 0)
+            return self._answer_earliest(fetch, HOLDS_NOTHING, 0)
         if fetch.sequence >= self.durable_end(partition):
             self.discarded["beyond the head"] += 1
-        elif not self.replies.offer(fetch, is_listening=fetch.address in self._record_listeners):
+        elif not self.responder.add_fetch(fetch, is_verified=fetch.address in self._record_subscribers):
             self.discarded[MANY_FETCHES] += 1
         else:
             self.fetches_received += 1
         return []
 
-    def _tell_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
-        """Behind the heads that whoever fetched has asked for before: it takes this as a sign that they are told."""
-        answer = self._askers.answer(fetch, self.address, sequence, gone)
-        return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
+    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
+        """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
+        return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
-    def _give_up(self, *, only_news: bool = False) -> list[Action]:
-        """Goes on after records that nobody holds any more, giving up those before where retention allows it."""
+    def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
+        """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
-        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_news=only_news):
+        for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not self._must_keep(partition):
                 gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
-                actions += [gone, Skip(partition, end_sequence)]
+                actions += [gone, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)
@@ -315,32 +327,32 @@ class StoreMachine:
         return actions
 
     def _must_keep(self, partition: Partition) -> bool:
-        """Are there records before the gap, in a store that never drops any by itself?"""
+        """Return whether there are records before the gap, and the store has no retention that may drop them."""
         is_empty = self.reassembler.cursors[partition].next_sequence == self.earliest.get(partition, 0)
         return not is_empty and not self._config.store.has_retention
 
-    def _answer_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
-        is_listening = requestor in self._head_listeners
+    def _queue_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
+        is_verified = requestor in self._head_subscribers
         if not self._limits.allow_heads_request(requestor, now):
             self.discarded[TOO_OFTEN] += 1
-        elif not self._heads.ask(requestor, topics, is_listening=is_listening):
+        elif not self._heads.add_request(requestor, topics, is_verified=is_verified):
             self.discarded[MANY_QUESTIONS] += 1
 
-    def _tell_heads(self, now: float) -> list[Action]:
-        """Some of what was asked for; the rest when others have had their turn."""
-        if now < self._heads_due < float("inf"):
-            self._heads_due = min(self._heads_due, now + self._heads.pause)
+    def _due_heads(self, now: float) -> list[Action]:
+        """Send some of the heads that were asked for. The rest follows when incoming messages have had their turn."""
+        if now < self._heads_at < float("inf"):
+            self._heads_at = min(self._heads_at, now + self._heads.pause_s)
             return []
-        told = self._heads.take()
-        self._heads_due = now + self._heads.pause
-        return told
+        heads = self._heads.next_heads()
+        self._heads_at = now + self._heads.pause_s
+        return heads
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
         heads = islice(self.durable.get(topic, {}).items(), begin, begin + count)
         return [Publish(wire.DirectHead(requestor, address, topic, end - 1)) for address, end in heads]
 
     def _note_peer(self, subscription: wire.Subscription) -> None:
-        """A producer is known by its subscription to ACKs; who can be told heads, by that to DIRECT-HEADs."""
+        """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
         peers_max = self._config.node.peers_max
         if subscription.command is Command.ACK:
             if not subscription.active:
@@ -348,21 +360,21 @@ class StoreMachine:
             elif len(self._producers) < peers_max:
                 self._producers.add(subscription.topic)
         elif subscription.topic != self.address:
-            self._head_listeners.subscribed(subscription)
-            self._record_listeners.subscribed(subscription)
+            self._head_subscribers.note_subscription(subscription)
+            self._record_subscribers.note_subscription(subscription)
 
     def _is_orphaned(self, partition: Partition) -> bool:
-        """Is its producer gone? Then nobody announces what becomes durable here, unless this store does."""
+        """Return whether the partition's producer has left, so that only this store can announce its records."""
         return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
 
-    def _ack(self, partition: Partition) -> list[Action]:
+    def _acknowledge(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
 
-    def _follow(self, partition: Partition, now: float, *, is_live: bool) -> bool:
-        """Makes sure that a partition has a cursor; False where there is no room for it.
+    def _follow_partition(self, partition: Partition, now: float, *, is_live: bool) -> bool:
+        """Follow a partition, and return whether it may be followed.
 
-        Where there is none for more names, the heads are asked for again when there is.
+        If there is no room for it, its topic's heads are asked for again when there is.
         """
         if partition in self.reassembler.cursors:
             return True
@@ -374,15 +386,15 @@ class StoreMachine:
         if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
-            if len(self._topics_short) < TOPICS_SHORT_MAX:
-                self._topics_short[partition.topic] = None
+            if len(self._refused_topics) < REFUSED_TOPICS_MAX:
+                self._refused_topics[partition.topic] = None
         if reason:
             self.discarded[reason] += 1
             return False
         self.reassembler.follow_partition(partition, 0, now)
         return True
 
-    def _fetches(self, now: float) -> list[Action]:
+    def _due_fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:
             return []
         return [Publish(fetch) for fetch in self.reassembler.due_fetches(now)]

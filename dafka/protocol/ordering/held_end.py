@@ -1,14 +1,14 @@
-"""How much of a partition the stores hold: what a reader asks, and when the answer is certain.
+"""How much of a partition the stores hold: what a reader asks them, and when the answer is certain.
 
-RFC 46 has no question for one partition's head. Two things together answer it. A store that holds records of a
-partition sends its ACK to whoever subscribes to the partition's ACKs, as to a producer that has come back; so each
-store's end is known, and stays known. A store that holds nothing of it says so in answer to a FETCH (erratum 26).
-The C implementation's stores do not; they are greeted for their heads, and their silence has to do for a no.
+RFC 46 has no question for the head of one partition. Two things together answer it. A store that holds records of a
+partition sends its ACK to every node that subscribes to the partition's ACKs, as it does to a producer that has
+reconnected; so each store's end becomes known, and stays known. A store that holds nothing of it says so in its answer
+to a FETCH (erratum 26). libdafka's stores do not answer; they are greeted for their heads, and silence counts as
+"holds nothing".
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from enum import Enum
 
 import attrs
@@ -16,128 +16,135 @@ import attrs
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
-from dafka.protocol.ordering.gap_resolver import GapResolver
-from dafka.protocol.polling import PendingPeers
+from dafka.protocol.ordering.gap_resolver import STORES_MAX, GapResolver
+from dafka.protocol.polling import PendingPeers, StorePoll
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
 PROBE_S = 0.5
-"""An unanswered question is asked again after so long."""
+"""Seconds until a question is repeated."""
 
 PATIENCE_S = 2.0
-"""Nodes that were found and have not connected, and stores that have not answered, are waited for so long: a store
-that holds records and has connected sends its ACK at once."""
+"""Seconds to wait for stores that have not answered, and for discovered nodes that have not connected. A store that
+holds records sends its ACK as soon as it is connected."""
 
 QUIET_S = 1.0
-"""Where something is held, nothing may have been added for so long: what a producer that died had sent may still be on
-its way to a disk, and one that lives goes on adding."""
+"""Seconds without growth after which a held end is final. Records of a producer that died may still be on their way to
+a disk, and a live producer goes on publishing."""
 
 
 class Incomplete(Enum):
-    """Why it is not known yet how much is held."""
+    """Why it is not known yet how much the stores hold."""
 
     STORES = "stores"
-    """The cluster has not been found, or fewer stores than there must be."""
+    """The cluster has not been found, or fewer stores than required."""
     ANSWERS = "answers"
-    """A store has not answered, or who was found may be one."""
+    """A store has not answered, or a discovered node may still turn out to be a store."""
     QUIET = "quiet"
     """Records have just been added."""
 
 
 @attrs.define
 class _Question:
-    since: float
-    moved_at: float
+    poll: StorePoll
     ends: dict[str, int] = attrs.field(factory=dict)
+
+    @property
+    def end(self) -> int:
+        return max(self.ends.values(), default=0)
 
 
 class HeldEndQuery:
-    """The questions of one node."""
+    """The partitions of which a reader asks how much the stores hold."""
 
-    def __init__(self, address: str, config: Config, holders: GapResolver, pending_peers: PendingPeers) -> None:
+    def __init__(self, address: str, config: Config, gap_resolver: GapResolver, pending_peers: PendingPeers) -> None:
         self._address = address
         self._is_libdafka = config.node.wire == Dialect.LIBDAFKA.value
-        self._gap_resolver = holders
+        self._gap_resolver = gap_resolver
         self._pending_peers = pending_peers
         self._questions: dict[Partition, _Question] = {}
         self._settled_at = float("inf")
-        self._probe_due = float("inf")
-        self._looked_at = float("-inf")
 
     def __contains__(self, partition: Partition) -> bool:
         return partition in self._questions
 
-    def ask(self, partition: Partition, now: float) -> list[Action]:
-        """Begins to ask about a partition."""
-        self._questions[partition] = _Question(now, now)
-        self._probe_due = min(self._probe_due, now + PROBE_S)
-        return [Subscribe(_acks_of(partition)), *self._probe(partition)]
+    def add_partition(self, partition: Partition, now: float) -> list[Action]:
+        """Begin to ask about a partition."""
+        poll = StorePoll(patience_s=PATIENCE_S, retry_s=PROBE_S, quiet_s=QUIET_S)
+        poll.restart_patience(max(now, self._settled_at))
+        poll.restart_quiet(now)
+        self._questions[partition] = _Question(poll)
+        return [Subscribe(_ack_prefix(partition)), *self._ask(partition, now)]
 
-    def drop(self, partition: Partition) -> list[Action]:
-        """Ends asking about it."""
+    def remove_partition(self, partition: Partition) -> list[Action]:
+        """Stop asking about a partition."""
         del self._questions[partition]
-        if not self._questions:
-            self._probe_due = float("inf")
-        return [Unsubscribe(_acks_of(partition))]
+        return [Unsubscribe(_ack_prefix(partition))]
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
-        """The sequence after the last record that any store holds, where `min_stores` are there and all have told."""
+        """Return the sequence after the last record that any store holds, or why that is not certain yet.
+
+        Args:
+            partition: a partition that is being asked about.
+            min_stores: how many stores must be connected.
+            now: the time.
+        """
         question = self._questions[partition]
         stores = self._gap_resolver.stores
         if not self._gap_resolver.is_settled or len(stores) < min_stores:
             return Incomplete.STORES
-        has_all = not self._pending_peers.awaited and question.ends.keys() >= stores
-        if not has_all and now < self._patient_until(question):
+        if not question.poll.is_answered(stores, now, is_pending=bool(self._pending_peers.addresses)):
             return Incomplete.ANSWERS
-        end = max(question.ends.values(), default=0)
-        return Incomplete.QUIET if end and now < question.moved_at + QUIET_S else end
+        return Incomplete.QUIET if question.end and not question.poll.is_quiet(now) else question.end
 
-    def learn(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
-        """A store, its address empty where that is not told, holds the records before this sequence (0: none)."""
+    def add_answer(self, partition: Partition, store: str, end_sequence: int, now: float) -> None:
+        """Note that a store holds the records before a sequence.
+
+        Args:
+            partition: the partition, which need not be one that is asked about.
+            store: the store's address; empty if the message does not name it.
+            end_sequence: the sequence after its last record; 0 if it holds none.
+            now: the time.
+        """
         question = self._questions.get(partition)
         if question is None:
             return
-        if end_sequence > max(question.ends.values(), default=0):
-            question.moved_at = now
+        if end_sequence > question.end:
+            question.poll.restart_quiet(now)
+        if store not in question.ends and len(question.ends) >= STORES_MAX:
+            store = ""
         question.ends[store] = max(question.ends.get(store, 0), end_sequence)
+        question.poll.add_answer(store)
 
-    def settled(self, now: float) -> list[Action]:
-        """The nodes that were there before have been found."""
+    def node_settled(self, now: float) -> list[Action]:
+        """Start waiting for answers: the nodes that were there before are connected."""
         self._settled_at = now
-        return self.probe(now)
+        for question in self._questions.values():
+            question.poll.restart_patience(now)
+        return self.ask_again(now)
 
-    def probe(self, now: float) -> list[Action]:
-        """Asks again: somebody may only now be able to hear it, or his answer to arrive."""
-        self._probe_due = now + PROBE_S if self._questions else float("inf")
-        return [action for partition in self._questions for action in self._probe(partition)]
+    def ask_again(self, now: float) -> list[Action]:
+        """Repeat all questions: a peer that could not hear them before may be connected now."""
+        return [action for partition in self._questions for action in self._ask(partition, now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Asks again what was not answered."""
-        self._looked_at = now
-        return self.probe(now) if now >= self._probe_due else []
+        """Repeat the questions that are due."""
+        due = [partition for partition, question in self._questions.items() if question.poll.take_retry(now)]
+        return [action for partition in due for action in self._ask(partition, now)]
 
     def deadline(self) -> float:
-        """When `tick` next has something to do, or `held_end` may tell more."""
-        return min(self._probe_due, *(look for look in self._looks() if look > self._looked_at), float("inf"))
+        """Return when to call `tick`, or when `held_end` may return more."""
+        return min((question.poll.deadline() for question in self._questions.values()), default=float("inf"))
 
-    def _looks(self) -> Iterator[float]:
-        for question in self._questions.values():
-            yield self._patient_until(question)
-            yield question.moved_at + QUIET_S
-
-    def _patient_until(self, question: _Question) -> float:
-        return max(question.since, self._settled_at) + PATIENCE_S
-
-    def _probe(self, partition: Partition) -> list[Action]:
+    def _ask(self, partition: Partition, now: float) -> list[Action]:
+        self._questions[partition].poll.note_asked(now)
         actions: list[Action] = [Publish(wire.Fetch(partition.address, self._address, partition.topic, 0, 1))]
         if self._is_libdafka:
-            # GET-HEADS would do, but producers answer it, too, and not with what is stored.
-            hellos = [
-                wire.ConsumerHello(store, self._address, (partition.topic,)) for store in self._gap_resolver.stores
-            ]
-            actions += map(Publish, hellos)
+            # Not GET-HEADS: producers answer it too, and their heads are not what is stored.
+            stores = self._gap_resolver.stores
+            actions += [Publish(wire.ConsumerHello(store, self._address, (partition.topic,))) for store in stores]
         return actions
 
 
-def _acks_of(partition: Partition) -> bytes:
+def _ack_prefix(partition: Partition) -> bytes:
     return wire.subscription_prefix(Command.ACK, partition.address)

@@ -1,11 +1,12 @@
-"""The catalog: the names of all partitions, and what each holds, so that opening and listing need not visit them.
+"""The catalog: the names of all partitions and what each holds, so that opening and listing need not visit them.
 
-A cache, two files. `catalog.names` has a frame a partition, and only grows; `catalog.heads` has, in the same order, a
-slot for each, which is written after each change. A slot's CRC begins from the partition's, so that it holds for no
-other. Whoever finds anything missing, damaged or not fitting goes by the folders.
+The catalog is a cache of two files. `catalog.names` has a frame per partition and only grows. `catalog.heads` has, in
+the same order, a slot per partition, which is written after each change. The CRC of a slot is seeded with its
+partition, so that it is valid for no other. If anything is missing, damaged or inconsistent, the folders are read
+instead.
 
-A slot is believed as long as the system that wrote it runs, or where the writer closed in good order. After a power
-cut, a slot may have come to the disk before what it tells of, or not at all.
+Slots are trusted while the system that wrote them runs, or if the writer closed the catalog. After a power failure, a
+slot may have reached the disk before the data it describes, or not at all.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ NAMES_FILE = "catalog.names"
 HEADS_FILE = "catalog.heads"
 
 GOOD, CHANGING, VACANT = 0, 1, 2
-"""What a slot says of itself. Changing: ask the folder, should the writer be gone. Vacant: there is nothing."""
+"""The state of a slot. CHANGING: read the folder if the writer is gone. VACANT: the partition does not exist."""
 
 IN_USE, CLOSED = 0, 1
+"""The state of the catalog."""
 
 _FRAME = struct.Struct(">HHI")
 _HEADER = struct.Struct(">8sI36s")
@@ -43,7 +45,7 @@ Name = tuple[bytes, bytes]
 
 @cache
 def boot_id() -> bytes:
-    """What tells this run of the system from all others; empty where that cannot be told."""
+    """Return the identifier of this boot of the system, or b"" if it is unknown."""
     try:
         return (read_file(_BOOT_ID_PATH) or b"").strip()[:36]
     except OSError:
@@ -51,28 +53,28 @@ def boot_id() -> bytes:
 
 
 def encode_slot(seed: int, state: int, head: Head) -> bytes:
-    """A slot, for the partition of this seed."""
-    octets = _SLOT.pack(*head, state)
-    return octets + crc32c(octets, seed).to_bytes(4, "big")
+    """Return the bytes of a slot, for the partition with this seed."""
+    data = _SLOT.pack(*head, state)
+    return data + crc32c(data, seed).to_bytes(4, "big")
 
 
-def decode_slot(octets: bytes, seed: int) -> tuple[int, Head] | None:
-    """A slot's state and head; None if it is damaged, or another partition's."""
-    if len(octets) != SLOT_BYTES or crc32c(octets[:-4], seed) != int.from_bytes(octets[-4:], "big"):
+def decode_slot(data: bytes, seed: int) -> tuple[int, Head] | None:
+    """Return the state and the head of a slot; None if it is damaged or of another partition."""
+    if len(data) != SLOT_BYTES or crc32c(data[:-4], seed) != int.from_bytes(data[-4:], "big"):
         return None
-    *fields, state = _SLOT.unpack_from(octets)
+    *fields, state = _SLOT.unpack_from(data)
     return state, Head(*fields)
 
 
 class CatalogReader:
-    """The catalog as it stands on the disk, at the time of the last `load`. Raises `OSError` throughout."""
+    """The catalog on disk as of the last `load`. Every method raises `OSError`."""
 
     def __init__(self, folder: str) -> None:
         self.names: list[Name] = []
         self.is_complete = False
-        """True where every name is known, and there are as many slots."""
+        """Whether all names are known and there is a slot for each."""
         self.is_trusted = False
-        """True where the slots may be believed."""
+        """Whether the slots are trusted."""
         self._names_path = f"{folder}/{NAMES_FILE}"
         self._heads_path = f"{folder}/{HEADS_FILE}"
         self._names_state: tuple[int, int] = (0, 0)
@@ -80,7 +82,7 @@ class CatalogReader:
         self._slots = b""
 
     def load(self) -> bool:
-        """Reads what is new. False where the names read before are no longer those of the catalog."""
+        """Read what is new. Return False if the names that were read before were replaced."""
         is_same = self._load_names()
         heads = read_file(self._heads_path) or b""
         self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])
@@ -92,17 +94,17 @@ class CatalogReader:
         )
         return is_same
 
-    def slot(self, number: int, seed: int) -> tuple[int, Head]:
-        """A slot as it was loaded; as of a partition that is changing where it is damaged, or not to be believed."""
-        found = decode_slot(self.octets(number), seed) if self.is_trusted else None
+    def loaded_slot(self, number: int, seed: int) -> tuple[int, Head]:
+        """Return the state and the head of a slot as loaded; CHANGING if it is damaged or not trusted."""
+        found = decode_slot(self.loaded_bytes(number), seed) if self.is_trusted else None
         return found or (CHANGING, Head())
 
-    def octets(self, slot: int) -> bytes:
-        """A slot as it was loaded."""
+    def loaded_bytes(self, slot: int) -> bytes:
+        """Return the bytes of a slot as loaded."""
         return self._slots[slot * SLOT_BYTES : (slot + 1) * SLOT_BYTES]
 
     def read_slot(self, slot: int) -> bytes | None:
-        """A slot as it is now; None where it is not to be believed, or its name may be another by now."""
+        """Return the bytes of a slot on disk now; None if it is not trusted or the names may have been replaced."""
         if slot < 0 or not self.is_complete:
             return None
         try:
@@ -128,24 +130,24 @@ class CatalogReader:
         is_same = state[0] == self._names_state[0] and state[1] > self._names_end
         if not is_same:
             self.names, self._names_end = [], 0
-        octets = read_file(self._names_path) or b""
+        data = read_file(self._names_path) or b""
         position = self._names_end
-        while position + _FRAME.size <= len(octets):
-            topic_bytes, address_bytes, crc = _FRAME.unpack_from(octets, position)
+        while position + _FRAME.size <= len(data):
+            topic_bytes, address_bytes, crc = _FRAME.unpack_from(data, position)
             start = position + _FRAME.size
-            topic = octets[start : start + topic_bytes]
-            address = octets[start + topic_bytes : start + topic_bytes + address_bytes]
+            topic = data[start : start + topic_bytes]
+            address = data[start + topic_bytes : start + topic_bytes + address_bytes]
             if len(address) != address_bytes or partition_seed(topic, address) != crc:
                 break
             self.names.append((topic, address))
             position = start + topic_bytes + address_bytes
-        self._names_state = (state[0], len(octets))
+        self._names_state = (state[0], len(data))
         self._names_end = position
         return is_same
 
 
 class CatalogWriter:
-    """Writes the catalog. Every method raises `OSError`."""
+    """The writer of the catalog. Every method raises `OSError`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -155,11 +157,11 @@ class CatalogWriter:
 
     @property
     def bytes(self) -> int:
-        """What its files take."""
+        """The size of its files, in bytes."""
         return self._names_bytes + _HEADER_BYTES + self.count * SLOT_BYTES
 
     def open(self, count: int) -> None:
-        """Goes on with the catalog that is there, which is whole. It is marked as in use, durably."""
+        """Continue the existing catalog, which must be complete, and mark it as in use, durably."""
         flags = os.O_RDWR | os.O_CLOEXEC
         self._names_fd = os.open(f"{self._folder}/{NAMES_FILE}", flags)
         self._heads_fd = os.open(f"{self._folder}/{HEADS_FILE}", flags)
@@ -167,15 +169,15 @@ class CatalogWriter:
         self.count = count
         self._mark(IN_USE)
 
-    def make(self, slots: Sequence[tuple[Name, int, Head]]) -> None:
-        """Puts a new catalog in place of the one there, if any."""
+    def create(self, slots: Sequence[tuple[Name, int, Head]]) -> None:
+        """Create a new catalog, replacing an existing one, and open it."""
         heads = b"".join(encode_slot(partition_seed(*name), state, head) for name, state, head in slots)
         replace_file(f"{self._folder}/{NAMES_FILE}", b"".join(_frame(name) for name, _, _ in slots))
         replace_file(f"{self._folder}/{HEADS_FILE}", _header(IN_USE) + heads)
         self.open(len(slots))
 
-    def add(self, names: Sequence[Name]) -> int:
-        """Adds slots, of partitions that are being made; gives the first one's number."""
+    def add_slots(self, names: Sequence[Name]) -> int:
+        """Add slots for partitions that are being created, and return the number of the first one."""
         slots = b"".join(encode_slot(partition_seed(*name), CHANGING, Head()) for name in names)
         frames = b"".join(map(_frame, names))
         write_at(self._heads_fd, [slots], _HEADER_BYTES + self.count * SLOT_BYTES)
@@ -186,21 +188,21 @@ class CatalogWriter:
         return first
 
     def undo_add_slots(self) -> None:
-        """After an `add` that failed: gives both files their lengths again."""
+        """Restore the lengths of both files after a failed `add_slots`."""
         os.ftruncate(self._heads_fd, _HEADER_BYTES + self.count * SLOT_BYTES)
         os.ftruncate(self._names_fd, self._names_bytes)
 
-    def put(self, slot: int, seed: int, state: int, head: Head) -> None:
-        """Writes one slot."""
+    def write_slot(self, slot: int, seed: int, state: int, head: Head) -> None:
+        """Write one slot."""
         write_at(self._heads_fd, [encode_slot(seed, state, head)], _HEADER_BYTES + slot * SLOT_BYTES)
 
     def sync(self) -> None:
-        """Makes all of it durable."""
+        """Make the catalog durable."""
         os.fsync(self._names_fd)
         os.fsync(self._heads_fd)
 
     def close(self, *, is_clean: bool) -> None:
-        """Closes its files; where all partitions are durable, that is noted."""
+        """Close the files, and mark the catalog as closed if `is_clean`: if all partitions are durable."""
         if self._heads_fd < 0:
             return
         try:
@@ -225,8 +227,8 @@ def _is_trusted(header: bytes) -> bool:
 
 
 def _header(state: int) -> bytes:
-    octets = _HEADER.pack(_MAGIC, state, boot_id())
-    return octets + crc32c(octets).to_bytes(4, "big")
+    data = _HEADER.pack(_MAGIC, state, boot_id())
+    return data + crc32c(data).to_bytes(4, "big")
 
 
 def _frame(name: Name) -> bytes:

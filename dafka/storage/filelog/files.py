@@ -1,4 +1,4 @@
-"""Open files, fewer than there may be, and files that are replaced whole."""
+"""Open files, limited in number, and files that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 OPEN_FILES_MAX = 128
-"""Far below a process's usual limit of 1,024, and enough to keep those in use open."""
+"""The maximum number of open files: far below the usual limit of a process, which is 1,024."""
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -17,16 +17,16 @@ _BUFFERS_MAX = 1024  # IOV_MAX of every system in use
 
 
 class _File:
-    __slots__ = ("fd", "is_forgotten", "users")
+    __slots__ = ("fd", "is_dropped", "users")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.users = 0
-        self.is_forgotten = False
+        self.is_dropped = False
 
 
 class FilePool:
-    """Keeps the files used last open. Any thread may use it, and each other's files at once."""
+    """A cache of open files, least recently used first out. Threads may use it, and the same file, concurrently."""
 
     def __init__(self, flags: int, files_max: int = OPEN_FILES_MAX) -> None:
         self._flags = flags | os.O_CLOEXEC
@@ -35,12 +35,12 @@ class FilePool:
         self._lock = threading.Lock()
 
     @contextmanager
-    def lease(self, path: str) -> Iterator[int]:
-        """The file's descriptor, which stays open for the length of the block at least. Raises `OSError`."""
+    def open_file(self, path: str) -> Iterator[int]:
+        """Yield the descriptor of a file, which stays open at least for the duration of the block. Raises `OSError`."""
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                # Under the lock: a file opened before its path was unlinked must not come in after it was forgotten.
+                # Opened under the lock: a file that was unlinked and dropped meanwhile must not be added again.
                 file = self._files[path] = _File(os.open(path, self._flags))
             else:
                 self._files.move_to_end(path)
@@ -52,17 +52,17 @@ class FilePool:
         finally:
             with self._lock:
                 file.users -= 1
-                if file.is_forgotten and not file.users:
+                if file.is_dropped and not file.users:
                     os.close(file.fd)
 
-    def paths(self) -> list[str]:
-        """The files that are open."""
+    def open_paths(self) -> list[str]:
+        """Return the paths of the files that are open."""
         with self._lock:
             return list(self._files)
 
     def is_in_place(self, path: str) -> bool:
-        """Does the file that is open stand at its path? To be asked where nobody removes any meanwhile."""
-        with self.lease(path) as fd:
+        """Return whether the open file is still at its path. Only for use while no other thread unlinks files."""
+        with self.open_file(path) as fd:
             opened = os.fstat(fd)
             try:
                 found = os.stat(path)
@@ -70,49 +70,49 @@ class FilePool:
                 return False
             return (found.st_dev, found.st_ino) == (opened.st_dev, opened.st_ino)
 
-    def forget(self, path: str) -> None:
-        """To be called after a file was unlinked, or where another may stand at its path."""
+    def drop(self, path: str) -> None:
+        """Drop a file after it was unlinked, or if another file may be at its path."""
         with self._lock:
             file = self._files.pop(path, None)
             if file is not None:
-                self._drop(file)
+                self._close_when_unused(file)
 
     def close(self) -> None:
-        """Closes all files, those in use as soon as they are not."""
+        """Close all files; those in use are closed when they are no longer used."""
         with self._lock:
             while self._files:
-                self._drop(self._files.popitem()[1])
+                self._close_when_unused(self._files.popitem()[1])
 
     def _evict(self) -> None:
         for path in [path for path, file in self._files.items() if not file.users]:
             if len(self._files) <= self._files_max:
                 return
-            self._drop(self._files.pop(path))
+            self._close_when_unused(self._files.pop(path))
 
-    def _drop(self, file: _File) -> None:
+    def _close_when_unused(self, file: _File) -> None:
         if file.users:
-            file.is_forgotten = True
+            file.is_dropped = True
         else:
             os.close(file.fd)
 
 
 def write_at(fd: int, buffers: Sequence[bytes], position: int) -> None:
-    """Writes all of the buffers, with as few calls as it can be done. Raises `OSError`."""
+    """Write all of the buffers, with as few system calls as possible. Raises `OSError`."""
     rest = list(buffers)
     while rest:
         written = os.pwritev(fd, rest[:_BUFFERS_MAX], position)
         position += written
-        whole = 0
-        while whole < len(rest) and written >= len(rest[whole]):
-            written -= len(rest[whole])
-            whole += 1
-        del rest[:whole]
+        complete = 0
+        while complete < len(rest) and written >= len(rest[complete]):
+            written -= len(rest[complete])
+            complete += 1
+        del rest[:complete]
         if written:
             rest[0] = rest[0][written:]
 
 
 def read_file(path: str) -> bytes | None:
-    """What stands in a file; None where there is none. Raises `OSError`."""
+    """Return the contents of a file, or None if it does not exist. Raises `OSError`."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -121,20 +121,20 @@ def read_file(path: str) -> bytes | None:
 
 
 def file_size(path: str) -> int:
-    """How large a file is; 0 where there is none. Raises `OSError`."""
+    """Return the size of a file in bytes, or 0 if it does not exist. Raises `OSError`."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
 
 
-def replace_file(path: str, octets: bytes, *, is_durable: bool = True) -> None:
-    """Puts a file in place of the one there, if any, so that either of them is found, whole. Raises `OSError`."""
+def replace_file(path: str, data: bytes, *, is_durable: bool = True) -> None:
+    """Write a file so that either the old contents or the new ones are found, completely. Raises `OSError`."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name}{TEMPORARY_SUFFIX}")
     try:
         with open(temporary, "wb", buffering=0) as file:
-            write_at(file.fileno(), [octets], 0)
+            write_at(file.fileno(), [data], 0)
             if is_durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -147,7 +147,7 @@ def replace_file(path: str, octets: bytes, *, is_durable: bool = True) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Makes what was made, renamed or removed in a folder durable. Raises `OSError`."""
+    """Make the creation, renaming and removal of files in a folder durable. Raises `OSError`."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -156,7 +156,7 @@ def sync_folder(path: str) -> None:
 
 
 def make_folders(path: str) -> list[str]:
-    """Makes a folder and those above it that are missing; gives the folders that have changed. Raises `OSError`."""
+    """Create a folder and its missing parents, and return the folders that have changed. Raises `OSError`."""
     missing = []
     while not os.path.isdir(path):
         missing.append(path)
@@ -166,6 +166,6 @@ def make_folders(path: str) -> list[str]:
     return [os.path.dirname(made) for made in reversed(missing)]
 
 
-def is_temporary(name: str) -> bool:
-    """Tells whether a file is one that `replace_file` left behind when its process was killed."""
+def is_temporary_file(name: str) -> bool:
+    """Return whether a file was left behind by `replace_file` when its process was killed."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)

@@ -1,7 +1,7 @@
-"""The partitions as a reader sees them: by the catalog where that is good, else by the folders.
+"""The partitions as a reader sees them: by the catalog if it is trusted, otherwise by the folders.
 
-A reader holds no lock and changes nothing. It sees an append when the writer has put it in the catalog; without a
-catalog, when all of it is in the segment.
+A reader holds no lock and changes nothing. It sees an append once the writer has written its slot in the catalog, or,
+without a catalog, once all of it is in the segment.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
 ATTEMPTS = 5
-"""A slot that is read while it is written is read again so often."""
+"""How often a slot is read that a writer may be writing at the same time."""
 
 
 class PartitionFollower:
-    """Keeps up with a writer. Any thread may use it. Every method raises `OSError`."""
+    """Follows the changes of a writer. Threads may use it concurrently. Every method raises `OSError`."""
 
     def __init__(self, folder: str, pool: FilePool) -> None:
-        self.reader = LogReader(pool, self.refresh)
+        self.reader = LogReader(pool, self.refresh_log)
         self._topics_folder = f"{folder}/{TOPICS_FOLDER}"
         self._catalog = CatalogReader(folder)
         self._recovery = Recovery(self.reader, pool, is_writer=False)
@@ -36,49 +36,49 @@ class PartitionFollower:
         self._lock = threading.RLock()
 
     def load(self) -> None:
-        """Makes the first listing quick."""
-        for log in self.select(None):
+        """Load all partitions, so that the first listing is quick."""
+        for log in self.list_logs(None):
             log.compute_info()
 
-    def find(self, partition: Partition) -> PartitionLog | None:
-        """The partition as it is now; None where it is not there."""
+    def find_log(self, partition: Partition) -> PartitionLog | None:
+        """Return the current state of a partition, or None if it does not exist."""
         with self._lock:
             log = self._logs.get(partition)
             if log is None:
-                self._load()
+                self._load_catalog()
                 log = self._logs.get(partition)
             if log is None:
                 if self._catalog.is_complete and self._catalog.is_trusted:
                     return None
                 log = PartitionLog(partition, self._topics_folder)
-            if not self._update(log):
+            if not self._update_log(log):
                 return None
             self._logs[partition] = log
             return log
 
-    def refresh(self, log: PartitionLog) -> None:
-        """Brings the log up to date."""
+    def refresh_log(self, log: PartitionLog) -> None:
+        """Update a partition."""
         with self._lock:
-            if not self._update(log):
+            if not self._update_log(log):
                 log.head = Head()
 
-    def select(self, topic: str | None) -> list[PartitionLog]:
-        """All partitions that are there, or one topic's, as they are now."""
+    def list_logs(self, topic: str | None) -> list[PartitionLog]:
+        """Return the current state of all partitions, or of those of a topic."""
         with self._lock:
-            self._load()
+            self._load_catalog()
             if not (self._catalog.is_complete and self._catalog.is_trusted):
-                return self._walk(topic)
+                return self._list_by_files(topic)
             held = []
             for slot, log in enumerate(self._listed):
                 if topic is not None and log.partition.topic != topic:
                     continue
-                octets = self._catalog.octets(slot)
-                if octets == self._slots[slot] or self._take(log, octets) or self._update(log):
+                data = self._catalog.loaded_bytes(slot)
+                if data == self._slots[slot] or self._apply_slot(log, data) or self._update_log(log):
                     held.append(log)
             return held
 
-    def _load(self) -> None:
-        """Reads the catalog anew, and begins to follow the partitions that are new in it."""
+    def _load_catalog(self) -> None:
+        """Read the catalog again, and add the partitions that are new in it."""
         if not self._catalog.load():
             for log in self._listed:
                 log.slot = -1
@@ -91,22 +91,22 @@ class PartitionFollower:
             self._listed.append(log)
             self._slots.append(b"")
 
-    def _update(self, log: PartitionLog) -> bool:
-        """Brings one log up to date. False where it is not there."""
+    def _update_log(self, log: PartitionLog) -> bool:
+        """Update a partition; return False if it does not exist."""
         for _ in range(ATTEMPTS):
-            octets = self._catalog.read_slot(log.slot)
-            if octets is None:
+            data = self._catalog.read_slot(log.slot)
+            if data is None:
                 break
-            if self._take(log, octets):
+            if self._apply_slot(log, data):
                 return True
-            found = decode_slot(octets, log.seed)
+            found = decode_slot(data, log.seed)
             if found is not None:
                 return False
-        return self._look(log)
+        return self._scan_files(log)
 
-    def _take(self, log: PartitionLog, octets: bytes) -> bool:
-        """Takes over what a slot says. False where it is damaged, or says that there is nothing."""
-        found = decode_slot(octets, log.seed)
+    def _apply_slot(self, log: PartitionLog, data: bytes) -> bool:
+        """Apply the state of a slot. Return False if it is damaged or vacant."""
+        found = decode_slot(data, log.seed)
         if found is None:
             return False
         state, head = found
@@ -116,40 +116,40 @@ class PartitionFollower:
             log.bases = ()
         log.head = head
         if log.slot < len(self._slots):
-            self._slots[log.slot] = octets
+            self._slots[log.slot] = data
         return True
 
-    def _look(self, log: PartitionLog) -> bool:
-        """Goes by the files."""
+    def _scan_files(self, log: PartitionLog) -> bool:
+        """Update a partition by its files; return False if it does not exist."""
         if log.slot >= 0 and log.slot < len(self._slots):
             self._slots[log.slot] = b""
         for _ in range(ATTEMPTS):
-            with suppress(FileNotFoundError):  # the writer has dropped a segment meanwhile
+            with suppress(FileNotFoundError):  # the writer has just dropped a segment
                 if _is_unchanged(log):
-                    return self._recovery.resume(log, log.head)
-                return self._recovery.rescan(log)
+                    return self._recovery.resume_partition(log, log.head)
+                return self._recovery.rescan_partition(log)
         return False
 
-    def _walk(self, topic: str | None) -> list[PartitionLog]:
+    def _list_by_files(self, topic: str | None) -> list[PartitionLog]:
         held = []
-        for topic_octets, folder in walk_names(self._topics_folder):
-            name = decode_text(topic_octets)
+        for topic_name, folder in walk_names(self._topics_folder):
+            name = decode_text(topic_name)
             if topic is None or topic == name:
-                for address_octets, path in walk_names(folder):
-                    if os.path.isdir(path) and (log := self._found(Partition(name, decode_text(address_octets)))):
+                for address_name, path in walk_names(folder):
+                    if os.path.isdir(path) and (log := self._find_by_files(Partition(name, decode_text(address_name)))):
                         held.append(log)
         return held
 
-    def _found(self, partition: Partition) -> PartitionLog | None:
+    def _find_by_files(self, partition: Partition) -> PartitionLog | None:
         log = self._logs.get(partition) or PartitionLog(partition, self._topics_folder)
-        if not self._look(log):
+        if not self._scan_files(log):
             return None
         self._logs[partition] = log
         return log
 
 
 def _is_unchanged(log: PartitionLog) -> bool:
-    """Tells whether at most the active segment has grown."""
+    """Return whether nothing but the active segment may have changed."""
     try:
         floor, _ = read_earliest_file(log.folder) or (0, 0)
     except ValueError:

@@ -1,4 +1,9 @@
-"""The file `filelog.json`, which makes a folder a file log: the version of its form, and the storage's identity."""
+"""The folder of a file log: its marker file, its identity, and the paths of topics, partitions and consumers.
+
+A name of any bytes becomes a path that can be converted back, of characters that every Unix file system accepts. ASCII
+letters, digits, `_`, `-`, and dots that are neither first nor last stand for themselves; every other byte is `%XX`. The
+empty name is `%`. A long name is split into parts, one folder per part; all parts but the last end in `+`.
+"""
 
 from __future__ import annotations
 
@@ -11,75 +16,18 @@ from crc32c import crc32c
 
 from dafka.errors import StorageError, StorageFormatError
 from dafka.records import decode_text, new_address
-from dafka.storage.filelog.files import is_temporary, read_file, replace_file, sync_folder
+from dafka.storage.filelog.files import is_temporary_file, read_file, replace_file, sync_folder
 
 MARKER_FILE = "filelog.json"
+"""The file that makes a folder a file log. It holds the version of the format and the identity of the storage."""
+
 LOCK_FILE = "filelog.lock"
 TOPICS_FOLDER = "topics"
 FORMAT = "dafka file log"
 VERSION = 1
 
-
-def read_identity(folder: str) -> str:
-    """The identity of the file log in this folder.
-
-    Raises `StorageFormatError` where that is none, or of a newer version, `StorageError` where nothing is there.
-    """
-    path = f"{folder}/{MARKER_FILE}"
-    if not os.path.isdir(folder):
-        if os.path.lexists(folder):
-            raise StorageFormatError(f"{folder} is no folder, so it is no file log")
-        raise StorageError(f"{folder} does not exist")
-    octets = read_file(path)
-    if octets is None:
-        raise StorageFormatError(f"{folder} is not a file log: it has no {MARKER_FILE}")
-    try:
-        document = json.loads(octets)
-        version, identity = document["version"], document["identity"]
-        is_good = document["format"] == FORMAT and document["crc32c"] == _crc(version, identity)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        is_good = False
-    if not is_good:
-        raise StorageFormatError(f"{folder} cannot be opened: {MARKER_FILE} is damaged, or is not a file log's")
-    if version != VERSION:
-        raise StorageFormatError(f"{folder} has version {version}; this dafka knows versions up to {VERSION}")
-    return str(identity)
-
-
-def prepare(folder: str) -> None:
-    """Makes the folder of a writer, if it is missing; its parent must be there.
-
-    Raises `StorageFormatError` where something else is in it, `OSError`.
-    """
-    parent = os.path.dirname(os.path.abspath(folder))
-    if not os.path.lexists(folder):
-        if not os.path.isdir(parent):
-            raise StorageError(f"cannot open {folder}: there is no folder {parent}")
-        os.mkdir(folder)
-        sync_folder(parent)
-    elif not os.path.isdir(folder) or not _is_empty(folder):
-        read_identity(folder)
-
-
-def make_identity(folder: str) -> str:
-    """The identity of the file log in this folder, which is made one if it is empty. Raises as `prepare` does."""
-    if _is_empty(folder):
-        document = {"format": FORMAT, "version": VERSION, "identity": (identity := new_address())}
-        document["crc32c"] = _crc(VERSION, identity)
-        replace_file(f"{folder}/{MARKER_FILE}", json.dumps(document).encode() + b"\n")
-    return read_identity(folder)
-
-
-def _is_empty(folder: str) -> bool:
-    return all(name == LOCK_FILE or is_temporary(name) for name in os.listdir(folder))
-
-
-def _crc(version: object, identity: object) -> int:
-    return crc32c(f"{FORMAT} {version} {identity}".encode())
-
-
 PART_LENGTH_MAX = 200
-"""A path's component has at most 255 octets; this leaves room for what is put behind it."""
+"""The maximum length of a part of a path, in bytes. File systems allow 255; the rest is for suffixes."""
 
 EMPTY = "%"
 CONTINUED = "+"
@@ -89,49 +37,109 @@ _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 
 
-def encode_name(name: str) -> bytes:
-    """The octets of a topic's, an address's or a consumer's name.
+def read_identity(folder: str) -> str:
+    """Return the identity of the file log in a folder.
 
-    Raises `StorageError` for text that `decode_text` would not give back.
+    Raises:
+        StorageFormatError: If the folder holds no file log, or one of a newer version.
+        StorageError: If the folder does not exist.
+    """
+    path = f"{folder}/{MARKER_FILE}"
+    if not os.path.isdir(folder):
+        if os.path.lexists(folder):
+            raise StorageFormatError(f"{folder} is not a file log: expected a folder")
+        raise StorageError(f"{folder} does not exist")
+    data = read_file(path)
+    if data is None:
+        raise StorageFormatError(f"{folder} is not a file log: it has no {MARKER_FILE}")
+    try:
+        document = json.loads(data)
+        version, identity = document["version"], document["identity"]
+        is_valid = document["format"] == FORMAT and document["crc32c"] == _crc(version, identity)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        is_valid = False
+    if not is_valid:
+        raise StorageFormatError(f"{folder} cannot be opened: {MARKER_FILE} is damaged, or not that of a file log")
+    if version != VERSION:
+        raise StorageFormatError(f"{folder} has version {version}, expected at most {VERSION}; upgrade dafka")
+    return str(identity)
+
+
+def prepare_folder(folder: str) -> None:
+    """Create the folder of a writer if it is missing, in a folder that exists.
+
+    Raises:
+        StorageFormatError: If the folder holds something else.
+        StorageError: If the parent folder does not exist.
+        OSError: If the folder cannot be created or read.
+    """
+    parent = os.path.dirname(os.path.abspath(folder))
+    if not os.path.lexists(folder):
+        if not os.path.isdir(parent):
+            raise StorageError(f"cannot open {folder}: folder {parent} does not exist; create it first")
+        os.mkdir(folder)
+        sync_folder(parent)
+    elif not os.path.isdir(folder) or not _is_empty(folder):
+        read_identity(folder)
+
+
+def create_identity(folder: str) -> str:
+    """Make an empty folder a file log, and return the identity of the file log. Raises as `read_identity` does."""
+    if _is_empty(folder):
+        document = {"format": FORMAT, "version": VERSION, "identity": (identity := new_address())}
+        document["crc32c"] = _crc(VERSION, identity)
+        replace_file(f"{folder}/{MARKER_FILE}", json.dumps(document).encode() + b"\n")
+    return read_identity(folder)
+
+
+def _is_empty(folder: str) -> bool:
+    return all(name == LOCK_FILE or is_temporary_file(name) for name in os.listdir(folder))
+
+
+def _crc(version: object, identity: object) -> int:
+    return crc32c(f"{FORMAT} {version} {identity}".encode())
+
+
+def encode_name(name: str) -> bytes:
+    """Return the bytes of a topic, an address, or a consumer's name.
+
+    Raises:
+        StorageError: If `decode_text` would not return the same text.
     """
     try:
-        octets = name.encode("utf-8", "surrogateescape")
+        data = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         pass
     else:
-        if name.isascii() or decode_text(octets) == name:
-            return octets
-    raise StorageError(f"the name {name!r} cannot be stored: its lone surrogates stand for no octets of their own")
+        if name.isascii() or decode_text(data) == name:
+            return data
+    raise StorageError(f"the name {name!r} cannot be stored: its lone surrogates do not stand for bytes")
 
 
-def escape(octets: bytes) -> str:
-    """A name in safe characters, however long."""
-    if _PLAIN.fullmatch(octets):
-        return octets.decode("ascii")
-    last = len(octets) - 1
-    return (
-        EMPTY
-        if last < 0
-        else "".join(
-            chr(octet) if octet in _SAFE or (octet == ord(".") and 0 < place < last) else f"%{octet:02X}"
-            for place, octet in enumerate(octets)
-        )
+def escape_name(name: bytes) -> str:
+    """Return a name in safe characters, of any length."""
+    if _PLAIN.fullmatch(name):
+        return name.decode("ascii")
+    if not name:
+        return EMPTY
+    last = len(name) - 1
+    return "".join(
+        chr(byte) if byte in _SAFE or (byte == ord(".") and 0 < index < last) else f"%{byte:02X}"
+        for index, byte in enumerate(name)
     )
 
 
-def unescape(text: str) -> bytes:
-    """The name that `escape` spelled so. Raises `ValueError` for any other text."""
-    octets = (
-        b"" if text == EMPTY else _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode("ascii"))
-    )
-    if escape(octets) != text:
-        raise ValueError(f"{text!r} is no escaped name")
-    return octets
+def unescape_name(text: str) -> bytes:
+    """Return the name that `escape_name` escaped. Raises `ValueError` for any other text."""
+    name = b"" if text == EMPTY else _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), text.encode("ascii"))
+    if escape_name(name) != text:
+        raise ValueError(f"{text!r} is not an escaped name")
+    return name
 
 
-def to_parts(octets: bytes) -> list[str]:
-    """A name as the components of a path."""
-    text = escape(octets)
+def name_to_parts(name: bytes) -> list[str]:
+    """Return a name as the components of a path."""
+    text = escape_name(name)
     parts = []
     while len(text) > PART_LENGTH_MAX:
         parts.append(text[:PART_LENGTH_MAX] + CONTINUED)
@@ -139,37 +147,43 @@ def to_parts(octets: bytes) -> list[str]:
     return [*parts, text]
 
 
-def from_parts(parts: Sequence[str]) -> bytes:
-    """The name whose path this is. Raises `ValueError` where it is none."""
-    octets = unescape("".join(part.removesuffix(CONTINUED) for part in parts))
-    if to_parts(octets) != list(parts):
-        raise ValueError(f"{'/'.join(parts)!r} is no name's path")
-    return octets
+def parts_to_name(parts: Sequence[str]) -> bytes:
+    """Return the name that the components of a path stand for. Raises `ValueError` if there is none."""
+    name = unescape_name("".join(part.removesuffix(CONTINUED) for part in parts))
+    if name_to_parts(name) != list(parts):
+        raise ValueError(f"{'/'.join(parts)!r} is not the path of a name")
+    return name
 
 
-def walk_names(folder: str, suffix: str = "", strange: list[str] | None = None) -> Iterator[tuple[bytes, str]]:
-    """Every name with a path under this folder, with that path. What is no name's is added to `strange`.
+def walk_names(folder: str, suffix: str = "", unexpected: list[str] | None = None) -> Iterator[tuple[bytes, str]]:
+    """Yield each name under a folder, with its path; nothing if the folder does not exist.
 
-    Names are folders, or, where they end in `suffix`, files. A folder that is not there has none.
+    Args:
+        folder: The folder to search.
+        suffix: If empty, names are folders; otherwise they are files with this suffix.
+        unexpected: A list that receives the paths that stand for no name.
+
+    Yields:
+        The name and its path.
     """
-    yield from _walk(folder, (), suffix, [] if strange is None else strange)
+    yield from _walk(folder, (), suffix, [] if unexpected is None else unexpected)
 
 
-def _walk(folder: str, parts: tuple[str, ...], suffix: str, strange: list[str]) -> Iterator[tuple[bytes, str]]:
+def _walk(folder: str, parts: tuple[str, ...], suffix: str, unexpected: list[str]) -> Iterator[tuple[bytes, str]]:
     try:
         with os.scandir(folder) as found:
             entries = [(entry.name, entry.path, entry.is_dir(follow_symlinks=False)) for entry in found]
     except (FileNotFoundError, NotADirectoryError):
         return
-    for name, path, is_folder in sorted(entries):
-        if is_folder and name.endswith(CONTINUED):
-            yield from _walk(path, (*parts, name), suffix, strange)
+    for entry_name, path, is_folder in sorted(entries):
+        if is_folder and entry_name.endswith(CONTINUED):
+            yield from _walk(path, (*parts, entry_name), suffix, unexpected)
             continue
         try:
-            if is_folder == bool(suffix) or not name.endswith(suffix):
+            if is_folder == bool(suffix) or not entry_name.endswith(suffix):
                 raise ValueError
-            octets = from_parts((*parts, name.removesuffix(suffix) if suffix else name))
+            name = parts_to_name((*parts, entry_name.removesuffix(suffix) if suffix else entry_name))
         except ValueError:
-            strange.append(path)
+            unexpected.append(path)
         else:
-            yield octets, path
+            yield name, path

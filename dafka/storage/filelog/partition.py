@@ -1,7 +1,8 @@
-"""One partition: its folder, the segments in it, and what is known of them.
+"""One partition: its folder, its segments, and what is known of them.
 
-The thread that writes replaces `head` and `bases`, each as a whole; those that read take `head` first, then `bases`. A
-segment is in `bases` before `head` tells of it, and it is gone from `head` before it leaves `bases` and the disk.
+The writing thread replaces `head` and `bases`, each as a whole; reading threads read `head` first, then `bases`. A
+segment is added to `bases` before `head` includes it. It is removed from `head` before it is removed from `bases` and
+the disk.
 """
 
 from __future__ import annotations
@@ -17,21 +18,30 @@ from dafka.records import Partition
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.entries import partition_seed, segment_seed
 from dafka.storage.filelog.files import read_file, replace_file
-from dafka.storage.filelog.layout import encode_name, to_parts
+from dafka.storage.filelog.layout import encode_name, name_to_parts
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 EARLIEST_FILE = "earliest"
-"""The file that keeps the earliest sequence, where that is not a segment's first."""
+"""The file that holds the earliest sequence if it is not the first one of a segment."""
 
 BASE_DIGITS = 20
+"""The number of digits of a segment's first sequence in its file name."""
 
 
 class Head(NamedTuple):
-    """What a partition holds. The times are of the earliest and the latest record, 0 before there was any.
+    """What a partition holds, as its slot in the catalog stores it.
 
-    `base`, `length` and `base_at` are the active segment's: its first sequence, its octets that count, and its first
-    record's time. `closed_bytes` is what the partition's other files take.
+    Attributes:
+        earliest: The sequence of the first record held.
+        end: The sequence of the next record.
+        content_bytes: The total size of the contents.
+        earliest_at: The time of the first record held; 0 before the first append.
+        latest_at: The time of the latest record ever appended; 0 before the first append.
+        base: The first sequence of the active segment.
+        length: The size of the valid part of the active segment, in bytes.
+        base_at: The time of the first record of the active segment.
+        closed_bytes: The size of the partition's other files, in bytes.
     """
 
     earliest: int = 0
@@ -45,35 +55,35 @@ class Head(NamedTuple):
     closed_bytes: int = 0
 
     def info(self) -> PartitionInfo:
-        """What a storage tells of it."""
+        """Return the public description."""
         if self.earliest == self.end:
             return PartitionInfo(self.earliest, self.end)
         return PartitionInfo(self.earliest, self.end, self.content_bytes, self.earliest_at, self.latest_at)
 
 
 class PartitionLog:
-    """A partition that is held. Little: there may be very many."""
+    """A partition of the file log. Kept small, because there may be very many."""
 
     __slots__ = ("_head", "_info", "bases", "folder", "is_tail_dirty", "lock", "partition", "seed", "slot")
 
     def __init__(self, partition: Partition, topics: str, slot: int = -1) -> None:
-        """`topics` is the folder of all topics, `slot` the partition's place in the catalog."""
+        """Describe a partition; `topics` is the folder of all topics, `slot` the partition's slot in the catalog."""
         self.partition = partition
         topic, address = self.name
-        self.folder = "/".join((topics, *to_parts(topic), *to_parts(address)))
+        self.folder = "/".join((topics, *name_to_parts(topic), *name_to_parts(address)))
         self.seed = partition_seed(topic, address)
         self.slot = slot
         self.bases: tuple[int, ...] = ()
         self.lock = threading.Lock()
-        """For changing an index, and for listing the segments."""
+        """Protects changes of an index, and the listing of segments."""
         self.is_tail_dirty = False
-        """True where what a failed append wrote could not be cut off again."""
+        """Whether the end of the active segment holds a failed append that could not be truncated."""
         self._head = Head()
         self._info: PartitionInfo | None = None
 
     @property
     def name(self) -> tuple[bytes, bytes]:
-        """Topic and address in octets, as the catalog has them. Raises `StorageError` for what octets cannot spell."""
+        """The topic and the address as bytes. Raises `StorageError` if they cannot be encoded."""
         return encode_name(self.partition.topic), encode_name(self.partition.address)
 
     @property
@@ -88,11 +98,11 @@ class PartitionLog:
 
     @property
     def info(self) -> PartitionInfo:
-        """What is held now, as a storage tells it."""
+        """The public description of what is held now."""
         return self._info or self.compute_info()
 
     def compute_info(self) -> PartitionInfo:
-        """Has `info` ready: listing many partitions is to be quick."""
+        """Compute and cache `info`, so that listing many partitions is quick."""
         while True:
             head = self._head
             info = self._info = head.info()
@@ -100,19 +110,19 @@ class PartitionLog:
                 return info
 
     def log_path(self, base: int) -> str:
-        """A segment's file."""
+        """Return the path of a segment."""
         return f"{self.folder}/{base:0{BASE_DIGITS}}{LOG_SUFFIX}"
 
     def index_path(self, base: int) -> str:
-        """A segment's index."""
+        """Return the path of the index of a segment."""
         return f"{self.folder}/{base:0{BASE_DIGITS}}{INDEX_SUFFIX}"
 
     def segment_seed(self, base: int) -> int:
-        """What the CRCs of a segment's headers begin from."""
+        """Return the seed of the CRCs of a segment's headers."""
         return segment_seed(self.seed, base)
 
     def list_bases(self) -> tuple[int, ...]:
-        """The segments that are there, by their first sequences. Raises `OSError`."""
+        """Return the first sequences of the segments, in order. Raises `OSError`."""
         bases = self.bases
         if not bases:
             with self.lock:
@@ -121,9 +131,9 @@ class PartitionLog:
         return bases
 
     def find_segment(self, head: Head, sequence: int) -> tuple[int, int]:
-        """The base of the segment that should hold a sequence, and the sequence at which that ends.
+        """Return the base of the segment that should hold a sequence, and the sequence after that segment.
 
-        Where there is none, the end alone is greater than the sequence. Raises `OSError`.
+        If no segment holds the sequence, the base is greater than the sequence. Raises `OSError`.
         """
         if sequence >= head.base:
             return head.base, head.end
@@ -134,7 +144,7 @@ class PartitionLog:
 
 
 def find_bases(folder: str) -> tuple[int, ...]:
-    """The first sequences of the segments in a folder, in order; none where it is not there. Raises `OSError`."""
+    """Return the first sequences of the segments in a folder, in order; none if it does not exist. Raises `OSError`."""
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +153,7 @@ def find_bases(folder: str) -> tuple[int, ...]:
 
 
 def is_segment_name(name: str, suffix: str) -> bool:
-    """Tells whether a file is named as a segment, or as a segment's index."""
+    """Return whether a file has the name of a segment or an index, depending on the suffix."""
     digits = name[:BASE_DIGITS]
     return (
         len(name) == BASE_DIGITS + len(suffix)
@@ -155,14 +165,16 @@ def is_segment_name(name: str, suffix: str) -> bool:
 
 
 def read_earliest_file(folder: str) -> tuple[int, int] | None:
-    """The earliest sequence, and the latest record's time, as the file `earliest` keeps them; None where it does not.
+    """Return the earliest sequence and the time of the latest record from the file `earliest`; None if it is missing.
 
-    Raises `ValueError` where it is damaged, `OSError`.
+    Raises:
+        ValueError: If the file is damaged.
+        OSError: If it cannot be read.
     """
-    octets = read_file(f"{folder}/{EARLIEST_FILE}")
-    if octets is None:
+    data = read_file(f"{folder}/{EARLIEST_FILE}")
+    if data is None:
         return None
-    text, _, crc = octets.rpartition(b" ")
+    text, _, crc = data.rpartition(b" ")
     if crc != b"%08x\n" % crc32c(text):
         raise ValueError
     sequence, latest_at = text.split()
@@ -170,6 +182,6 @@ def read_earliest_file(folder: str) -> tuple[int, int] | None:
 
 
 def write_earliest_file(folder: str, sequence: int, latest_at: int) -> None:
-    """Keeps the earliest sequence, durably. Raises `OSError`."""
+    """Write the file `earliest` durably. Raises `OSError`."""
     text = b"%d %d" % (sequence, latest_at)
     replace_file(f"{folder}/{EARLIEST_FILE}", text + b" %08x\n" % crc32c(text))

@@ -1,4 +1,4 @@
-"""Consumers' positions: one small JSON file a name, replaced whole."""
+"""The positions of consumers: one small JSON file per name, replaced atomically."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from crc32c import crc32c
 
 from dafka.errors import StorageError
 from dafka.records import Partition, decode_text
-from dafka.storage.filelog.files import is_temporary, make_folders, read_file, replace_file, sync_folder
-from dafka.storage.filelog.layout import encode_name, to_parts, walk_names
+from dafka.storage.filelog.files import is_temporary_file, make_folders, read_file, replace_file, sync_folder
+from dafka.storage.filelog.layout import encode_name, name_to_parts, walk_names
 
 POSITIONS_FOLDER = "positions"
 SUFFIX = ".json"
 
 
 class PositionFiles:
-    """The positions in a file log's folder. Every method raises `OSError`."""
+    """The files with positions in the folder of a file log. Every method raises `OSError`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = f"{folder}/{POSITIONS_FOLDER}"
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def save(self, name: str, positions: Mapping[Partition, int]) -> None:
         """See `Storage.save_positions`."""
@@ -31,7 +31,7 @@ class PositionFiles:
         for partition in positions:
             encode_name(partition.topic)
             encode_name(partition.address)
-        with self._turn:
+        with self._lock:
             known = self.load(name) | dict(positions)
             rows = [[partition.topic, partition.address, position] for partition, position in known.items()]
             for changed in make_folders(os.path.dirname(path)):
@@ -43,25 +43,27 @@ class PositionFiles:
     def load(self, name: str) -> dict[Partition, int]:
         """See `Storage.load_positions`."""
         path = self._path(name)
-        octets = read_file(path)
-        if octets is None:
+        data = read_file(path)
+        if data is None:
             return {}
         try:
-            document = json.loads(octets)
+            document = json.loads(data)
             rows = document["positions"]
             if crc32c(json.dumps(rows).encode()) != document["crc32c"]:
                 raise ValueError
             return {Partition(topic, address): position for topic, address, position in rows}
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise StorageError(f"{path} is damaged: delete it, and the consumer {name!r} begins anew") from None
+            raise StorageError(
+                f"{path} is damaged: delete it to let the consumer {name!r} start without positions"
+            ) from None
 
-    def names(self, strange: list[str] | None = None) -> list[str]:
-        """See `Storage.position_names`. What is no file of positions is added to `strange`."""
+    def names(self, unexpected: list[str] | None = None) -> list[str]:
+        """See `Storage.position_names`. Other files are added to `unexpected`."""
         found: list[str] = []
-        names = [decode_text(octets) for octets, _ in walk_names(self.folder, SUFFIX, found)]
-        if strange is not None:
-            strange += [path for path in found if not is_temporary(os.path.basename(path))]
+        names = [decode_text(data) for data, _ in walk_names(self.folder, SUFFIX, found)]
+        if unexpected is not None:
+            unexpected += [path for path in found if not is_temporary_file(os.path.basename(path))]
         return sorted(names)
 
     def _path(self, name: str) -> str:
-        return "/".join((self.folder, *to_parts(encode_name(name)))) + SUFFIX
+        return "/".join((self.folder, *name_to_parts(encode_name(name)))) + SUFFIX

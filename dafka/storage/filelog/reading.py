@@ -1,7 +1,7 @@
-"""Reading a partition: records, times, and what a range of it holds. Any number of threads may read at once.
+"""Reading a partition: its records, their times, and the size of a range. Any number of threads may read concurrently.
 
-The system's page cache is the cache of contents. What is kept here is small: the indexes used last, where the reads
-before this one ended, and the entry in which one ended half-way.
+The page cache of the system caches the contents. This module caches only little: the indexes used last, the positions
+where earlier reads ended, and entries that were read only partially.
 """
 
 from __future__ import annotations
@@ -32,15 +32,22 @@ from dafka.storage.filelog.segment import (
 )
 
 READ_RECORDS_MAX = 16_384
-"""Records of one read, so that empty ones do not make it endless."""
+"""The maximum number of records in one read; it limits reads of empty records."""
 
 FEW_RECORDS = 256
-"""Up to so many are looked for in a small piece of the file first."""
+"""A read of at most this many records begins with a small piece of the file."""
 
 INDEXES_MAX = 512
+"""The maximum number of cached indexes."""
+
 CURSORS_MAX = 4096
-HALF_READ_BYTES_MAX = 32 * 2**20
+"""The maximum number of cached positions where reads ended."""
+
+PARTIAL_READ_BYTES_MAX = 32 * 2**20
+"""The maximum size of the cached entries that were read partially, in bytes."""
+
 ATTEMPTS = 3
+"""How often a read is tried while another process drops or replaces segments."""
 
 
 class _PartialRead(NamedTuple):
@@ -53,7 +60,7 @@ class _PartialRead(NamedTuple):
 
 
 class _Segment(NamedTuple):
-    """An open one; `limit` octets of it count."""
+    """An open segment; its first `limit` bytes are valid."""
 
     path: str
     base: int
@@ -64,9 +71,15 @@ class _Segment(NamedTuple):
 
 
 class LogReader:
-    """Reads partitions through a pool of files; `refresh` brings a log up to date with what another process wrote."""
+    """Reads partitions through a pool of open files."""
 
     def __init__(self, pool: FilePool, refresh: Callable[[PartitionLog], None] | None = None) -> None:
+        """Create a reader.
+
+        Args:
+            pool: The open files.
+            refresh: Updates a partition that another process writes; None for the writer's own reader.
+        """
         self.pool = pool
         self._refresh = refresh
         self._lock = threading.Lock()
@@ -75,10 +88,10 @@ class LogReader:
         self._half_read: OrderedDict[tuple[str, int], _PartialRead] = OrderedDict()
         self._half_read_bytes = 0
 
-    def read(
+    def read_records(
         self, log: PartitionLog, first_sequence: int, count: int, bytes_max: int, *, with_times: bool
     ) -> RecordBatch | None:
-        """See `Storage.read`. Raises `OSError` too."""
+        """See `Storage.read`. Raises `OSError`."""
         for attempt in range(ATTEMPTS):
             head = log.head
             if not head.earliest <= first_sequence < head.end or count < 1:
@@ -87,19 +100,21 @@ class LogReader:
                 with self._segment(log, head, first_sequence) as segment:
                     if segment.base > first_sequence:
                         raise FileNotFoundError
-                    return self._read(log, segment, first_sequence, min(count, READ_RECORDS_MAX), bytes_max, with_times)
+                    return self._read_segment(
+                        log, segment, first_sequence, min(count, READ_RECORDS_MAX), bytes_max, with_times
+                    )
             except (FileNotFoundError, StorageCorruptError) as error:
-                # It may have been trimmed or replaced meanwhile, also by another process.
+                # The segment may have been trimmed or replaced meanwhile, possibly by another process.
                 path = log.log_path(log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
-                    self.forget(path)
-                    self.pool.forget(path)
+                    self.drop_index(path)
+                    self.pool.drop(path)
                     log.bases = ()
                     self._refresh(log)
                 now = log.head
-                is_settled = now == head and (self._refresh is None or attempt > 0)
-                if now.earliest <= first_sequence < now.end and (is_settled or attempt == ATTEMPTS - 1):
-                    raise _missing(log, head, first_sequence) if isinstance(error, OSError) else error from None
+                is_final = now == head and (self._refresh is None or attempt > 0)
+                if now.earliest <= first_sequence < now.end and (is_final or attempt == ATTEMPTS - 1):
+                    raise _missing_error(log, head, first_sequence) if isinstance(error, OSError) else error from None
         return None
 
     def find_sequence_by_time(self, log: PartitionLog, stored_at: int) -> int:
@@ -110,11 +125,11 @@ class LogReader:
         if stored_at <= head.earliest_at:
             return head.earliest
         bases = [base for base in log.list_bases() if head.earliest < base <= head.base]
-        first = bisect_right(bases, False, key=lambda base: self._begins_at(log, head, base) >= stored_at)
+        first = bisect_right(bases, False, key=lambda base: self._segment_stored_at(log, head, base) >= stored_at)
         start = max(bases[first - 1] if first else 0, head.earliest)
         try:
             with self._segment(log, head, start) as segment:
-                sequence, position = self.index(log, segment).before_time(stored_at)
+                sequence, position = self.get_index(log, segment).locate_time(stored_at)
                 for entry in iterate_entries(
                     ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), position, sequence, segment.seed
                 ):
@@ -124,69 +139,69 @@ class LogReader:
         except FileNotFoundError:
             return min(max(log.find_segment(head, start)[1], log.head.earliest), head.end)
 
-    def stored_at(self, log: PartitionLog, head: Head, sequence: int) -> int:
-        """The time of a record; where that is damaged, of one after it or of the earliest. Raises `OSError`."""
+    def find_stored_at(self, log: PartitionLog, head: Head, sequence: int) -> int:
+        """Return the time of a record; if it is damaged, that of a later one or of the earliest. Raises `OSError`."""
         with suppress(FileNotFoundError), self._segment(log, head, sequence) as segment:
             entry = self._locate(log, segment, ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), sequence)
             if entry is not None:
                 return entry.stored_at
         return head.earliest_at
 
-    def last_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
-        """The time of a segment's last record; where the segment is missing, of the partition's first."""
+    def find_last_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
+        """Return the time of the last record of a segment; if it is missing, that of the partition's first record."""
         with suppress(FileNotFoundError):
             return self.load_index(log, head, base).last_stored_at
         return head.earliest_at
 
-    def content_bytes(self, log: PartitionLog, head: Head, first_sequence: int, end_sequence: int) -> int:
-        """The contents of these records, added up; of an entry whose body is damaged, about. Raises `OSError`."""
+    def count_content_bytes(self, log: PartitionLog, head: Head, first_sequence: int, end_sequence: int) -> int:
+        """Return the total size of the contents of a range, approximate if a body is damaged. Raises `OSError`."""
         total = 0
         while first_sequence < end_sequence:
             _, segment_end = log.find_segment(head, first_sequence)
             stop = min(segment_end, end_sequence)
             with suppress(FileNotFoundError), self._segment(log, head, first_sequence) as segment:
-                total += self._content_bytes(log, segment, first_sequence, stop)
+                total += self._count_segment_bytes(log, segment, first_sequence, stop)
             first_sequence = stop
         return total
 
     def load_index(self, log: PartitionLog, head: Head, base: int) -> SegmentIndex:
-        """A segment's index, up to date. Raises `OSError`."""
+        """Return the current index of a segment. Raises `OSError`."""
         with self._segment(log, head, base) as segment:
-            return self.index(log, segment)
+            return self.get_index(log, segment)
 
-    def index(self, log: PartitionLog, segment: _Segment) -> SegmentIndex:
-        """An open segment's index: kept, else read, else made from the headers. Raises `OSError`."""
+    def get_index(self, log: PartitionLog, segment: _Segment) -> SegmentIndex:
+        """Return the index of an open segment: from the cache, its file, or the headers. Raises `OSError`."""
         with log.lock:
-            index = self._kept_index(segment.path)
+            index = self._cached_index(segment.path)
             if index is None:
                 index = SegmentIndex.decode(read_file(log.index_path(segment.base)) or b"")
-                if index is None or not _holds(index, segment):
+                if index is None or not _matches_segment(index, segment):
                     index = SegmentIndex.empty(segment.base)
-            # One that goes further, for an append came meanwhile, serves as well.
+            # An index that goes further, because of a concurrent append, is as good.
             if index.length < segment.limit:
                 extend_index(index, segment.fd, segment.limit, segment.seed)
-            self._keep_index(segment.path, index)
+            self._cache_index(segment.path, index)
         return index
 
     def start_index(self, log: PartitionLog, base: int) -> None:
-        """Keeps the index of a segment that is just begun."""
+        """Cache the index of a new segment."""
         with log.lock:
-            self._keep_index(log.log_path(base), SegmentIndex.empty(base))
+            self._cache_index(log.log_path(base), SegmentIndex.empty(base))
 
     def extend_cached_index(self, log: PartitionLog, base: int, entries: list[Entry]) -> None:
-        """Takes appended entries into the segment's index, where that is kept and goes as far."""
+        """Add appended entries to the index of a segment, if it is cached and ends where they begin."""
         with log.lock:
-            index = self._kept_index(log.log_path(base))
+            index = self._cached_index(log.log_path(base))
             if index is not None and index.length == entries[0].position:
                 for entry in entries:
-                    index.add(entry)
+                    index.add_entry(entry)
 
-    def cached_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
-        """A segment's index, if that is at hand."""
-        return self._kept_index(log.log_path(base))
+    def find_cached_index(self, log: PartitionLog, base: int) -> SegmentIndex | None:
+        """Return the index of a segment if it is cached."""
+        return self._cached_index(log.log_path(base))
 
-    def forget(self, path: str) -> None:
-        """To be called where a segment was removed."""
+    def drop_index(self, path: str) -> None:
+        """Drop the cached index of a segment that was removed."""
         with self._lock:
             self._indexes.pop(path, None)
 
@@ -194,26 +209,28 @@ class LogReader:
     def _segment(self, log: PartitionLog, head: Head, sequence: int) -> Iterator[_Segment]:
         base, end = log.find_segment(head, sequence)
         path = log.log_path(base)
-        with self.pool.lease(path) as fd:
+        with self.pool.open_file(path) as fd:
             limit = head.length if base == head.base else os.fstat(fd).st_size
             yield _Segment(path, base, end, log.segment_seed(base), fd, limit)
 
-    def _read(
+    def _read_segment(
         self, log: PartitionLog, segment: _Segment, first_sequence: int, count: int, bytes_max: int, with_times: bool
     ) -> RecordBatch:
-        window = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES if count <= FEW_RECORDS else BODY_READ_BYTES)
+        buffer = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES if count <= FEW_RECORDS else BODY_READ_BYTES)
         parts: list[Sequence[bytes]] = []
         times: list[int] = []
         sequence, stop = first_sequence, min(first_sequence + count, segment.end_sequence)
         partial_read = self._take_half_read(segment, sequence)
-        entry = partial_read.entry if partial_read else self._locate(log, segment, window, sequence)
+        entry = partial_read.entry if partial_read else self._locate(log, segment, buffer, sequence)
         if entry is None or entry.first_sequence > sequence:
-            raise _corrupt(log, segment, sequence, segment.end_sequence if entry is None else entry.first_sequence)
+            raise _corrupt_error(
+                log, segment, sequence, segment.end_sequence if entry is None else entry.first_sequence
+            )
         while True:
-            contents = partial_read.contents if partial_read else read_body_at(window, entry)
+            contents = partial_read.contents if partial_read else read_body_at(buffer, entry)
             if contents is None:
                 if not parts:
-                    raise _corrupt(log, segment, sequence, min(entry.end_sequence, segment.end_sequence))
+                    raise _corrupt_error(log, segment, sequence, min(entry.end_sequence, segment.end_sequence))
                 break
             begin = sequence - entry.first_sequence
             part = contents[begin : min(stop - entry.first_sequence, entry.records)]
@@ -227,7 +244,7 @@ class LogReader:
                 self._keep_half_read(segment, sequence, _PartialRead(entry, contents))
                 break
             next_entry = (
-                read_entry_at(window, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
+                read_entry_at(buffer, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
             )
             if next_entry is None or next_entry.first_sequence != sequence:
                 self._keep_cursor(segment, sequence, entry.next_position)
@@ -235,20 +252,20 @@ class LogReader:
             entry, partial_read = next_entry, None
         return RecordBatch(log.partition, first_sequence, join_contents(parts), times if with_times else None)
 
-    def _locate(self, log: PartitionLog, segment: _Segment, window: ReadBuffer, sequence: int) -> Entry | None:
-        """The entry with this sequence; where it is damaged, the next one, if any."""
+    def _locate(self, log: PartitionLog, segment: _Segment, buffer: ReadBuffer, sequence: int) -> Entry | None:
+        """Return the entry with a sequence; if it is damaged, the next one, if any."""
         with self._lock:
             position = self._cursors.pop((segment.path, sequence), None)
-        entry = None if position is None else read_entry_at(window, position, segment.seed)
+        entry = None if position is None else read_entry_at(buffer, position, segment.seed)
         if entry is not None and entry.first_sequence <= sequence < entry.end_sequence:
             return entry
-        row_sequence, position = self.index(log, segment).before_sequence(sequence)
-        for entry in iterate_entries(window, position, row_sequence, segment.seed):
+        row_sequence, position = self.get_index(log, segment).locate_sequence(sequence)
+        for entry in iterate_entries(buffer, position, row_sequence, segment.seed):
             if entry.end_sequence > sequence:
                 return entry
         return None
 
-    def _begins_at(self, log: PartitionLog, head: Head, base: int) -> int:
+    def _segment_stored_at(self, log: PartitionLog, head: Head, base: int) -> int:
         with suppress(FileNotFoundError), self._segment(log, head, base) as segment:
             for entry in iterate_entries(
                 ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES), 0, base, segment.seed
@@ -256,14 +273,14 @@ class LogReader:
                 return entry.stored_at
         return head.latest_at
 
-    def _content_bytes(self, log: PartitionLog, segment: _Segment, first_sequence: int, end_sequence: int) -> int:
-        index = self.index(log, segment)
+    def _count_segment_bytes(self, log: PartitionLog, segment: _Segment, first_sequence: int, end_sequence: int) -> int:
+        index = self.get_index(log, segment)
         if first_sequence <= segment.base and end_sequence >= index.end_sequence:
             return index.content_bytes
-        window = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES)
-        sequence, position = index.before_sequence(first_sequence)
+        buffer = ReadBuffer(segment.fd, segment.limit, HEADER_READ_BYTES)
+        sequence, position = index.locate_sequence(first_sequence)
         total = 0
-        for entry in iterate_entries(window, position, sequence, segment.seed):
+        for entry in iterate_entries(buffer, position, sequence, segment.seed):
             if entry.first_sequence >= end_sequence:
                 break
             begin = max(first_sequence - entry.first_sequence, 0)
@@ -271,19 +288,19 @@ class LogReader:
             if begin == 0 and end == entry.records:
                 total += entry.content_bytes
             elif begin < entry.records:
-                contents = read_body_at(window, entry)
+                contents = read_body_at(buffer, entry)
                 share = entry.content_bytes * (end - begin) // entry.records
                 total += share if contents is None else contents.ends[end] - contents.ends[begin]
         return total
 
-    def _kept_index(self, path: str) -> SegmentIndex | None:
+    def _cached_index(self, path: str) -> SegmentIndex | None:
         with self._lock:
             index = self._indexes.get(path)
             if index is not None:
                 self._indexes.move_to_end(path)
             return index
 
-    def _keep_index(self, path: str, index: SegmentIndex) -> None:
+    def _cache_index(self, path: str, index: SegmentIndex) -> None:
         with self._lock:
             self._indexes[path] = index
             if len(self._indexes) > INDEXES_MAX:
@@ -307,23 +324,23 @@ class LogReader:
             before = self._half_read.pop((segment.path, sequence), None)
             self._half_read[segment.path, sequence] = partial_read
             self._half_read_bytes += partial_read.memory_bytes - (before.memory_bytes if before else 0)
-            while self._half_read_bytes > HALF_READ_BYTES_MAX:
+            while self._half_read_bytes > PARTIAL_READ_BYTES_MAX:
                 self._half_read_bytes -= self._half_read.popitem(last=False)[1].memory_bytes
 
 
-def _holds(index: SegmentIndex, segment: _Segment) -> bool:
-    """Tells whether an index's rows are entries of this segment."""
+def _matches_segment(index: SegmentIndex, segment: _Segment) -> bool:
+    """Return whether the rows of an index are entries of a segment."""
     if index.base != segment.base or index.length > segment.limit:
         return False
-    window = ReadBuffer(segment.fd, segment.limit, HEADER_BYTES)
+    buffer = ReadBuffer(segment.fd, segment.limit, HEADER_BYTES)
     for sequence, position, stored_at in index.rows:
-        entry = read_entry_at(window, position, segment.seed)
+        entry = read_entry_at(buffer, position, segment.seed)
         if entry is None or (entry.first_sequence, entry.stored_at) != (sequence, stored_at):
             return False
     return True
 
 
-def _corrupt(log: PartitionLog, segment: _Segment, sequence: int, end_sequence: int) -> StorageCorruptError:
+def _corrupt_error(log: PartitionLog, segment: _Segment, sequence: int, end_sequence: int) -> StorageCorruptError:
     last = end_sequence - 1
     which = f"sequence {sequence} is" if last <= sequence else f"sequences {sequence} to {last} are"
     return StorageCorruptError(
@@ -331,7 +348,7 @@ def _corrupt(log: PartitionLog, segment: _Segment, sequence: int, end_sequence: 
     )
 
 
-def _missing(log: PartitionLog, head: Head, sequence: int) -> StorageCorruptError:
+def _missing_error(log: PartitionLog, head: Head, sequence: int) -> StorageCorruptError:
     base, end = log.find_segment(head, sequence)
     reason = f"{log.log_path(base)} is missing" if base <= sequence else f"no segment in {log.folder} holds them"
     return StorageCorruptError(f"{log.partition}: sequences {sequence} to {end - 1} are lost, {reason}", end)

@@ -1,6 +1,7 @@
-"""Finding out what a partition's folder holds, and making an end that was torn off whole again.
+"""Opening a file log for writing: finding the partitions, and repairing an incomplete end.
 
-What the catalog knows to be good is not read again: a `stat` tells whether there is more, or less.
+If the catalog is trusted, partitions that it describes are not read again: a `stat` shows whether their active segment
+has more or less data. Otherwise the folders are read.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import attrs
 from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
-from dafka.storage.filelog.entries import FIRST, MORE, SEQUENCE_END_MAX
+from dafka.storage.filelog.entries import FLAG_FIRST, FLAG_MORE, SEQUENCE_END_MAX
 from dafka.storage.filelog.files import FilePool, file_size
 from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
 from dafka.storage.filelog.partition import (
@@ -34,7 +35,7 @@ from dafka.storage.filelog.writer import LogWriter
 
 @attrs.define
 class _Tail:
-    """What a scan of a segment's end found: how far it is good, and what was damaged before that."""
+    """What a scan of the end of a segment found: how far it is valid, and which entries before that are damaged."""
 
     length: int
     end: int
@@ -43,14 +44,18 @@ class _Tail:
     first_at: int = 0
     last_at: int = 0
     holes: list[tuple[int, int, int]] = attrs.Factory(list)
-    """Position, first sequence, end sequence."""
+    """The position, first sequence and end sequence of damage."""
 
 
 @attrs.define
 class Recovery:
-    """Recovers one partition after the other, for a writer (`repairs`), who cuts torn ends off, or a reader.
+    """Recovers partitions, one after the other. Every method raises `OSError`.
 
-    Every method raises `OSError`.
+    Attributes:
+        reader: The reader of the partitions.
+        pool: The open segments.
+        is_writer: Whether to truncate incomplete ends and to report damage; false for readers.
+        damages: The damage found so far.
     """
 
     reader: LogReader
@@ -58,48 +63,52 @@ class Recovery:
     is_writer: bool
     damages: list[Damage] = attrs.Factory(list)
 
-    def resume(self, log: PartitionLog, known: Head) -> bool:
-        """Goes on from what was known to be good. False where nothing of the partition is there."""
+    def resume_partition(self, log: PartitionLog, known: Head) -> bool:
+        """Continue from a head that is trusted. Return False if the partition does not exist."""
         try:
             size = os.stat(log.log_path(known.base)).st_size
         except (FileNotFoundError, NotADirectoryError):
             size = -1
         if size < known.length:
-            return self.rescan(log, known)
-        log.head = known if size == known.length else self._with_tail(log, known, size)
+            return self.rescan_partition(log, known)
+        log.head = known if size == known.length else self._scan_tail(log, known, size)
         return True
 
-    def rescan(self, log: PartitionLog, known: Head | None = None) -> bool:
-        """Begins from the files alone. False where there are none. What should be there and is not, is damage."""
+    def rescan_partition(self, log: PartitionLog, known: Head | None = None) -> bool:
+        """Read the files of a partition; return False if there are none. Missing records of `known` are damage."""
         log.bases = find_bases(log.folder)
         for base in log.bases:
-            self.reader.forget(log.log_path(base))
+            self.reader.drop_index(log.log_path(base))
         if log.bases:
-            self._rescan(log)
+            self._scan_partition(log)
         if known is not None and self.is_writer:
             end = log.head.end if log.bases else known.earliest
             if end < known.end:
-                self._report(log, log.folder, "lost: the file that held them is missing or cut short", end, known.end)
+                self._report(log, log.folder, "lost: their file is missing or too short", end, known.end)
         return bool(log.bases)
 
-    def _rescan(self, log: PartitionLog) -> None:
+    def _scan_partition(self, log: PartitionLog) -> None:
         floor, floor_at = self._read_floor(log)
         while len(log.bases) > 1 and log.bases[1] <= floor:
             self._drop(log, log.bases[0])
         sizes = {base: os.stat(log.log_path(base)).st_size for base in log.bases}
         for base in log.bases[:-1]:
-            if not sizes[base]:  # a segment was begun and the process killed, or nothing was ever in it
+            if not sizes[base]:  # the process was killed after creating the segment, or the segment was never used
                 self._drop(log, base)
         head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
         indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
         if indexes and not head.length and floor < head.base != indexes[-1].end_sequence:
-            self._drop(log, head.base)  # begun by a skip that did not come to its end
+            self._drop(log, head.base)  # created by an incomplete reset
             del indexes[-1]
             head = head._replace(base=log.bases[-1], length=sizes[log.bases[-1]])
         for index, next_base in zip(indexes, log.bases[1:], strict=True):
             if self.is_writer and index.end_sequence != next_base:
                 self._report(
-                    log, log.log_path(index.base), "lost: the segments do not fit", index.end_sequence, next_base
+                    log,
+                    log.log_path(index.base),
+                    "lost: there is a gap between two segments",
+                    index.end_sequence,
+                    next_base,
                 )
         closed_bytes = sum(sizes[base] + file_size(log.index_path(base)) for base in log.bases[:-1])
         floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
@@ -110,31 +119,31 @@ class Recovery:
             content_bytes=sum(index.content_bytes for index in indexes),
             latest_at=max([floor_at, *(index.last_stored_at for index in indexes)]),
         )
-        head = self._with_tail(log, start, head.length) if head.length else start
+        head = self._scan_tail(log, start, head.length) if head.length else start
         earliest = min(max(log.bases[0], floor), head.end)
         if earliest < floor and self.is_writer:
             write_earliest_file(log.folder, earliest, head.latest_at)
         if earliest == head.end:
             head = head._replace(earliest=earliest, content_bytes=0)
         else:
-            surplus = self.reader.content_bytes(log, head, log.bases[0], earliest)
-            earliest_at = self.reader.stored_at(log, head, earliest)
+            surplus = self.reader.count_content_bytes(log, head, log.bases[0], earliest)
+            earliest_at = self.reader.find_stored_at(log, head, earliest)
             content_bytes = max(head.content_bytes - surplus, 0)
             head = head._replace(earliest=earliest, content_bytes=content_bytes, earliest_at=earliest_at)
         log.head = head
 
-    def _with_tail(self, log: PartitionLog, known: Head, size: int) -> Head:
-        """Takes in what follows what is known of the active segment, and cuts off what is no whole append."""
+    def _scan_tail(self, log: PartitionLog, known: Head, size: int) -> Head:
+        """Add what follows the known part of the active segment, and truncate an incomplete append."""
         path = log.log_path(known.base)
-        with self.pool.lease(path) as fd:
+        with self.pool.open_file(path) as fd:
             tail = _scan(fd, size, known.length, known.end, log.segment_seed(known.base))
             if self.is_writer:
                 for position, first_sequence, end_sequence in tail.holes:
-                    self._report(log, f"{path} at octet {position}", "damaged", first_sequence, end_sequence)
+                    self._report(log, f"{path} at byte {position}", "damaged", first_sequence, end_sequence)
                 if tail.length < size:
                     os.ftruncate(fd, tail.length)
                     os.fsync(fd)
-                    reason = f"cut off: {size - tail.length} octets at the end are no whole append"
+                    reason = f"truncated: {size - tail.length} bytes at the end are not a complete append"
                     self._report(log, path, reason, tail.end, tail.seen_end)
         if tail.length == known.length:
             return known
@@ -151,7 +160,7 @@ class Recovery:
         try:
             return read_earliest_file(log.folder) or (0, 0)
         except ValueError:
-            reason = "damaged: records that were trimmed may be held again"
+            reason = "damaged: trimmed records may be held again"
             if self.is_writer:
                 self.damages.append(Damage(f"{log.folder}/{EARLIEST_FILE}", reason))
             return 0, 0
@@ -163,33 +172,33 @@ class Recovery:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _report(self, log: PartitionLog, place: str, reason: str, first_sequence: int, end_sequence: int) -> None:
+    def _report(self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int) -> None:
         end_sequence = max(end_sequence, first_sequence + 1)
-        self.damages.append(Damage(place, reason, log.partition, first_sequence, end_sequence))
+        self.damages.append(Damage(location, reason, log.partition, first_sequence, end_sequence))
 
 
 def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
-    """Reads all from this position on. Damage counts as such only where a whole append follows it."""
-    window = ReadBuffer(fd, size, BODY_READ_BYTES)
+    """Read a segment from a position. Damage is reported only if a complete append follows it."""
+    buffer = ReadBuffer(fd, size, BODY_READ_BYTES)
     tail = _Tail(position, sequence, sequence)
     holes: list[tuple[int, int, int]] = []
     content_bytes = 0
     is_complete = False
     first_at: int | None = None
-    for entry in iterate_entries(window, position, sequence, seed):
+    for entry in iterate_entries(buffer, position, sequence, seed):
         if entry.position != position:
             holes.append((position, sequence, entry.first_sequence))
             is_complete = False
-        if read_body_at(window, entry) is None:
+        if read_body_at(buffer, entry) is None:
             holes.append((entry.position, entry.first_sequence, entry.end_sequence))
             is_complete = False
-        elif entry.flags & FIRST:
+        elif entry.flags & FLAG_FIRST:
             is_complete = True
         content_bytes += entry.content_bytes
         first_at = entry.stored_at if first_at is None else first_at
         position, sequence = entry.next_position, entry.end_sequence
         tail.seen_end = sequence
-        if is_complete and not entry.flags & MORE:
+        if is_complete and not entry.flags & FLAG_MORE:
             tail.length, tail.end, tail.last_at, tail.first_at = position, sequence, entry.stored_at, first_at
             tail.content_bytes, tail.holes = content_bytes, holes.copy()
             is_complete = False
@@ -202,7 +211,7 @@ _logger = logging.getLogger("dafka.storage")
 def open_writer(
     folder: str, *, segment_bytes: int, segment_ms: int, sync_delay_ms: int | None
 ) -> tuple[LogWriter, list[Damage]]:
-    """Finds out what is there and repairs what was torn; gives that as damage. Raises `OSError`."""
+    """Open the partitions of a file log, and repair incomplete ends; return these as damage. Raises `OSError`."""
     pool = FilePool(os.O_RDWR)
     catalog = CatalogWriter(folder)
     reader = LogReader(pool)
@@ -211,7 +220,7 @@ def open_writer(
     )
     recovery = Recovery(reader, pool, is_writer=True)
     try:
-        writer.adopt(_recover(folder, catalog, recovery))
+        writer.add_found_logs(_recover(folder, catalog, recovery))
     except BaseException:
         catalog.close(is_clean=False)
         pool.close()
@@ -222,20 +231,20 @@ def open_writer(
 
 
 def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tuple[PartitionLog, bool]]:
-    """Every partition that the catalog lists afterwards, and whether it is there."""
+    """Return every partition that the catalog lists afterwards, and whether it is held."""
     topics_folder = f"{folder}/{TOPICS_FOLDER}"
     known = CatalogReader(folder)
     known.load()
     if not (known.is_complete and known.is_trusted):
         found = _recover_by_folders(known, topics_folder, recovery)
-        catalog.make([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
+        catalog.create([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found
-    catalog.open(len(known.names))  # from here on, nobody takes it for one that was closed
+    catalog.open(len(known.names))  # marks it as in use
     found = []
     for slot in range(len(known.names)):
         log, is_held, is_changed = _recover_slot(known, slot, topics_folder, recovery)
         if is_changed:
-            catalog.put(slot, log.seed, GOOD if is_held else VACANT, log.head)
+            catalog.write_slot(slot, log.seed, GOOD if is_held else VACANT, log.head)
         found.append((log, is_held))
     return found
 
@@ -243,34 +252,34 @@ def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tu
 def _recover_slot(
     known: CatalogReader, slot: int, topics_folder: str, recovery: Recovery
 ) -> tuple[PartitionLog, bool, bool]:
-    """A partition of the catalog, whether it is there, and whether the slot said otherwise."""
+    """Return a partition of the catalog, whether it is held, and whether its slot must be rewritten."""
     topic, address = known.names[slot]
     log = PartitionLog(Partition(decode_text(topic), decode_text(address)), topics_folder, slot)
-    state, head = known.slot(slot, log.seed)
+    state, head = known.loaded_slot(slot, log.seed)
     if state == VACANT:
         return log, False, False
-    is_held = recovery.resume(log, head) if state == GOOD else recovery.rescan(log)
+    is_held = recovery.resume_partition(log, head) if state == GOOD else recovery.rescan_partition(log)
     return log, is_held, (state, head) != (GOOD if is_held else VACANT, log.head)
 
 
 def _recover_by_folders(
     known: CatalogReader, topics_folder: str, recovery: Recovery
 ) -> list[tuple[PartitionLog, bool]]:
-    """All partitions that have a folder, and those that a catalog damaged in part knows."""
+    """Return all partitions that have a folder, and those that a partly damaged catalog lists."""
     found: dict[Partition, tuple[PartitionLog, bool]] = {}
     for slot in range(len(known.names)):
         log, is_held, _ = _recover_slot(known, slot, topics_folder, recovery)
         found[log.partition] = log, is_held
-    for partition in _walk(topics_folder):
+    for partition in _walk_partitions(topics_folder):
         if partition not in found or not found[partition][1]:
             log = PartitionLog(partition, topics_folder)
-            found[partition] = log, recovery.rescan(log)
+            found[partition] = log, recovery.rescan_partition(log)
     for slot, (log, _) in enumerate(found.values()):
         log.slot = slot
     return list(found.values())
 
 
-def _walk(topics_folder: str) -> Iterator[Partition]:
+def _walk_partitions(topics_folder: str) -> Iterator[Partition]:
     for topic, folder in walk_names(topics_folder):
         for address, _ in walk_names(folder):
             yield Partition(decode_text(topic), decode_text(address))

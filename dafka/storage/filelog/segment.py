@@ -1,7 +1,8 @@
-"""A segment's index: of about every 64 KiB, the entry that begins there, its first sequence and its time.
+"""Reading a segment, by its headers, its bodies, and its index.
 
-Both grow, so that it finds a sequence as well as a time. It is a cache, and is believed only as far as what it points
-to proves right: one that is missing, damaged or of another length is built anew from the headers.
+The index lists an entry for about every 64 KiB of the segment: its first sequence, position and time. All three
+increase, so the index finds sequences and times. It is a cache that is checked before it is used: an index that is
+missing, damaged, or of another length is rebuilt from the headers. Nothing in this module changes a file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dafka.storage.filelog.entries import (
 )
 
 ROW_EVERY_BYTES = 64 * 1024
-"""What is gone through, header by header, to find a record."""
+"""The approximate distance between two rows of an index, in bytes; finding a record reads the headers between them."""
 
 _ROW = struct.Struct(">QQq")
 _TRAILER = struct.Struct(">8sIQQQQqq")
@@ -34,10 +35,16 @@ _MAGIC = b"DAFKAIDX"
 
 @attrs.define
 class SegmentIndex:
-    """Of the segment's first `length` octets, which hold the records from `base` up to `end_sequence`.
+    """The index of the first `length` bytes of a segment.
 
-    `rows` are (first sequence, position, stored at); `content_bytes` adds up the contents, the times are the first and
-    the last record's.
+    Attributes:
+        base: The first sequence of the segment.
+        end_sequence: The sequence after the last record that is indexed.
+        length: The size of the indexed part, in bytes.
+        content_bytes: The total size of the contents.
+        first_stored_at: The time of the first record.
+        last_stored_at: The time of the last record.
+        rows: First sequence, position and time of the indexed entries.
     """
 
     base: int
@@ -50,11 +57,11 @@ class SegmentIndex:
 
     @classmethod
     def empty(cls, base: int) -> SegmentIndex:
-        """Of a segment without records."""
+        """Return the index of a segment without records."""
         return cls(base, base)
 
-    def add(self, entry: Entry) -> None:
-        """Takes in the segment's next entry."""
+    def add_entry(self, entry: Entry) -> None:
+        """Add the next entry of the segment."""
         if not self.rows:
             self.first_stored_at = entry.stored_at
         if not self.rows or entry.position - self.rows[-1][1] >= ROW_EVERY_BYTES:
@@ -64,18 +71,18 @@ class SegmentIndex:
         self.content_bytes += entry.content_bytes
         self.last_stored_at = entry.stored_at
 
-    def before_sequence(self, sequence: int) -> tuple[int, int]:
-        """The sequence and the position of an entry from which this one can be reached."""
+    def locate_sequence(self, sequence: int) -> tuple[int, int]:
+        """Return the first sequence and the position of an indexed entry at or before a sequence."""
         number = bisect_right(self.rows, sequence, key=lambda row: row[0]) - 1
         return self.rows[number][:2] if number >= 0 else (self.base, 0)
 
-    def before_time(self, stored_at: int) -> tuple[int, int]:
-        """The sequence and the position of an entry before which all were stored before this time."""
+    def locate_time(self, stored_at: int) -> tuple[int, int]:
+        """Return the first sequence and position of an indexed entry; all entries before it are older than a time."""
         number = bisect_left(self.rows, stored_at, key=lambda row: row[2]) - 1
         return self.rows[number][:2] if number >= 0 else (self.base, 0)
 
     def encode(self) -> bytes:
-        """As it stands in its file."""
+        """Return the contents of the index file."""
         rows = b"".join(_ROW.pack(*row) for row in self.rows)
         trailer = _TRAILER.pack(
             _MAGIC,
@@ -90,100 +97,115 @@ class SegmentIndex:
         return rows + trailer + crc32c(rows + trailer).to_bytes(4, "big")
 
     @classmethod
-    def decode(cls, octets: bytes) -> SegmentIndex | None:
-        """What stands in an index's file; None if it is damaged."""
-        trailer_at = len(octets) - _TRAILER.size - 4
-        if trailer_at < 0 or crc32c(memoryview(octets)[:-4]) != int.from_bytes(octets[-4:], "big"):
+    def decode(cls, data: bytes) -> SegmentIndex | None:
+        """Decode an index file; return None if it is damaged."""
+        trailer_at = len(data) - _TRAILER.size - 4
+        if trailer_at < 0 or crc32c(memoryview(data)[:-4]) != int.from_bytes(data[-4:], "big"):
             return None
         magic, count, base, end_sequence, length, content_bytes, first_at, last_at = _TRAILER.unpack_from(
-            octets, trailer_at
+            data, trailer_at
         )
         if magic != _MAGIC or count * _ROW.size != trailer_at:
             return None
-        rows = list(_ROW.iter_unpack(octets[:trailer_at]))
+        rows = list(_ROW.iter_unpack(data[:trailer_at]))
         return cls(base, end_sequence, length, content_bytes, first_at, last_at, rows)
 
 
 HEADER_READ_BYTES = 64 * 1024
-"""Read at once for headers."""
+"""The size of a read, in bytes, when only headers are needed."""
 
 BODY_READ_BYTES = 2**20
-"""Read at once for contents."""
+"""The size of a read, in bytes, when contents are needed."""
 
 
 class ReadBuffer:
     """The part of a segment that was read last."""
 
     def __init__(self, fd: int, limit: int, chunk_bytes: int) -> None:
-        """`limit` is how many of the file's octets count; at least `chunk_bytes` are read at once, where there are."""
-        self.octets = b""
+        """Read from an open file.
+
+        Args:
+            fd: The descriptor of the segment.
+            limit: The size of the valid part of the file, in bytes.
+            chunk_bytes: The minimum size of a read, in bytes.
+        """
+        self.data = b""
         self.limit = limit
         self._fd = fd
         self._start = 0
         self._chunk_bytes = chunk_bytes
 
     def find(self, position: int, size: int) -> int:
-        """The offset, in `octets`, of what stands at this position; -1 where there is not so much. Raises `OSError`."""
+        """Read `size` bytes at a position, and return their offset in `data`; -1 past the limit. Raises `OSError`."""
         offset = position - self._start
-        if offset < 0 or offset + size > len(self.octets):
+        if offset < 0 or offset + size > len(self.data):
             if position + size > self.limit:
                 return -1
-            self.octets = self._read(position, size)
+            self.data = self._read(position, size)
             self._start = position
             offset = 0
-        return offset if offset + size <= len(self.octets) else -1
+        return offset if offset + size <= len(self.data) else -1
 
     def _read(self, position: int, size: int) -> bytes:
-        octets = os.pread(self._fd, min(max(size, self._chunk_bytes), self.limit - position), position)
-        while len(octets) < size:  # the system gives no more than 2 GiB at once
-            more = os.pread(self._fd, size - len(octets), position + len(octets))
+        data = os.pread(self._fd, min(max(size, self._chunk_bytes), self.limit - position), position)
+        while len(data) < size:  # one call returns at most 2 GiB
+            more = os.pread(self._fd, size - len(data), position + len(data))
             if not more:
                 break
-            octets += more
-        return octets
+            data += more
+        return data
 
 
-def read_entry_at(window: ReadBuffer, position: int, seed: int) -> Entry | None:
-    """The entry at this position, if its header is good and all of it can be there."""
-    offset = window.find(position, HEADER_BYTES)
-    entry = None if offset < 0 else parse_header(window.octets, offset, position, seed)
-    return entry if entry is not None and entry.next_position <= window.limit else None
+def read_entry_at(buffer: ReadBuffer, position: int, seed: int) -> Entry | None:
+    """Return the entry at a position; None if its header is damaged or the entry exceeds the limit."""
+    offset = buffer.find(position, HEADER_BYTES)
+    entry = None if offset < 0 else parse_header(buffer.data, offset, position, seed)
+    return entry if entry is not None and entry.next_position <= buffer.limit else None
 
 
-def read_body_at(window: ReadBuffer, entry: Entry) -> PackedContents | None:
-    """The entry's contents; None if its body is damaged."""
-    offset = window.find(entry.position + HEADER_BYTES, entry.body_bytes)
-    return None if offset < 0 else read_body(entry, window.octets, offset)
+def read_body_at(buffer: ReadBuffer, entry: Entry) -> PackedContents | None:
+    """Return the contents of an entry, or None if its body is damaged."""
+    offset = buffer.find(entry.position + HEADER_BYTES, entry.body_bytes)
+    return None if offset < 0 else read_body(entry, buffer.data, offset)
 
 
-def iterate_entries(window: ReadBuffer, position: int, sequence: int, seed: int) -> Iterator[Entry]:
-    """The entries from this one on, whose first sequence is given, by their headers.
+def iterate_entries(buffer: ReadBuffer, position: int, sequence: int, seed: int) -> Iterator[Entry]:
+    """Yield the entries from a position on, by their headers.
 
-    What is damaged is left out: the entry after it has another sequence than the end of the one before.
+    Damaged entries are skipped: the next entry then begins with a higher sequence than the end of the one before.
+
+    Args:
+        buffer: The segment.
+        position: The position of the first entry.
+        sequence: Its first sequence.
+        seed: The seed of the segment's CRCs.
+
+    Yields:
+        The entries.
     """
-    while position < window.limit:
-        entry = read_entry_at(window, position, seed)
+    while position < buffer.limit:
+        entry = read_entry_at(buffer, position, seed)
         if entry is None or not sequence <= entry.first_sequence <= SEQUENCE_END_MAX - entry.records:
-            entry = _next_entry(window, position + 1, sequence, seed)
+            entry = _next_entry(buffer, position + 1, sequence, seed)
         if entry is None:
             return
         yield entry
         position, sequence = entry.next_position, entry.end_sequence
 
 
-def _next_entry(window: ReadBuffer, position: int, sequence: int, seed: int) -> Entry | None:
-    """The first entry at this position or behind it that is good and has this sequence or a later one."""
-    while position + HEADER_BYTES <= window.limit:
-        size = min(HEADER_READ_BYTES, window.limit - position)
-        offset = window.find(position, size)
+def _next_entry(buffer: ReadBuffer, position: int, sequence: int, seed: int) -> Entry | None:
+    """Return the first valid entry at or after a position that has at least this sequence."""
+    while position + HEADER_BYTES <= buffer.limit:
+        size = min(HEADER_READ_BYTES, buffer.limit - position)
+        offset = buffer.find(position, size)
         if offset < 0:
             return None
-        found = window.octets.find(MAGIC_BYTES, offset, offset + size)
+        found = buffer.data.find(MAGIC_BYTES, offset, offset + size)
         if found < 0:
-            position += size - 1  # the magic may stand across the border
+            position += size - 1  # the magic may cross the border
             continue
         position += found - offset
-        entry = read_entry_at(window, position, seed)
+        entry = read_entry_at(buffer, position, seed)
         if entry is not None and sequence <= entry.first_sequence <= SEQUENCE_END_MAX - entry.records:
             return entry
         position += 1
@@ -191,7 +213,7 @@ def _next_entry(window: ReadBuffer, position: int, sequence: int, seed: int) -> 
 
 
 def extend_index(index: SegmentIndex, fd: int, limit: int, seed: int) -> None:
-    """Takes in what the segment holds beyond the index, up to the limit."""
+    """Add the entries between the end of the index and the limit."""
     for entry in iterate_entries(ReadBuffer(fd, limit, HEADER_READ_BYTES), index.length, index.end_sequence, seed):
-        index.add(entry)
+        index.add_entry(entry)
     index.length = limit

@@ -1,4 +1,4 @@
-"""When what was written is made durable: at once, at the latest after so long, or when asked to."""
+"""Making written files durable: at once, after a delay, or on request."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from contextlib import suppress
 from dafka.storage.filelog.files import FilePool, sync_folder
 
 SYNC_THREADS = 8
-"""Disks take several requests at once; an append to many partitions has a file of each to wait for."""
+"""The number of files that are synced concurrently. An append to many partitions has to sync a file of each."""
 
 
 class Syncer:
-    """Keeps what is not durable yet. Every method but `close` raises `OSError`."""
+    """Syncs files and folders. Every method but `close` raises `OSError`."""
 
     def __init__(self, pool: FilePool, delay_ms: int | None) -> None:
-        """With a delay of 0, everything is durable at once; with None, when `flush` is called."""
+        """Sync after `delay_ms` milliseconds; at once if it is 0, only in `flush` if it is None."""
         self._pool = pool
         self._delay_ms = delay_ms
         self._files: set[str] = set()
         self._folders: set[str] = set()
         self._threads: ThreadPoolExecutor | None = None
-        self._turn = threading.Lock()  # of the one who syncs what is kept
+        self._flush_lock = threading.Lock()
         self._changed = threading.Condition()
         self._timer: threading.Thread | None = None
         self._error: OSError | None = None
         self._is_closing = False
 
     def raise_delayed_error(self) -> None:
-        """Raises what the delayed sync met with, once."""
+        """Raise the error of the last delayed sync, if any, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def schedule_sync(self, files: Collection[str], folders: Collection[str]) -> None:
-        """To be called after writing to files, and after making or removing any in folders."""
+        """Sync files that were written, and folders whose files changed, now or after the delay."""
         if self._delay_ms == 0:
             self._sync(files, folders)
             return
@@ -50,8 +50,8 @@ class Syncer:
             self._changed.notify_all()
 
     def flush(self) -> None:
-        """Returns when everything is durable."""
-        with self._turn:
+        """Make everything durable."""
+        with self._flush_lock:
             with self._changed:
                 files, folders = self._files, self._folders
                 self._files, self._folders = set(), set()
@@ -64,7 +64,7 @@ class Syncer:
                 raise
 
     def close(self) -> None:
-        """Ends the threads. Nothing is made durable."""
+        """Stop the threads, without syncing."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -100,7 +100,7 @@ class Syncer:
             pass
 
     def _sync_file(self, path: str) -> None:
-        with suppress(FileNotFoundError), self._pool.lease(path) as fd:  # it may be trimmed meanwhile
+        with suppress(FileNotFoundError), self._pool.open_file(path) as fd:  # the file may have been trimmed
             os.fdatasync(fd)
 
 

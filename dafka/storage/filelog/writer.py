@@ -1,4 +1,9 @@
-"""What an append is going to write, and what will be held then, worked out before anything is touched."""
+"""Changing partitions: appending records, dropping records, and dropping whole segments.
+
+One thread at a time writes; any number read at the same time (see `partition` for what they share). Each change happens
+completely or not at all if an error occurs. If the process is killed, that holds for each partition separately: an
+append to a partition is there completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from dafka.errors import StorageError, StorageLostError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
-from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode, estimate_bytes
+from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode_entries, estimate_bytes
 from dafka.storage.filelog.files import FilePool, file_size, make_folders, replace_file, write_at
 from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
 from dafka.storage.filelog.reading import LogReader
@@ -23,7 +28,19 @@ from dafka.storage.plugin_helpers import now_ms, split_by_time
 
 @attrs.define
 class PlannedAppend:
-    """What is to be written to one partition's segment; `head` is what will be held then."""
+    """What an append will write to the segment of one partition.
+
+    Attributes:
+        log: The partition.
+        is_new: Whether the partition must be created.
+        head: What the partition will hold afterwards.
+        begins_segment: Whether a new segment must be created.
+        position: Where to write in the segment.
+        entries: The entries to write.
+        buffers: Their bytes.
+        is_begun: Whether the segment has been prepared.
+        is_made: Whether a new segment has been created.
+    """
 
     log: PartitionLog
     is_new: bool
@@ -37,7 +54,7 @@ class PlannedAppend:
 
     @property
     def path(self) -> str:
-        """The segment's file."""
+        """The path of the segment."""
         return self.log.log_path(self.head.base)
 
 
@@ -50,13 +67,25 @@ def plan_append(
     *,
     is_new: bool,
 ) -> PlannedAppend:
-    """What these batches, which continue the partition, make of it; `time_ms` is now.
+    """Plan an append without changing anything.
 
-    Raises `StorageError` where they cannot be stored.
+    Args:
+        log: The partition.
+        batches: The batches to append, which continue the partition.
+        time_ms: The current time.
+        segment_bytes: The size at which a new segment begins, in bytes.
+        segment_ms: The age at which a new segment begins, in milliseconds.
+        is_new: Whether the partition must be created.
+
+    Returns:
+        The plan.
+
+    Raises:
+        StorageError: If the records cannot be stored.
     """
     head = log.head
     first_sequence = batches[0].first_sequence
-    runs = list(_runs(batches, time_ms, head.latest_at if head.end else None))
+    runs = list(_split_runs(batches, time_ms, head.latest_at if head.end else None))
     content_bytes = sum(batch.content_bytes for batch in batches)
     for run in runs:
         check_run(log.partition, run, is_large=content_bytes > CONTENT_BYTES_MAX)
@@ -64,7 +93,7 @@ def plan_append(
     is_full = head.length > 0 and (head.length + size > segment_bytes or runs[0].stored_at - head.base_at >= segment_ms)
     begins_segment = is_new or is_full or first_sequence != head.end
     base, position = (first_sequence, 0) if begins_segment else (head.base, head.length)
-    entries, buffers = encode(runs, position, log.segment_seed(base))
+    entries, buffers = encode_entries(runs, position, log.segment_seed(base))
     is_empty = head.earliest == head.end
     new_head = Head(
         earliest=first_sequence if is_empty else head.earliest,
@@ -80,7 +109,7 @@ def plan_append(
     return PlannedAppend(log, is_new, new_head, begins_segment, position, entries, buffers)
 
 
-def _runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None) -> Iterator[Run]:
+def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None) -> Iterator[Run]:
     for batch in batches:
         if batch.stored_at is None:
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
@@ -95,7 +124,18 @@ def _runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None) -> It
 
 @attrs.define
 class LogWriter:
-    """Writes the partitions `logs`, by topic. Where the medium fails, a method raises `OSError`, and did nothing."""
+    """The writer of a file log. If the medium fails, a method raises `OSError` and changes nothing.
+
+    Attributes:
+        topics_folder: The folder of all topics.
+        logs: The partitions, by topic.
+        catalog: The catalog.
+        pool: The open segments.
+        reader: The reader of the same partitions.
+        syncer: Makes the files durable.
+        segment_bytes: The size at which a new segment begins, in bytes.
+        segment_ms: The age at which a new segment begins, in milliseconds.
+    """
 
     topics_folder: str
     logs: dict[str, dict[Partition, PartitionLog]]
@@ -105,11 +145,11 @@ class LogWriter:
     syncer: Syncer
     segment_bytes: int
     segment_ms: int
-    _unpublished: set[PartitionLog] = attrs.field(factory=set, init=False)
+    _pending_slots: set[PartitionLog] = attrs.field(factory=set, init=False)
     _vacant: dict[Partition, PartitionLog] = attrs.field(factory=dict, init=False)
 
-    def adopt(self, logs: Iterable[tuple[PartitionLog, bool]]) -> None:
-        """Takes over the partitions that were found, and those that only have a place in the catalog."""
+    def add_found_logs(self, logs: Iterable[tuple[PartitionLog, bool]]) -> None:
+        """Add the partitions that were found, and those that only have a slot in the catalog."""
         for log, is_held in logs:
             if is_held:
                 log.compute_info()
@@ -117,12 +157,12 @@ class LogWriter:
             else:
                 self._vacant[log.partition] = log
 
-    def find(self, partition: Partition) -> PartitionLog | None:
-        """The partition's log, if there is one."""
+    def find_log(self, partition: Partition) -> PartitionLog | None:
+        """Return a partition, or None if it is not held."""
         return self.logs.get(partition.topic, {}).get(partition)
 
-    def select(self, topic: str | None) -> list[PartitionLog]:
-        """All partitions, or one topic's. Any thread may call this."""
+    def list_logs(self, topic: str | None) -> list[PartitionLog]:
+        """Return all partitions, or those of a topic. Any thread may call this."""
         if topic is not None:
             return list(self.logs.get(topic, {}).values())
         return [log for logs in list(self.logs.values()) for log in list(logs.values())]
@@ -130,12 +170,12 @@ class LogWriter:
     def append(self, batches: Sequence[RecordBatch]) -> None:
         """See `Storage.append`."""
         self.syncer.raise_delayed_error()
-        self._publish_late()
-        appends = self._plan(batches)
+        self._write_pending_slots()
+        appends = self._plan_appends(batches)
         try:
-            folders = self._begin(appends)
+            folders = self._begin_segments(appends)
             for append in appends:
-                with self.pool.lease(append.path) as fd:
+                with self.pool.open_file(append.path) as fd:
                     write_at(fd, append.buffers, append.position)
             self.syncer.schedule_sync([append.path for append in appends], folders)
         except BaseException:
@@ -144,17 +184,17 @@ class LogWriter:
         for append in appends:
             self._commit(append)
 
-    def trim(self, log: PartitionLog, earliest_sequence: int) -> bool:
-        """See `Storage.trim`. Tells whether records were dropped."""
+    def trim_log(self, log: PartitionLog, earliest_sequence: int) -> bool:
+        """See `Storage.trim`. Return whether records were dropped."""
         head = log.head
         earliest = min(earliest_sequence, head.end)
         if earliest <= head.earliest:
             return False
         if earliest == head.end:
-            self._restart(log, earliest)
+            self._drop_everything(log, earliest)
             return True
-        content_bytes = head.content_bytes - self.reader.content_bytes(log, head, head.earliest, earliest)
-        earliest_at = self.reader.stored_at(log, head, earliest)
+        content_bytes = head.content_bytes - self.reader.count_content_bytes(log, head, head.earliest, earliest)
+        earliest_at = self.reader.find_stored_at(log, head, earliest)
         new_head = head._replace(earliest=earliest, content_bytes=max(content_bytes, 0), earliest_at=earliest_at)
         bases = log.list_bases()
         kept = tuple(base for base, end in zip(bases, (*bases[1:], head.end), strict=True) if end > earliest)
@@ -164,7 +204,7 @@ class LogWriter:
             try:
                 write_earliest_file(log.folder, earliest, head.latest_at)
             except BaseException:
-                self._publish(log, GOOD)
+                self._write_slot(log, GOOD)
                 raise
             grown = file_size(f"{log.folder}/{EARLIEST_FILE}") - before
             new_head = new_head._replace(closed_bytes=head.closed_bytes + grown)
@@ -173,48 +213,50 @@ class LogWriter:
 
     def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
-        log = self.find(partition)
+        log = self.find_log(partition)
         if log is None:
             check_run(partition, Run(next_sequence, [b""], 0))
             log = self._new_log(partition)
             append = PlannedAppend(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
             try:
-                self.syncer.schedule_sync([append.path], self._begin([append]))
+                self.syncer.schedule_sync([append.path], self._begin_segments([append]))
             except BaseException:
                 self._roll_back([append])
                 raise
             self._commit(append)
             return
         if next_sequence < log.head.end:
-            raise StorageSequenceError(f"{partition}: it has come to {log.head.end}, beyond {next_sequence}")
+            raise StorageSequenceError(
+                f"{partition}: cannot reset to sequence {next_sequence}, expected {log.head.end} or later"
+            )
         check_run(partition, Run(next_sequence, [b""], 0))
         if next_sequence != log.head.earliest:
-            self._restart(log, next_sequence)
+            self._drop_everything(log, next_sequence)
 
     def check_not_removed(self, paths: Iterable[str] | None = None) -> None:
-        """Raises `StorageLostError` where one of these segments, or of all that are open, is not at its path."""
-        for path in self.pool.paths() if paths is None else paths:
+        """Raise `StorageLostError` if a segment is not at its path. Checks all open segments if `paths` is None."""
+        for path in self.pool.open_paths() if paths is None else paths:
             if path.endswith(LOG_SUFFIX) and not self.pool.is_in_place(path):
                 raise StorageLostError(f"{path} was removed or replaced while it was in use")
 
     def close(self) -> None:
-        """Makes everything durable, and the next opening quick."""
+        """Make everything durable, and write the indexes that speed up the next opening."""
         self.syncer.flush()
-        for log in self.select(None):
+        for log in self.list_logs(None):
             head = log.head
-            if head.length > ROW_EVERY_BYTES and self.reader.cached_index(log, head.base) is not None:
+            if head.length > ROW_EVERY_BYTES and self.reader.find_cached_index(log, head.base) is not None:
                 log.head = head._replace(closed_bytes=head.closed_bytes + self._write_index(log, head.base))
-                self._unpublished.add(log)
-        self._publish_late()
+                self._pending_slots.add(log)
+        self._write_pending_slots()
 
-    def _plan(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
-        """What is to be done. Raises where a batch cannot be appended, before anything is."""
+    def _plan_appends(self, batches: Sequence[RecordBatch]) -> list[PlannedAppend]:
+        """Plan the append to each partition. Raise before any change if a batch cannot be appended."""
         by_partition: dict[Partition, list[RecordBatch]] = {}
         for batch in batches:
             if batch.contents:
                 by_partition.setdefault(batch.partition, []).append(batch)
         for partition, wanted in by_partition.items():
-            log = self.find(partition)
+            log = self.find_log(partition)
             end = 0 if log is None else log.head.end
             for batch in wanted:
                 PartitionInfo(0, end).check_append(batch)
@@ -222,7 +264,7 @@ class LogWriter:
         time_ms = now_ms()
         appends = []
         for partition, wanted in by_partition.items():
-            log = self.find(partition)
+            log = self.find_log(partition)
             is_new = log is None
             log = log or self._new_log(partition)
             appends.append(plan_append(log, wanted, time_ms, self.segment_bytes, self.segment_ms, is_new=is_new))
@@ -231,13 +273,13 @@ class LogWriter:
     def _new_log(self, partition: Partition) -> PartitionLog:
         return self._vacant.get(partition) or PartitionLog(partition, self.topics_folder)
 
-    def _begin(self, appends: Iterable[PlannedAppend]) -> set[str]:
-        """Makes the segments that are to begin; gives the folders that have changed."""
+    def _begin_segments(self, appends: Iterable[PlannedAppend]) -> set[str]:
+        """Create the new segments, and return the folders that have changed."""
         folders: set[str] = set()
         unlisted = [append.log for append in appends if append.log.slot < 0]
         if unlisted:
             try:
-                slot = self.catalog.add([log.name for log in unlisted])
+                slot = self.catalog.add_slots([log.name for log in unlisted])
             except OSError:
                 with suppress(OSError):
                     self.catalog.undo_add_slots()
@@ -248,7 +290,7 @@ class LogWriter:
         for append in appends:
             log = append.log
             if log.is_tail_dirty:
-                with self.pool.lease(log.log_path(log.head.base)) as fd:
+                with self.pool.open_file(log.log_path(log.head.base)) as fd:
                     os.ftruncate(fd, log.head.length)
                 log.is_tail_dirty = False
             append.is_begun = True
@@ -267,20 +309,20 @@ class LogWriter:
             log = append.log
             if not append.is_begun:
                 if append.is_new and log.slot >= 0:
-                    self._publish(log, VACANT)
+                    self._write_slot(log, VACANT)
                 continue
             if append.begins_segment:
                 if append.is_made:
                     with suppress(OSError):
                         os.unlink(append.path)
-                    self.pool.forget(append.path)
+                    self.pool.drop(append.path)
                 if append.is_new:
                     with suppress(OSError):
                         os.rmdir(log.folder)
-                self._publish(log, VACANT if append.is_new else GOOD)
+                self._write_slot(log, VACANT if append.is_new else GOOD)
             else:
                 try:
-                    with self.pool.lease(append.path) as fd:
+                    with self.pool.open_file(append.path) as fd:
                         os.ftruncate(fd, append.position)
                 except OSError:
                     log.is_tail_dirty = True
@@ -299,14 +341,14 @@ class LogWriter:
         if append.is_new:
             self._vacant.pop(log.partition, None)
             self.logs.setdefault(log.partition.topic, {})[log.partition] = log
-        self._publish(log, GOOD)
+        self._write_slot(log, GOOD)
         if append.begins_segment and not append.is_new and not before.length:
-            # It was empty, at another sequence; from now on it would only be in the way.
+            # The old segment is empty and begins at another sequence: it would be in the way of later segments.
             log.bases = tuple(base for base in log.bases if base != before.base)
             self._unlink(log, before.base)
 
-    def _restart(self, log: PartitionLog, next_sequence: int) -> None:
-        """Drops everything, and lets the partition go on in a segment of its own."""
+    def _drop_everything(self, log: PartitionLog, next_sequence: int) -> None:
+        """Drop all records, and continue the partition in a new segment."""
         head = log.head
         bases = log.list_bases()
         path = log.log_path(next_sequence)
@@ -322,20 +364,20 @@ class LogWriter:
             if is_made:
                 with suppress(OSError):
                     os.unlink(path)
-                self.pool.forget(path)
-            self._publish(log, GOOD)
+                self.pool.drop(path)
+            self._write_slot(log, GOOD)
             raise
         new_head = Head(next_sequence, next_sequence, latest_at=head.latest_at, base=next_sequence)
         log.bases = (*bases, next_sequence) if is_made else bases
         self._drop_segments(log, new_head, (next_sequence,))
 
     def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
-        """What is dropped leaves the catalog first, so that readers elsewhere do not look for it; then the disk."""
+        """Remove segments from the catalog first, so that other processes do not read them, then from the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
         floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
         log.head = head
         log.bases = kept
-        self._publish(log, CHANGING)
+        self._write_slot(log, CHANGING)
         closed_bytes = head.closed_bytes
         for base in dropped:
             closed_bytes -= file_size(log.log_path(base)) + file_size(log.index_path(base))
@@ -343,55 +385,57 @@ class LogWriter:
         if head.earliest == head.end:
             closed_bytes = floor_bytes
         log.head = head._replace(closed_bytes=max(closed_bytes, 0))
-        self._publish(log, GOOD)
+        self._write_slot(log, GOOD)
 
     def _unlink(self, log: PartitionLog, base: int) -> None:
         path = log.log_path(base)
         for file in (path, log.index_path(base)):
             with suppress(FileNotFoundError):
                 os.unlink(file)
-        self.pool.forget(path)
-        self.reader.forget(path)
+        self.pool.drop(path)
+        self.reader.drop_index(path)
 
     def _write_index(self, log: PartitionLog, base: int) -> int:
-        """Writes a segment's index where that is worth a file; gives by how much the file has grown.
+        """Write the index of a segment unless it is short, and return by how many bytes the file has grown.
 
-        Without it, the next to read that segment has more to do.
+        Errors are ignored: without the file, the next reader rebuilds the index.
         """
         with suppress(OSError):
             index = self.reader.load_index(log, log.head, base)
             if index.length > ROW_EVERY_BYTES:
-                octets, before = index.encode(), file_size(log.index_path(base))
-                replace_file(log.index_path(base), octets, is_durable=False)
-                return len(octets) - before
+                data, before = index.encode(), file_size(log.index_path(base))
+                replace_file(log.index_path(base), data, is_durable=False)
+                return len(data) - before
         return 0
 
     def _mark_changing(self, log: PartitionLog) -> None:
-        self.catalog.put(log.slot, log.seed, CHANGING, log.head)
+        self.catalog.write_slot(log.slot, log.seed, CHANGING, log.head)
 
-    def _publish(self, log: PartitionLog, state: int) -> None:
-        """Writes the slot. It is a cache: what cannot be written now is written before the next change."""
+    def _write_slot(self, log: PartitionLog, state: int) -> None:
+        """Write the slot of a partition. If this fails, the slot is written before the next change."""
         try:
-            self.catalog.put(log.slot, log.seed, state, log.head)
+            self.catalog.write_slot(log.slot, log.seed, state, log.head)
         except OSError:
             if state == GOOD:
-                self._unpublished.add(log)
+                self._pending_slots.add(log)
 
-    def _publish_late(self) -> None:
-        while self._unpublished:
-            log = self._unpublished.pop()
+    def _write_pending_slots(self) -> None:
+        while self._pending_slots:
+            log = self._pending_slots.pop()
             try:
-                self.catalog.put(log.slot, log.seed, GOOD, log.head)
+                self.catalog.write_slot(log.slot, log.seed, GOOD, log.head)
             except OSError:
-                self._unpublished.add(log)
+                self._pending_slots.add(log)
                 raise
 
 
 def _make_segment(path: str) -> None:
-    """Makes an empty segment. One that is there already is taken if it is empty."""
+    """Create an empty segment, or use an existing empty one."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if os.fstat(fd).st_size:
-            raise StorageError(f"{path} is in the way of a new segment: delete the catalog files, and open it again")
+            raise StorageError(
+                f"{path} is in the way of a new segment: delete the catalog files and open the file log again"
+            )
     finally:
         os.close(fd)

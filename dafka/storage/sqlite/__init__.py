@@ -1,7 +1,6 @@
-"""Storage in a SQLite file, `sqlite:PATH` or `sqlite:PATH?synchronous=NORMAL`; the default.
+"""Storage in a SQLite file: `sqlite:PATH` or `sqlite:PATH?synchronous=NORMAL`; the default storage.
 
-One connection writes and one reads, each in a worker thread of its own turn. The file is public: see
-docs/reference/sqlite-schema.md.
+The schema is public: see docs/reference/sqlite-schema.md.
 """
 
 from dafka.storage.sqlite.storage import SqliteStorage, open_sqlite

@@ -1,4 +1,4 @@
-"""Connections to a store's file, and what fails on them as a `StorageError` of one sentence."""
+"""Connections to the file of a store, their transactions, and their errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from dafka.records import decode_text
 from dafka.storage.sqlite.schema import SCHEMA_VERSION, read_version
 
 BUSY_TIMEOUT_S = 30.0
+"""How long a connection waits for a lock that another process holds."""
 
 PAGE_BYTES = 16 * 1024
 """The page size of new files. A record larger than a quarter of a page takes whole pages of its own."""
 
 
 def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
-    """A connection that any thread may use, one at a time; transactions are begun and ended by hand."""
+    """Return a connection that any thread may use, one at a time. Transactions are not started implicitly."""
     connection = sqlite3.connect(
         f"file:{quote(os.fsencode(path))}?mode={'ro' if read_only else 'rwc'}",
         uri=True,
@@ -28,22 +29,22 @@ def connect(path: str, *, read_only: bool) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    connection.text_factory = decode_text  # never fails: what is text where octets should stand is found by its type
+    connection.text_factory = decode_text  # never fails; wrong types are checked by the callers
     return connection
 
 
 @contextmanager
 def storage_errors(path: str) -> Iterator[None]:
-    """Raises what SQLite says as `StorageError`."""
+    """Raise errors of SQLite as `StorageError`, in one line."""
     try:
         yield
-    except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:  # its words may hold a damaged name
+    except (sqlite3.Error, OverflowError, UnicodeError, MemoryError) as error:
         raise StorageError(f"{path}: {' '.join(str(error).split())}") from error
 
 
 @contextmanager
 def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """All reads within see the same moment."""
+    """Run the reads of a block on one snapshot of the database."""
     connection.execute("BEGIN")
     try:
         yield
@@ -54,7 +55,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commits, or leaves nothing."""
+    """Commit the changes of a block, or roll them back if it raises."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -66,19 +67,22 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def reject_other_files(path: str) -> None:
-    """Raises `StorageFormatError` for what is plainly something else, before a lock file is made beside it.
+    """Refuse a path that is not a store before a lock file is created beside it.
 
-    SQLite does the reading: a file that this process opened and closed itself would lose every lock that SQLite has
-    on it (POSIX takes them back), here the writer's when its own process opens a reader.
+    The file is read through SQLite. If this process opened and closed the file itself, POSIX would release the locks
+    that SQLite holds on it, for example those of a writer in this process.
+
+    Raises:
+        StorageFormatError: If the path is a folder or another kind of file.
     """
     if Path(path).is_dir():
         raise StorageFormatError(f"{path} is a folder, not a dafka store")
     if not Path(path).exists():
         return
     with (
-        suppress(sqlite3.Error, UnicodeError),
+        suppress(sqlite3.Error, UnicodeError),  # opening the store reports the same error
         closing(connect(path, read_only=True)) as connection,
-    ):  # opening it will say the same
+    ):
         read_version(connection, path)
 
 

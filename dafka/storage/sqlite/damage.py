@@ -1,4 +1,4 @@
-"""Finding out what is wrong with a store's file: SQLite's own check, and each partition's row against its records."""
+"""Finding damage in a store's file: SQLite's integrity check, and each partition's row compared with its records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dafka.records import Partition
 from dafka.storage.base import Damage, PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
-from dafka.storage.sqlite.schema import Held, PartitionRows
+from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 
 DAMAGES_MAX = 100
-"""Of one kind: a thousand more say no more."""
+"""The maximum number of damages of one kind that are reported."""
 
-_MEASURE = """
+_SUMMARIZE = """
     SELECT count(*), ifnull(sum(length(content)), 0), ifnull(min(sequence), ?2), ifnull(max(sequence) + 1, ?2),
            ifnull(sum(typeof(content) != 'blob' OR typeof(stored_at) != 'integer' OR stored_at < before), 0)
     FROM (
@@ -34,7 +34,7 @@ _GAPS = f"""
     WHERE sequence > before + 1 ORDER BY sequence LIMIT {DAMAGES_MAX}
 """
 
-_UNSOUND = f"""
+_INVALID = f"""
     SELECT sequence, sequence + 1
     FROM (
         SELECT sequence, content, stored_at, lag(stored_at, 1, stored_at) OVER (ORDER BY sequence) AS before
@@ -45,65 +45,65 @@ _UNSOUND = f"""
 """
 
 
-def find_damage(connection: sqlite3.Connection, rows: PartitionRows, path: str) -> Iterator[Damage]:
-    """Everything found; each partition is looked at as it stands at one moment."""
+def find_damage(connection: sqlite3.Connection, table: PartitionTable, path: str) -> Iterator[Damage]:
+    """Yield all damage. Each partition is checked in one snapshot."""
     try:
         for (text,) in connection.execute(f"PRAGMA integrity_check({DAMAGES_MAX})"):
             yield from (Damage(path, line) for line in str(text).splitlines() if line not in ("ok", ""))
-        partitions = list(rows.select_infos(connection))
-        (strays,) = connection.execute(
+        partitions = list(table.select_infos(connection))
+        (orphans,) = connection.execute(
             "SELECT count(DISTINCT partition_id) FROM records WHERE partition_id NOT IN (SELECT id FROM partitions)"
         ).fetchone()
-        if strays:
-            yield Damage(path, f"records of {strays} partitions that have no row")
+        if orphans:
+            yield Damage(path, f"there are records of {orphans} partitions without a row")
     except sqlite3.DatabaseError as error:
         yield _unreadable(path, error)
         return
     for partition in partitions:
         try:
             with snapshot(connection):
-                damages = list(_check_partition(connection, rows, path, partition))
+                damages = list(_check_partition(connection, table, path, partition))
         except sqlite3.DatabaseError as error:
             damages = [_unreadable(path, error, partition)]
         yield from damages
 
 
 def _check_partition(
-    connection: sqlite3.Connection, rows: PartitionRows, path: str, partition: Partition
+    connection: sqlite3.Connection, table: PartitionTable, path: str, partition: Partition
 ) -> Iterator[Damage]:
-    held = rows.select_one(connection, partition)
-    if held is None:
+    row = table.select_one(connection, partition)
+    if row is None:
         return
-    info = held.info
-    key = (held.row_id, info.earliest_sequence, info.end_sequence)
-    count, content_bytes, first, end, unsound = connection.execute(_MEASURE, key[:2]).fetchone()
+    info = row.info
+    key = (row.row_id, info.earliest_sequence, info.end_sequence)
+    count, content_bytes, first, end, invalid = connection.execute(_SUMMARIZE, key[:2]).fetchone()
     if count == info.count:
         if content_bytes != info.content_bytes:
-            yield _contradiction(path, partition, info, f"{content_bytes} octets, not {info.content_bytes}")
-        if not unsound and _times(connection, held) != (info.earliest_stored_at, info.latest_stored_at):
-            yield _contradiction(path, partition, info, "other times than its row says")
+            yield _difference(path, partition, info, f"{content_bytes} bytes, expected {info.content_bytes}")
+        if not invalid and _read_edge_times(connection, row) != (info.earliest_stored_at, info.latest_stored_at):
+            yield _difference(path, partition, info, "different times than the row of the partition")
     else:
         for missing, found in connection.execute(_GAPS, key):
             yield Damage(path, "missing", partition, missing, found)
     if first < info.earliest_sequence:
-        yield Damage(path, "held, but before the earliest", partition, first, info.earliest_sequence)
+        yield Damage(path, "present, but before the earliest sequence", partition, first, info.earliest_sequence)
     if end > info.end_sequence:
-        yield Damage(path, "held, but beyond the end", partition, info.end_sequence, end)
-    if unsound:
-        for sequence, after in connection.execute(_UNSOUND, key[:1]):
-            yield Damage(path, "content or time damaged, or a time that goes back", partition, sequence, after)
+        yield Damage(path, "present, but past the end", partition, info.end_sequence, end)
+    if invalid:
+        for sequence, after in connection.execute(_INVALID, key[:1]):
+            yield Damage(path, "the content or the time is damaged, or the time decreases", partition, sequence, after)
 
 
-def _times(connection: sqlite3.Connection, held: Held) -> tuple[int | None, int | None]:
+def _read_edge_times(connection: sqlite3.Connection, row: PartitionRow) -> tuple[int | None, int | None]:
     statement = "SELECT stored_at FROM records WHERE partition_id = ? AND sequence = ?"
     first, last = (
-        connection.execute(statement, (held.row_id, sequence)).fetchone() or (None,)
-        for sequence in (held.info.earliest_sequence, held.info.end_sequence - 1)
+        connection.execute(statement, (row.row_id, sequence)).fetchone() or (None,)
+        for sequence in (row.info.earliest_sequence, row.info.end_sequence - 1)
     )
     return first[0], last[0]
 
 
-def _contradiction(path: str, partition: Partition, info: PartitionInfo, what: str) -> Damage:
+def _difference(path: str, partition: Partition, info: PartitionInfo, what: str) -> Damage:
     return Damage(path, f"the records have {what}", partition, info.earliest_sequence, info.end_sequence)
 
 

@@ -1,6 +1,7 @@
-"""The migrations that make a store's tables, and bring older ones up to date (see `schema`).
+"""The migrations that create the tables of a store and upgrade older ones (see `schema`).
 
-Imported only where there is something to do: sqlite-utils takes longer to load than a store to open.
+This module is imported only when a migration is needed, because sqlite-utils takes longer to import than a store takes
+to open.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ migrations = Migrations("dafka")
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Makes an empty database, or a store of an older version, a store of `SCHEMA_VERSION`."""
+    """Upgrade an empty database, or a store of an older version, to `SCHEMA_VERSION`."""
     migrations.apply(Database(connection))
 
 
 @migrations()
 def create_tables(db: Database) -> None:
-    """Version 1."""
+    """Create the tables of version 1."""
     db.table("partitions").create(
         {
             "id": int,
@@ -36,7 +37,8 @@ def create_tables(db: Database) -> None:
         not_null={"topic", "address", "earliest_sequence", "end_sequence", "content_bytes"},
     )
     db.table("partitions").create_index(["topic", "address"], unique=True)
-    # sqlite-utils has no WITHOUT ROWID: one tree in key order, so that a range of sequences is one sequential read.
+    # WITHOUT ROWID stores the rows in key order, so that a range of sequences is one sequential read. sqlite-utils
+    # does not support it.
     db.execute(
         """CREATE TABLE records (
             partition_id INTEGER NOT NULL REFERENCES partitions(id),
@@ -63,7 +65,7 @@ def create_tables(db: Database) -> None:
 
 @migrations()
 def add_partition_times(db: Database) -> None:
-    """Version 2: when a partition's first and last records were stored; times within it never go back."""
+    """Upgrade to version 2: add the times of the first and last record, and raise times that decrease."""
     db.table("partitions").add_column("earliest_stored_at", int)
     db.table("partitions").add_column("latest_stored_at", int)
     db.execute(

@@ -1,7 +1,8 @@
-"""Reading records: what is held is given whole, and what is held but cannot be read is said to be damaged.
+"""Reading records.
 
-Rows come one by one through the interpreter lock: beside a busy event loop, a few thousand a second. A run of records
-is therefore one row, whose contents SQLite has put together without the lock; what is unusual is read row by row.
+Each row that SQLite returns takes the interpreter lock: beside a busy event loop, a few thousand rows per second. A run
+of records is therefore read as one row, whose contents SQLite concatenates without the lock. If that fails, or the run
+is short, the records are read row by row.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.sqlite.connection import snapshot
-from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionRows, to_columns
+from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionTable, to_columns
 
 READ_RECORDS_MAX = 10_000
-"""Records of one read."""
+"""The maximum number of records in one read."""
 
 RUN_RECORDS_MIN = 32
-"""Fewer are read row by row: they are soon done, or so large that one more copy would show."""
+"""Shorter runs are read row by row: they are quick to read, or so large that another copy would be noticeable."""
 
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_TOOBIG}
 
@@ -35,8 +36,9 @@ _SELECT = """
     ORDER BY sequence LIMIT ?
 """
 
-# An aggregate takes the rows of a range of the key as they stand in it: in order. The least of blobs and others is
-# none of the blobs, and only whole numbers have a whole sum; asking each row for its types would double the cost.
+# An aggregate over a range of the key takes the rows in key order. Types are checked through aggregates, because
+# checking each row would double the cost: the minimum of blobs and other types is not a blob, and only a sum of
+# integers is an integer.
 _RUN = """
     FROM records
     WHERE partition_id = (SELECT id FROM partitions WHERE topic = ? AND address = ?) AND sequence >= ? AND sequence < ?
@@ -50,7 +52,7 @@ _SELECT_RUN = f"""
 
 _SELECT_TIMES = f"SELECT count(*), typeof(sum(stored_at)), json_group_array(stored_at) {_RUN}"
 
-_SELECT_SOUND = """
+_SELECT_READABLE = """
     SELECT sequence FROM records
     WHERE partition_id = ? AND sequence >= ? AND sequence < ?
       AND typeof(content) = 'blob' AND typeof(stored_at) = 'integer'
@@ -66,7 +68,7 @@ _SELECT_TIME = """
 
 def read_records(
     reader: sqlite3.Connection,
-    rows: PartitionRows,
+    table: PartitionTable,
     partition: Partition,
     first_sequence: int,
     count: int,
@@ -74,14 +76,14 @@ def read_records(
     with_times: bool,
     info: PartitionInfo,
 ) -> RecordBatch | None:
-    """See `Storage.read`. `info` tells about how large the partition's records are."""
+    """See `Storage.read`. `info` gives the average size of the partition's records."""
     if first_sequence > SEQUENCE_MAX or count < 1:
         return None
-    # Looking at a row costs reading all of it, even where only its length is wanted: none are looked at in vain.
+    # SQLite reads a whole row even if only its length is needed, so limit the rows to those that are likely to fit.
     fitting = bytes_max * info.count // info.content_bytes if info.content_bytes else count
     count = min(count, READ_RECORDS_MAX, max(fitting, 1))
     if count >= RUN_RECORDS_MIN:
-        run = _select_run(reader, partition, first_sequence, count, bytes_max, with_times)
+        run = _read_run(reader, partition, first_sequence, count, bytes_max, with_times)
         if run is not None:
             return run
     contents: list[bytes] = []
@@ -101,16 +103,16 @@ def read_records(
                 times.append(stored_at)
                 size += len(content)
     except sqlite3.Error as error:
-        failure = error  # what came before it is good
+        failure = error  # the rows before it are intact
         if not contents and error.sqlite_errorcode & 0xFF not in _DAMAGE:
             raise
     if contents:
         return RecordBatch(partition, first_sequence, contents, times if with_times else None)
-    _refuse_damage(reader, rows, partition, first_sequence, failure)
+    _raise_if_damaged(reader, table, partition, first_sequence, failure)
     return None
 
 
-def _select_run(
+def _read_run(
     reader: sqlite3.Connection,
     partition: Partition,
     first_sequence: int,
@@ -118,7 +120,7 @@ def _select_run(
     bytes_max: int,
     with_times: bool,
 ) -> RecordBatch | None:
-    """The records as one row; None where there are too few for that, or anything is not as it should be."""
+    """Read the records as one row. Return None if they are too few or anything is not as expected."""
     key = (*to_columns(partition), first_sequence)
     try:
         lengths_text, last = reader.execute(_SELECT_LENGTHS, (*key, first_sequence + count)).fetchone()
@@ -127,8 +129,8 @@ def _select_run(
         end_sequence = first_sequence + kept
         if kept < RUN_RECORDS_MIN or last < end_sequence - 1:
             return None
-        found, last, kind, octets = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
-        if (found, last, kind, len(octets)) != (kept, end_sequence - 1, "blob", size):
+        found, last, kind, data = reader.execute(_SELECT_RUN, (*key, end_sequence)).fetchone()
+        if (found, last, kind, len(data)) != (kept, end_sequence - 1, "blob", size):
             return None
         times = None
         if with_times:
@@ -138,11 +140,11 @@ def _select_run(
             times = json.loads(times_text)
     except (sqlite3.DatabaseError, TypeError):
         return None
-    return RecordBatch(partition, first_sequence, PackedContents(octets, lengths), times)
+    return RecordBatch(partition, first_sequence, PackedContents(data, lengths), times)
 
 
 def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:
-    """The first of these lengths that are no more than `bytes_max` together, as they are packed, and their sum."""
+    """Return the lengths, from the first, whose sum is at most `bytes_max`, packed, and their sum."""
     count = text.count(",") + 1
     first = text[1:-1].partition(",")[0]
     if first.isdecimal() and text == f"[{f'{first},' * (count - 1)}{first}]":
@@ -155,43 +157,43 @@ def _read_lengths(text: str, bytes_max: int) -> tuple[bytes, int]:
     return struct.pack(f">{kept}I", *lengths[:kept]), ends[kept]
 
 
-def _refuse_damage(
+def _raise_if_damaged(
     reader: sqlite3.Connection,
-    rows: PartitionRows,
+    table: PartitionTable,
     partition: Partition,
     first_sequence: int,
     failure: sqlite3.Error | None,
 ) -> None:
-    """Raises `StorageCorruptError` where this record is held, for nothing was read."""
-    with snapshot(reader):  # or an append between the two would look like damage
-        held = rows.select_one(reader, partition)
-        if held is None or not held.info.earliest_sequence <= first_sequence < held.info.end_sequence:
+    """Raise `StorageCorruptError` if the record is listed as held although it could not be read."""
+    with snapshot(reader):  # an append between the two queries would look like damage
+        row = table.select_one(reader, partition)
+        if row is None or not row.info.earliest_sequence <= first_sequence < row.info.end_sequence:
             return
-        end_sequence = held.info.end_sequence
+        end_sequence = row.info.end_sequence
 
-        def find_sound(sequence: int) -> int | None:
+        def find_readable(sequence: int) -> int | None:
             try:
-                found = reader.execute(_SELECT_SOUND, (held.row_id, sequence, end_sequence)).fetchone()
+                found = reader.execute(_SELECT_READABLE, (row.row_id, sequence, end_sequence)).fetchone()
             except sqlite3.DatabaseError:
                 return None
             return end_sequence if found is None else int(found[0])
 
-        sound = find_sound(first_sequence) if failure is None else None
-        if sound is None:
-            sound = _next_sound(find_sound, first_sequence, end_sequence)
-    if sound > first_sequence:
-        missing = sound - first_sequence
-        which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {sound - 1} are"
+        readable = find_readable(first_sequence) if failure is None else None
+        if readable is None:
+            readable = _find_next_readable(find_readable, first_sequence, end_sequence)
+    if readable > first_sequence:
+        missing = readable - first_sequence
+        which = f"sequence {first_sequence} is" if missing == 1 else f"sequences {first_sequence} to {readable - 1} are"
         reason = "missing" if failure is None else " ".join(str(failure).split())
-        raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", sound)
+        raise StorageCorruptError(f"{partition}: {which} damaged: {reason}", readable)
 
 
-def _next_sound(find_sound: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:
-    """The first record beyond a damaged stretch: damage is by the page, so one side of a place is good, one is not."""
+def _find_next_readable(find_readable: Callable[[int], int | None], damaged: int, end_sequence: int) -> int:
+    """Return the first readable record after a damaged one, by binary search: damage affects whole pages."""
     step = 1
     found: int | None = None
     while found is None and damaged + step < end_sequence:
-        found = find_sound(damaged + step)
+        found = find_readable(damaged + step)
         if found is None:
             damaged += step
             step *= 2
@@ -200,26 +202,28 @@ def _next_sound(find_sound: Callable[[int], int | None], damaged: int, end_seque
     good = damaged + step
     while good - damaged > 1:
         middle = (damaged + good) // 2
-        sound = find_sound(middle)
-        if sound is None:
+        readable = find_readable(middle)
+        if readable is None:
             damaged = middle
         else:
-            good, found = middle, sound
+            good, found = middle, readable
     return found
 
 
-def select_time(reader: sqlite3.Connection, rows: PartitionRows, partition: Partition, stored_at: int) -> int:
-    """See `Storage.find_sequence_by_time`. Looks up a record for every halving of the partition."""
+def find_sequence_by_time(
+    reader: sqlite3.Connection, table: PartitionTable, partition: Partition, stored_at: int
+) -> int:
+    """See `Storage.find_sequence_by_time`. A binary search over the records of the partition."""
     with snapshot(reader):
-        held = rows.select_one(reader, partition)
-        if held is None:
+        row = table.select_one(reader, partition)
+        if row is None:
             return 0
-        low, high = held.info.earliest_sequence, held.info.end_sequence
-        if held.latest_stored_at < stored_at:
+        low, high = row.info.earliest_sequence, row.info.end_sequence
+        if row.latest_stored_at < stored_at:
             return high
         while low < high:
             middle = (low + high) // 2
-            found = reader.execute(_SELECT_TIME, (held.row_id, middle, high)).fetchone()
+            found = reader.execute(_SELECT_TIME, (row.row_id, middle, high)).fetchone()
             if found is None:
                 high = middle
                 continue

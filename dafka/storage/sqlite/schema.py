@@ -1,12 +1,13 @@
-"""The tables of a SQLite store: public, versioned, and made by migrations (docs/reference/sqlite-schema.md).
+"""The tables of a SQLite store, their version, and the rows of the table `partitions`.
 
-    partitions      one row a partition: its topic, its address (the producer's), what is held of it
-    records         one row a record, in the order of its key (partition_id, sequence)
-    positions       one row a consumer's name and partition: the sequence it wants next
+    partitions      one row per partition: its topic, its address (the producer's), and what is held of it
+    records         one row per record, ordered by its key (partition_id, sequence)
+    positions       one row per consumer name and partition: the sequence to consume next
     node            one row: the node address that belongs to this store
-    topic_records   a view that puts topic and address beside each record
+    topic_records   a view that adds topic and address to each record
 
-`topic` and `address` are TEXT, or BLOB where their octets are not UTF-8. Times are milliseconds since 1970, UTC.
+The tables are public and versioned (docs/reference/sqlite-schema.md); `migrations` creates them. `topic` and `address`
+are TEXT, or BLOB if their bytes are not UTF-8. Times are milliseconds since 1970, UTC.
 """
 
 from __future__ import annotations
@@ -24,29 +25,30 @@ from dafka.records import Partition, decode_text, encode_text
 from dafka.storage.base import PartitionInfo
 
 APPLICATION_ID = 0x4441464B
-"""'DAFK', in the file's header: tells a store from any other SQLite database."""
+"""'DAFK' in the header of the file, which distinguishes a store from other SQLite databases."""
 
 SCHEMA_VERSION = 2
-"""`PRAGMA user_version`: counts up with every migration that a reader must know of."""
+"""`PRAGMA user_version`, incremented by every migration that affects readers."""
 
 EARLIEST_STORED_AT = """
     (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.earliest_sequence)
 """
-"""What version 2 keeps in a column of this name, found where there is none yet."""
+"""Computes in version 1 what version 2 keeps in the column `earliest_stored_at`."""
 
 LATEST_STORED_AT = """
     (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.end_sequence - 1)
 """
-"""Likewise, as far as the record is held."""
+"""Computes `latest_stored_at` likewise; NULL if the record is no longer held."""
 
-# A process killed while it made a store may leave the migrations' own table, and nothing else.
+# A process that is killed while it creates a store may leave only the table of the migrations.
 _COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
 
 
 def read_version(connection: sqlite3.Connection, path: str) -> int:
-    """The schema's version; 0 is an empty database, which can become a store.
+    """Return the schema version, or 0 for an empty database, which can become a store.
 
-    Raises `StorageFormatError` where it is anything else, or of a newer version.
+    Raises:
+        StorageFormatError: If the file is not a store, or has a newer schema version.
     """
     try:
         application_id, version, tables = (
@@ -59,85 +61,94 @@ def read_version(connection: sqlite3.Connection, path: str) -> int:
         raise StorageFormatError(f"{path} is not a dafka store: {error}") from None
     if application_id != APPLICATION_ID:
         if tables or application_id:
-            raise StorageFormatError(f"{path} is not a dafka store, but another program's database")
+            raise StorageFormatError(f"{path} is not a dafka store, but the database of another program")
         return 0
     if version > SCHEMA_VERSION:
         raise StorageFormatError(
-            f"{path} has schema version {version}; this dafka knows versions up to {SCHEMA_VERSION}"
+            f"{path} has schema version {version}, expected at most {SCHEMA_VERSION}; upgrade dafka"
         )
     return int(version)
 
 
 def to_column(text: str, field: str) -> str | bytes:
-    """A topic or an address as it stands in the tables: text, or octets where they are not UTF-8."""
-    octets = encode_text(text, field)
+    """Return a topic or an address as the tables store it: text, or bytes that are not UTF-8."""
+    data = encode_text(text, field)
     try:
-        return octets.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError:
-        return octets
+        return data
 
 
 def from_column(value: str | bytes) -> str:
-    """The topic or address that stands in the tables."""
+    """Return the topic or address that a column stores."""
     return value if isinstance(value, str) else decode_text(value)
 
 
 def to_columns(partition: Partition) -> tuple[str | bytes, str | bytes]:
-    """A partition as it stands in the tables."""
+    """Return the topic and the address of a partition as the tables store them."""
     return to_column(partition.topic, "topic"), to_column(partition.address, "address")
 
 
 SEQUENCE_MAX = 2**63 - 1
+"""The largest integer in SQLite."""
 
 _NUMBER = {int}
 _NUMBER_OR_NONE = {int, NoneType}
 
 
 @attrs.frozen
-class Held:
-    """A partition's row. `latest_stored_at` outlives the records, so that times never go back; 0 before the first."""
+class PartitionRow:
+    """A row of the table `partitions`.
+
+    Attributes:
+        row_id: The key of the row.
+        info: What is held of the partition.
+        latest_stored_at: The time of the last record ever appended, 0 if there was none. It is kept when the records
+            are dropped, so that times never decrease.
+    """
 
     row_id: int
     info: PartitionInfo
     latest_stored_at: int = 0
 
 
-class PartitionRows:
-    """Selects partitions' rows from a file of this schema version; knows those it has seen by their id."""
+class PartitionTable:
+    """Reads rows of the table `partitions`. Every method raises `sqlite3.DataError` if a row is damaged."""
 
     def __init__(self, version: int) -> None:
+        """Read from a file with this schema version."""
         self._columns = "id, topic, address, earliest_sequence, end_sequence, content_bytes, " + (
             "earliest_stored_at, latest_stored_at" if version > 1 else f"{EARLIEST_STORED_AT}, {LATEST_STORED_AT}"
         )
         self._partitions: dict[int, Partition] = {}
 
-    def select(self, reader: sqlite3.Connection) -> dict[Partition, Held]:
-        """Every row. Raises `sqlite3.DataError` where one is damaged, as all of these do."""
-        return {partition: Held(row_id, info, at) for partition, row_id, info, at in self._take(reader)}
+    def select_all(self, reader: sqlite3.Connection) -> dict[Partition, PartitionRow]:
+        """Return every row."""
+        return {partition: PartitionRow(row_id, info, at) for partition, row_id, info, at in self._select(reader)}
 
-    def select_one(self, reader: sqlite3.Connection, partition: Partition) -> Held | None:
-        """One partition's row."""
-        found = list(self._take(reader, "WHERE topic = ? AND address = ?", to_columns(partition)))
-        return Held(*found[0][1:]) if found else None
+    def select_one(self, reader: sqlite3.Connection, partition: Partition) -> PartitionRow | None:
+        """Return the row of one partition, or None if there is none."""
+        found = list(self._select(reader, "WHERE topic = ? AND address = ?", to_columns(partition)))
+        return PartitionRow(*found[0][1:]) if found else None
 
     def select_infos(self, reader: sqlite3.Connection, topic: str | None = None) -> dict[Partition, PartitionInfo]:
-        """What is held of every partition, or of a topic's."""
+        """Return what is held of each partition, or of each partition of a topic."""
         if topic is None:
-            found = self._take(reader)
+            found = self._select(reader)
         else:
-            found = self._take(reader, "WHERE topic = ?", to_columns(Partition(topic, ""))[:1])
+            found = self._select(reader, "WHERE topic = ?", to_columns(Partition(topic, ""))[:1])
         return {partition: info for partition, _, info, _ in found}
 
-    def _take(
+    def _select(
         self, reader: sqlite3.Connection, where: str = "", arguments: tuple[str | bytes, ...] = ()
     ) -> Iterator[tuple[Partition, int, PartitionInfo, int]]:
         statement = f"SELECT {self._columns} FROM partitions {where}"
-        with closing(reader.execute(statement, arguments)) as rows:  # or a damaged row would keep the file open
+        with closing(reader.execute(statement, arguments)) as rows:  # a damaged row must not keep the cursor open
             yield from map(self._read_row, rows)
 
     def _read_row(self, row: tuple[Any, ...]) -> tuple[Partition, int, PartitionInfo, int]:
         row_id, topic, address, earliest, end, content_bytes, earliest_at, latest_at = row
-        partition = self._partitions.get(row_id)  # a row keeps its partition for good
+        partition = self._partitions.get(row_id)  # the partition of a row never changes
         if partition is None:
             partition = self._partitions[row_id] = _partition(row_id, topic, address)
         if (
@@ -160,23 +171,25 @@ def _partition(row_id: int, topic: object, address: object) -> Partition:
     return Partition(from_column(topic), from_column(address))
 
 
-def insert_partition(writer: sqlite3.Connection, partition: Partition, first_sequence: int) -> Held:
-    """Inserts the row of a partition that has no record yet."""
+def insert_partition(writer: sqlite3.Connection, partition: Partition, first_sequence: int) -> PartitionRow:
+    """Insert the row of a new partition without records."""
     if first_sequence > SEQUENCE_MAX:
-        raise StorageError(f"{partition}: sequence {first_sequence} is more than SQLite can count")
+        raise StorageError(
+            f"{partition}: sequence {first_sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}"
+        )
     statement = """
         INSERT INTO partitions (topic, address, earliest_sequence, end_sequence, content_bytes)
         VALUES (?, ?, ?, ?, 0)
     """
     cursor = writer.execute(statement, (*to_columns(partition), first_sequence, first_sequence))
     assert cursor.lastrowid is not None
-    return Held(cursor.lastrowid, PartitionInfo(first_sequence, first_sequence))
+    return PartitionRow(cursor.lastrowid, PartitionInfo(first_sequence, first_sequence))
 
 
-def update_partition(writer: sqlite3.Connection, held: Held) -> None:
-    """Writes a row back."""
-    info = held.info
-    latest_stored_at = held.latest_stored_at if info.count else held.latest_stored_at or None
+def update_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
+    """Write a changed row."""
+    info = row.info
+    latest_stored_at = row.latest_stored_at if info.count else row.latest_stored_at or None
     writer.execute(
         """UPDATE partitions SET earliest_sequence = ?, end_sequence = ?, content_bytes = ?,
                   earliest_stored_at = ?, latest_stored_at = ?
@@ -187,13 +200,13 @@ def update_partition(writer: sqlite3.Connection, held: Held) -> None:
             info.content_bytes,
             info.earliest_stored_at,
             latest_stored_at,
-            held.row_id,
+            row.row_id,
         ),
     )
 
 
 def select_identity(reader: sqlite3.Connection) -> str:
-    """The store's node address."""
+    """Return the node address of the store."""
     row = reader.execute("SELECT address FROM node").fetchone()
     if row is None or not isinstance(row[0], str):
         raise sqlite3.DataError("the store's node address is damaged")

@@ -1,7 +1,7 @@
-"""Appending: a batch is one INSERT.
+"""Appending records, and dropping the oldest ones.
 
-SQLite works on all of its rows without the interpreter lock, which stepping row by row would pass back and forth
-with the event loop for every record.
+A batch is appended by one INSERT: SQLite processes all of its rows without the interpreter lock, which stepping row by
+row would pass back and forth with the event loop. Records are dropped in small steps, so that appends do not wait long.
 """
 
 from __future__ import annotations
@@ -18,53 +18,68 @@ from dafka.errors import StorageError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, RetentionPolicy
 from dafka.storage.plugin_helpers import split_by_time
-from dafka.storage.sqlite.schema import SEQUENCE_MAX, Held, insert_partition, update_partition
+from dafka.storage.sqlite.schema import SEQUENCE_MAX, PartitionRow, insert_partition, update_partition
 
 INSERT_BYTES_MAX = 16 * 2**20
-"""Contents bound to one INSERT: they are copied once, and SQLite's own limit is a thousand million octets."""
+"""The maximum size of the contents in one INSERT, in bytes. They are copied once; SQLite's own limit is 10^9 bytes."""
 
 INSERT_RECORDS_MAX = 50_000
+"""The maximum number of records in one INSERT."""
 
 RUN_RECORDS_MIN = 16
-"""Runs of records stored at one time that are shorter, on average, are inserted row by row."""
+"""If runs of records with the same time are shorter on average, the records are inserted row by row."""
 
 _INSERT_ONE = "INSERT INTO records (partition_id, sequence, stored_at, content) VALUES (?, ?, ?, ?)"
 
-# One element of the JSON array a content; all contents have one length.
+# The JSON array has one element per content; all contents have the same length.
 _INSERT_EVEN_RUN = """
     INSERT INTO records (partition_id, sequence, stored_at, content)
     SELECT ?1, ?2 + key, ?3, ifnull(substr(?4, key * ?6 + 1, ?6), x'') FROM json_each(?5)
 """
 
-# Each value of the JSON array is a content's place in the bound octets (from 1, in the upper half) and its length.
+# Each value of the JSON array is the position of a content in the bound bytes (from 1, upper 32 bits) and its length.
 _INSERT_RUN = """
     INSERT INTO records (partition_id, sequence, stored_at, content)
     SELECT ?1, ?2 + key, ?3, ifnull(substr(?4, value >> 32, value & 4294967295), x'') FROM json_each(?5)
 """
 
 
-def append_batch(writer: sqlite3.Connection, held: Held | None, batch: RecordBatch, time_ms: int) -> Held:
-    """Inserts a batch's records and gives what its row must become; `time_ms` is for records that bring no time.
+def append_batch(
+    writer: sqlite3.Connection, row: PartitionRow | None, batch: RecordBatch, time_ms: int
+) -> PartitionRow:
+    """Insert the records of a batch, and return the changed row of its partition, which the caller must write.
 
-    Raises `StorageSequenceError` where it does not continue the partition.
+    Args:
+        writer: The connection, in a transaction.
+        row: The row of the partition; None if it must be created.
+        batch: The records to append.
+        time_ms: The time for records without `stored_at`, in milliseconds since 1970.
+
+    Returns:
+        The row of the partition after the append.
+
+    Raises:
+        StorageSequenceError: If the batch does not continue the partition.
     """
     if batch.end_sequence > SEQUENCE_MAX:
-        raise StorageError(f"{batch.partition}: sequence {batch.end_sequence} is more than SQLite can count")
-    if held is None:
-        held = insert_partition(writer, batch.partition, batch.first_sequence)
-    info = held.info
+        raise StorageError(
+            f"{batch.partition}: sequence {batch.end_sequence} is too large for SQLite, expected at most {SEQUENCE_MAX}"
+        )
+    if row is None:
+        row = insert_partition(writer, batch.partition, batch.first_sequence)
+    info = row.info
     info.check_append(batch)
     times = batch.stored_at
     if times is None:
-        earliest_at = latest_at = max(time_ms, held.latest_stored_at)
-        _insert_run(writer, held.row_id, batch, latest_at)
+        earliest_at = latest_at = max(time_ms, row.latest_stored_at)
+        _insert_run(writer, row.row_id, batch, latest_at)
     else:
-        earliest_at = max(times[0], held.latest_stored_at)
+        earliest_at = max(times[0], row.latest_stored_at)
         latest_at = max(*times, earliest_at)
-        _insert_timed(writer, held, batch, times)
+        _insert_timed(writer, row, batch, times)
     begins = not info.count
-    return Held(
-        held.row_id,
+    return PartitionRow(
+        row.row_id,
         PartitionInfo(
             batch.first_sequence if begins else info.earliest_sequence,
             batch.end_sequence,
@@ -76,17 +91,17 @@ def append_batch(writer: sqlite3.Connection, held: Held | None, batch: RecordBat
     )
 
 
-def _insert_timed(writer: sqlite3.Connection, held: Held, batch: RecordBatch, times: Sequence[int]) -> None:
+def _insert_timed(writer: sqlite3.Connection, row: PartitionRow, batch: RecordBatch, times: Sequence[int]) -> None:
     changes = sum(map(int.__ne__, times, times[1:]))
     if (changes + 1) * RUN_RECORDS_MIN <= len(batch) or not changes:
-        for run in split_by_time(batch, 0, held.latest_stored_at):
+        for run in split_by_time(batch, 0, row.latest_stored_at):
             assert run.stored_at is not None
-            _insert_run(writer, held.row_id, run, run.stored_at[0])
+            _insert_run(writer, row.row_id, run, run.stored_at[0])
         return
-    risen = accumulate(times, max, initial=held.latest_stored_at)
+    risen = accumulate(times, max, initial=row.latest_stored_at)
     next(risen)
     sequences = range(batch.first_sequence, batch.end_sequence)
-    writer.executemany(_INSERT_ONE, zip(repeat(held.row_id), sequences, risen, batch.contents))
+    writer.executemany(_INSERT_ONE, zip(repeat(row.row_id), sequences, risen, batch.contents))
 
 
 def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, stored_at: int) -> None:
@@ -97,12 +112,12 @@ def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, sto
             writer.execute(_INSERT_ONE, (row_id, sequence, stored_at, contents[0]))
         elif (length := contents.common_length()) is not None:
             elements = f"[{'0,' * (count - 1)}0]"
-            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.octets, elements, length))
+            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.data, elements, length))
         else:
             ends = contents.ends
-            places = [start + 1 << 32 | end - start for start, end in pairwise(ends)]
-            # The representation of a list of whole numbers is JSON.
-            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.octets, repr(places)))
+            positions = [start + 1 << 32 | end - start for start, end in pairwise(ends)]
+            # The repr of a list of integers is valid JSON.
+            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.data, repr(positions)))
         sequence += count
 
 
@@ -115,14 +130,15 @@ def _chunks(contents: Sequence[bytes]) -> Iterator[PackedContents]:
 
 
 STEP_S = 0.002
-"""One transaction drops for about this long, and is one turn among the appends."""
+"""How long one transaction drops records. Appends run between transactions."""
 
 CHUNK_RECORDS_MAX = 200
+"""The maximum number of records dropped by one statement."""
 
 CHUNK_BYTES_MAX = 2**17
-"""One statement drops about this much, and the time is looked at after each: long contents take longer."""
+"""The approximate maximum size of the contents dropped by one statement, in bytes. Larger contents take longer."""
 
-# The records that the limits do not keep are the first ones, by each limit: so they are counted from the first on.
+# By each limit, the records to drop are the first ones, so they are counted from the first.
 _MEASURE = """
     SELECT count(*), max(sequence) + 1, sum(size)
     FROM (
@@ -144,7 +160,14 @@ _SELECT_FIRST = """
 
 @attrs.frozen(kw_only=True)
 class TrimLimits:
-    """What must go of a partition: records before a sequence, before a time, and the first beyond a number or size."""
+    """Which records of a partition to drop.
+
+    Attributes:
+        before_sequence: Drop the records before this sequence.
+        before_time: Drop the records stored before this time, in milliseconds since 1970.
+        records_max: Drop the oldest records until at most this many remain.
+        bytes_max: Drop the oldest records until the contents of the others are at most this size, in bytes.
+    """
 
     before_sequence: int = 0
     before_time: int = 0
@@ -152,24 +175,24 @@ class TrimLimits:
     bytes_max: int | None = None
 
     @classmethod
-    def retaining(cls, retention: RetentionPolicy, time_ms: int) -> TrimLimits:
-        """What these limits do not keep now."""
-        before_time = 0 if retention.age_ms is None else max(time_ms - retention.age_ms, 0)
-        return cls(before_time=before_time, records_max=retention.records_max, bytes_max=retention.bytes_max)
+    def from_policy(cls, policy: RetentionPolicy, time_ms: int) -> TrimLimits:
+        """Return the limits of a retention policy at a time."""
+        before_time = 0 if policy.age_ms is None else max(time_ms - policy.age_ms, 0)
+        return cls(before_time=before_time, records_max=policy.records_max, bytes_max=policy.bytes_max)
 
     def earliest_sequence(self, info: PartitionInfo) -> int:
-        """The sequence before which nothing is kept, going by sequences."""
+        """Return the first sequence to keep according to `before_sequence` and `records_max`."""
         sequence = self.before_sequence
         if self.records_max is not None:
             sequence = max(sequence, info.end_sequence - self.records_max)
         return min(max(sequence, info.earliest_sequence), info.end_sequence)
 
     def surplus_bytes(self, info: PartitionInfo) -> int:
-        """How many octets of contents must go, at the least."""
+        """Return the minimum size of the contents to drop, in bytes."""
         return 0 if self.bytes_max is None else max(info.content_bytes - self.bytes_max, 0)
 
-    def concerns(self, info: PartitionInfo) -> bool:
-        """Must anything go?"""
+    def is_exceeded_by(self, info: PartitionInfo) -> bool:
+        """Return whether any record must be dropped."""
         return info.count > 0 and (
             self.earliest_sequence(info) > info.earliest_sequence
             or self.surplus_bytes(info) > 0
@@ -178,22 +201,31 @@ class TrimLimits:
 
 
 def trim_step(
-    cut: TrimLimits, partitions: Iterable[tuple[Partition, Held]], writer: sqlite3.Connection
-) -> tuple[dict[Partition, Held], int]:
-    """Drops for a while, in a transaction of the caller's; gives the rows that changed, and how many were finished."""
+    limits: TrimLimits, partitions: Iterable[tuple[Partition, PartitionRow]], writer: sqlite3.Connection
+) -> tuple[dict[Partition, PartitionRow], int]:
+    """Drop records for about `STEP_S`, in a transaction of the caller.
+
+    Args:
+        limits: Which records to drop.
+        partitions: The partitions and their rows.
+        writer: The connection, in a transaction.
+
+    Returns:
+        The rows that changed, which have been written, and the number of partitions that are finished.
+    """
     deadline = time.perf_counter() + STEP_S
     changed = {}
     finished = 0
     for partition, before in partitions:
-        held = before
-        rest = _trim_chunk(writer, cut, held)
-        while rest != held and cut.concerns(rest.info) and time.perf_counter() < deadline:
-            held = rest
-            rest = _trim_chunk(writer, cut, held)
+        row = before
+        rest = _trim_chunk(writer, limits, row)
+        while rest != row and limits.is_exceeded_by(rest.info) and time.perf_counter() < deadline:
+            row = rest
+            rest = _trim_chunk(writer, limits, row)
         if rest != before:
             update_partition(writer, rest)
             changed[partition] = rest
-        if cut.concerns(rest.info) and rest != held:
+        if limits.is_exceeded_by(rest.info) and rest != row:
             break
         finished += 1
         if time.perf_counter() >= deadline:
@@ -201,21 +233,21 @@ def trim_step(
     return changed, finished
 
 
-def _trim_chunk(writer: sqlite3.Connection, cut: TrimLimits, held: Held) -> Held:
-    info = held.info
+def _trim_chunk(writer: sqlite3.Connection, limits: TrimLimits, row: PartitionRow) -> PartitionRow:
+    info = row.info
     limit = max(1, min(CHUNK_RECORDS_MAX, CHUNK_BYTES_MAX * info.count // (info.content_bytes + 1)))
-    by_sequence = cut.earliest_sequence(info)
+    by_sequence = limits.earliest_sequence(info)
     count, end_sequence, dropped_bytes = writer.execute(
         _MEASURE,
-        (held.row_id, info.earliest_sequence, limit, by_sequence, cut.surplus_bytes(info), cut.before_time),
+        (row.row_id, info.earliest_sequence, limit, by_sequence, limits.surplus_bytes(info), limits.before_time),
     ).fetchone()
     earliest = end_sequence if count else info.earliest_sequence
     if count < limit:
-        earliest = max(earliest, by_sequence)  # also where the records before it are missing
-    writer.execute(_DELETE, (held.row_id, earliest))
-    first = writer.execute(_SELECT_FIRST, (held.row_id, earliest, info.end_sequence)).fetchone()
+        earliest = max(earliest, by_sequence)  # even if records before it are missing
+    writer.execute(_DELETE, (row.row_id, earliest))
+    first = writer.execute(_SELECT_FIRST, (row.row_id, earliest, info.end_sequence)).fetchone()
     if first is None:
-        return Held(held.row_id, PartitionInfo(info.end_sequence, info.end_sequence), held.latest_stored_at)
+        return PartitionRow(row.row_id, PartitionInfo(info.end_sequence, info.end_sequence), row.latest_stored_at)
     content_bytes = max(info.content_bytes - (dropped_bytes or 0), 0)
     rest = attrs.evolve(info, earliest_sequence=earliest, content_bytes=content_bytes, earliest_stored_at=first[0])
-    return attrs.evolve(held, info=rest)
+    return attrs.evolve(row, info=rest)

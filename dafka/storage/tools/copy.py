@@ -1,7 +1,7 @@
-"""Copying one storage into another: records and their times, consumers' positions, and where partitions begin.
+"""Copying one storage into another: records with their times, the start of each partition, and consumers' positions.
 
-Over the `Storage` protocol alone. A copy may be ended at any time and begun again: what the target holds is not copied
-twice. The identity is not copied, for a copy is another store.
+A copy that was interrupted can be continued: records that the target already holds are not copied again. The identity
+is not copied, because the copy is a different store.
 """
 
 from __future__ import annotations
@@ -15,25 +15,31 @@ from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.groups import single_exception
 from dafka.records import Partition, RecordBatch, join
 from dafka.storage.base import READ_BYTES, PartitionInfo, Storage
-from dafka.storage.tools.partitions import Progress, read_next, select_partitions
+from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 
 GROUP_BYTES = READ_BYTES
-"""Batches of many partitions are gathered up to this size into one append, which may cost the medium a flush."""
+"""The size of one append, in bytes of memory. Batches of many partitions share an append, because each one may have to
+wait for the disk."""
 
 GROUPS_AHEAD = 1
-"""How many groups wait for being appended, while another is being read."""
+"""How many groups may be queued for appending while the next one is read."""
 
 
 class RecordsDifferError(StorageError):
-    """The target holds another record than the source under the same sequence: it is no copy of it."""
+    """The target holds a different record than the source at the same sequence. Copy to a different target."""
 
 
 @attrs.frozen
 class CopySummary:
-    """What was copied: partitions that got records, records, octets of their contents, positions by consumers' names.
+    """What `copy_storage` copied.
 
-    `present` counts the records that the target held already; `ahead` are the partitions of which it holds more than
-    the source, and which were left as they are.
+    Attributes:
+        partitions: The number of partitions that received records.
+        records: The number of records copied.
+        content_bytes: The total size of their contents, in bytes.
+        present: The number of records that the target already held.
+        ahead: The partitions of which the target holds more than the source. They were not changed.
+        position_names: The number of consumers whose positions were copied.
     """
 
     partitions: int
@@ -45,16 +51,28 @@ class CopySummary:
 
 
 async def copy_storage(
-    source: Storage, target: Storage, *, topics: Sequence[str] | None = None, progress: Progress | None = None
+    source: Storage, target: Storage, *, topics: Sequence[str] | None = None, progress: ProgressCallback | None = None
 ) -> CopySummary:
-    """Copies what the source holds now, of all topics or of these, and returns when it is durable.
+    """Copy what the source holds now, and return when it is durable in the target.
 
-    Raises `RecordsDifferError` where the target holds something else, `StorageSequenceError` where records between
-    are to be had nowhere; nothing was copied then. Raises `StorageCorruptError` where the source is damaged; the
-    target then holds what comes before. Raises `StorageError` for a topic that the source does not know.
+    Args:
+        source: The storage to read.
+        target: The storage to append to.
+        topics: The topics to copy; None or empty for all topics.
+        progress: Called with the number of records copied and their total.
+
+    Returns:
+        What was copied.
+
+    Raises:
+        RecordsDifferError: If the target holds different records than the source. Nothing was copied.
+        StorageSequenceError: If records between the end of the target and the start of the source are missing.
+            Nothing was copied.
+        StorageCorruptError: If the source is damaged. The target holds the records before the damage.
+        StorageError: If the source has no partition of a topic, or a medium fails.
     """
     plan = await _make_plan(source, target, topics)
-    for partition, sequence in plan.skips.items():
+    for partition, sequence in plan.resets.items():
         await target.reset_to(partition, sequence)
     records, content_bytes = await _copy_records(source, target, plan, progress)
     position_names = await _copy_positions(source, target, plan, topics)
@@ -64,10 +82,17 @@ async def copy_storage(
 
 @attrs.define
 class _Plan:
-    """`ranges`: first and end sequence. `skips`: where partitions begin of which there are no earlier records."""
+    """What to copy.
+
+    Attributes:
+        ranges: The first and the end sequence to copy of each partition.
+        resets: The sequence at which to start partitions of which the target holds no records.
+        ahead: The partitions of which the target holds more than the source.
+        present: The number of records that the target already holds.
+    """
 
     ranges: dict[Partition, tuple[int, int]] = attrs.Factory(dict)
-    skips: dict[Partition, int] = attrs.Factory(dict)
+    resets: dict[Partition, int] = attrs.Factory(dict)
     ahead: list[Partition] = attrs.Factory(list)
     present: int = 0
 
@@ -79,8 +104,8 @@ async def _make_plan(source: Storage, target: Storage, topics: Sequence[str] | N
         ours = held.get(partition)
         first = theirs.earliest_sequence
         if ours is None:
-            if not theirs.count:  # no append will begin it
-                plan.skips[partition] = first
+            if not theirs.count:  # no append will create it
+                plan.resets[partition] = first
         elif ours.end_sequence > theirs.end_sequence:
             plan.ahead.append(partition)
             first = theirs.end_sequence
@@ -88,7 +113,7 @@ async def _make_plan(source: Storage, target: Storage, topics: Sequence[str] | N
             await _check_continues(source, target, partition, theirs, ours)
             first = ours.end_sequence
         elif first > ours.end_sequence:
-            plan.skips[partition] = first
+            plan.resets[partition] = first
         else:
             first = ours.end_sequence
         if first < theirs.end_sequence:
@@ -102,32 +127,34 @@ async def _make_plan(source: Storage, target: Storage, topics: Sequence[str] | N
 async def _check_continues(
     source: Storage, target: Storage, partition: Partition, theirs: PartitionInfo, ours: PartitionInfo
 ) -> None:
-    """Raises unless the source goes on where the target ends, and has the same last record, if it still has it."""
+    """Check that the source continues the target and that both hold the same last record, if the source holds it."""
     end = ours.end_sequence
     if theirs.earliest_sequence > end:
         raise StorageSequenceError(
-            f"{partition}: the source begins with sequence {theirs.earliest_sequence}, the target ends with {end - 1}, "
-            "and nothing has the records between: copy to a new target"
+            f"{partition}: the source begins at sequence {theirs.earliest_sequence} and the target ends at {end - 1}; "
+            "neither holds the records between them: copy to a new target"
         )
     original = await source.read(partition, end - 1, 1, with_times=True)
-    if original is None:  # the source has dropped it
+    if original is None:  # the source has dropped the record
         return
     copy = await target.read(partition, end - 1, 1, with_times=True)
     if copy is None:
-        raise StorageCorruptError(f"{partition}: sequence {end - 1} should be held, and is not there", end)
+        raise StorageCorruptError(f"{partition}: sequence {end - 1} is listed as held but is missing", end)
     for what, is_same in (
         ("content", list(copy.contents) == list(original.contents)),
         ("time", list(copy.stored_at or ()) == list(original.stored_at or ())),
     ):
         if not is_same:
             raise RecordsDifferError(
-                f"{partition}: sequence {end - 1} has another {what} in the target than in the source, "
-                "so it is no copy of it: copy to another target"
+                f"{partition}: sequence {end - 1} has a different {what} in the target than in the source; "
+                "the target is not a copy of the source: copy to another target"
             )
 
 
-async def _copy_records(source: Storage, target: Storage, plan: _Plan, progress: Progress | None) -> tuple[int, int]:
-    """Appends while the next records are read; gives how many records, and octets of their contents."""
+async def _copy_records(
+    source: Storage, target: Storage, plan: _Plan, progress: ProgressCallback | None
+) -> tuple[int, int]:
+    """Append records while the next ones are read; return the number of records and the size of their contents."""
     records = content_bytes = 0
     total = sum(end - first for first, end in plan.ranges.values())
     send_groups, groups = trio.open_memory_channel[list[RecordBatch] | StorageError](GROUPS_AHEAD)
@@ -150,7 +177,7 @@ async def _read_ahead(
     ranges: dict[Partition, tuple[int, int]],
     groups: trio.MemorySendChannel[list[RecordBatch] | StorageError],
 ) -> None:
-    """Sends what is read in groups; in the end, after what came before it, the error that stopped it."""
+    """Send the records that are read, in groups, and finally the error that stopped reading, if any."""
     group = _Group()
     async with groups:
         try:
@@ -158,33 +185,33 @@ async def _read_ahead(
                 sequence = first
                 while sequence < end:
                     batch = await read_next(source, partition, sequence, end)
-                    group.add(batch)
+                    group.add_batch(batch)
                     if group.memory_bytes >= GROUP_BYTES:
-                        await groups.send(group.take())
+                        await groups.send(group.take_batches())
                     sequence = batch.end_sequence
         except StorageError as error:
-            await groups.send(group.take())
+            await groups.send(group.take_batches())
             await groups.send(error)
         else:
-            await groups.send(group.take())
+            await groups.send(group.take_batches())
 
 
 class _Group:
-    """Batches of any partitions; those that follow one another are one, for a storage may read in small pieces."""
+    """Batches for one append. Consecutive batches of a partition are joined, as a storage may read small pieces."""
 
     def __init__(self) -> None:
         self.memory_bytes = 0
         self._runs: list[list[RecordBatch]] = []
 
-    def add(self, batch: RecordBatch) -> None:
+    def add_batch(self, batch: RecordBatch) -> None:
         self.memory_bytes += batch.memory_bytes
         if self._runs and self._runs[-1][0].partition == batch.partition:
             self._runs[-1].append(batch)
         else:
             self._runs.append([batch])
 
-    def take(self) -> list[RecordBatch]:
-        """Gives what was added, and begins anew."""
+    def take_batches(self) -> list[RecordBatch]:
+        """Return the batches added since the last call."""
         group = [join(run) for run in self._runs]
         self._runs = []
         self.memory_bytes = 0
@@ -192,14 +219,14 @@ class _Group:
 
 
 async def _copy_positions(source: Storage, target: Storage, plan: _Plan, topics: Sequence[str] | None) -> int:
-    """Copies positions of the topics asked for, except in partitions that were left as they are; counts the names."""
+    """Copy positions in the partitions that were copied, and return the number of consumers."""
     names = 0
-    left = set(plan.ahead)
+    unchanged = set(plan.ahead)
     for name in await source.position_names():
         positions = {
             partition: position
             for partition, position in (await source.load_positions(name)).items()
-            if partition not in left and (not topics or partition.topic in topics)
+            if partition not in unchanged and (not topics or partition.topic in topics)
         }
         if positions:
             await target.save_positions(name, positions)

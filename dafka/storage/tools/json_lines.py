@@ -1,9 +1,10 @@
-"""Records as JSON Lines: one object a line, in ASCII, and back into a storage.
+"""Exporting records as JSON Lines, and importing them: one JSON object per line, in ASCII.
 
     {"topic": "orders", "partition": "4F0C", "sequence": 7, "stored_at": 1767225600000, "content": "..."}
 
-`stored_at` (milliseconds since 1970, UTC) may be left out. Contents that are not UTF-8 stand as `content_base64`
-instead. Octets of a topic or a partition that are not UTF-8 stand as lone surrogates, `\\udc80` to `\\udcff` (PEP 383).
+`stored_at` (milliseconds since 1970, UTC) is optional. A content that is not UTF-8 is given as `content_base64`
+instead. Bytes of a topic or a partition that are not UTF-8 are given as lone surrogates, `\\udc80` to `\\udcff`
+(PEP 383).
 """
 
 from __future__ import annotations
@@ -20,26 +21,36 @@ from dafka.errors import StorageError
 from dafka.records import RECORD_MEMORY_BYTES, Partition, RecordBatch, encode_text
 from dafka.storage.base import READ_BYTES, Storage
 from dafka.storage.plugin_helpers import now_ms
-from dafka.storage.tools.partitions import Progress, read_next, select_partitions
+from dafka.storage.tools.partitions import ProgressCallback, read_next, select_partitions
 
 EXPORT_BYTES = READ_BYTES // 4
-"""From so much on, what was read of any partitions is handed on: each time costs a thread's turn and a write."""
+"""The minimum size of an exported chunk, in bytes of memory. Each chunk costs a thread switch and a write."""
 
 SEQUENCE_MAX = 2**64 - 1
-"""The largest that the protocol can number."""
+"""The largest sequence in the protocol."""
 
 TIME_MAX = 2**63 - 1
+"""The latest time that a storage can keep, in milliseconds since 1970."""
 
 _FIELDS = {"topic", "partition", "sequence", "stored_at", "content", "content_base64"}
 
 
 class JsonLineError(StorageError):
-    """A line is not a record, or not the one that comes next. The message names the line, and what would be right."""
+    """A line is not a valid record, or does not continue its partition.
+
+    The message gives the line number and what was expected.
+    """
 
 
 @attrs.frozen
 class ImportSummary:
-    """What was imported: records, octets of their contents; `skipped` counts lines that the storage held already."""
+    """What `import_lines` imported.
+
+    Attributes:
+        records: The number of records appended.
+        content_bytes: The total size of their contents, in bytes.
+        skipped: The number of lines whose records the storage already held.
+    """
 
     records: int
     content_bytes: int
@@ -47,8 +58,15 @@ class ImportSummary:
 
 
 def format_lines(batch: RecordBatch) -> str:
-    """The records as lines; with `stored_at` where the batch has it."""
-    # Only the content differs much from line to line: the rest need not go through the encoder.
+    """Format records as lines, with `stored_at` if the batch has it.
+
+    Args:
+        batch: The records.
+
+    Returns:
+        One line per record, each with a line end.
+    """
+    # Encoding only the content with `json.dumps` is faster than encoding the whole object.
     head = f'{{"topic": {json.dumps(batch.partition.topic)}, "partition": {json.dumps(batch.partition.address)}, '
     sequences = range(batch.first_sequence, batch.end_sequence)
     if batch.stored_at is None:
@@ -65,12 +83,22 @@ def format_lines(batch: RecordBatch) -> str:
 
 
 async def export_lines(
-    storage: Storage, topics: Sequence[str] | None = None, *, progress: Progress | None = None
+    storage: Storage, topics: Sequence[str] | None = None, *, progress: ProgressCallback | None = None
 ) -> AsyncGenerator[bytes]:
-    """Everything held, or these topics, in the order of topic, partition and sequence; many lines at a time.
+    """Export records as JSON Lines, sorted by topic, partition and sequence.
 
-    Raises `StorageError` for a topic of which there is no partition, `StorageCorruptError` at a damaged record,
-    `StorageSequenceError` where records were dropped before they were read.
+    Args:
+        storage: The storage to read.
+        topics: The topics to export; None or empty for all topics.
+        progress: Called with the number of records exported and their total.
+
+    Yields:
+        Chunks of many lines, in ASCII.
+
+    Raises:
+        StorageCorruptError: If a record is damaged. The records before it have been yielded.
+        StorageSequenceError: If records were dropped before they were read.
+        StorageError: If a topic has no partition.
     """
     partitions = await select_partitions(storage, topics)
     done, total = 0, sum(info.count for info in partitions.values())
@@ -82,7 +110,7 @@ async def export_lines(
             try:
                 batch = await read_next(storage, partition, sequence, info.end_sequence)
             except StorageError:
-                if group:  # what comes before is handed on all the same
+                if group:  # the records before the error are yielded first
                     yield await trio.to_thread.run_sync(_format_group, group)
                 raise
             group.append(batch)
@@ -97,12 +125,24 @@ async def export_lines(
 
 
 async def import_lines(
-    storage: Storage, lines: AsyncIterator[list[bytes]], *, progress: Progress | None = None
+    storage: Storage, lines: AsyncIterator[list[bytes]], *, progress: ProgressCallback | None = None
 ) -> ImportSummary:
-    """Appends the records that these lines spell, in about the order in which they come; empty lines are none.
+    """Append the records in JSON Lines, and return when they are durable.
 
-    Lines of different partitions may alternate. Where a line brings no time, its record is stored now. Returns when
-    all is durable. Raises `JsonLineError` for a line that is wrong; what comes before it has been imported.
+    Lines of different partitions may alternate. Empty lines are ignored. A record without `stored_at` is stored with
+    the current time.
+
+    Args:
+        storage: The storage to append to.
+        lines: Lists of lines.
+        progress: Called with the number of lines done; the total is unknown.
+
+    Returns:
+        What was imported.
+
+    Raises:
+        JsonLineError: If a line is invalid. The lines before it have been imported.
+        StorageError: If the medium fails.
     """
     held = await storage.partitions()
     reader = _LineReader({partition: info.end_sequence for partition, info in held.items()})
@@ -111,7 +151,7 @@ async def import_lines(
 
     async def append() -> None:
         nonlocal records, content_bytes
-        batches = reader.take()
+        batches = reader.take_batches()
         await storage.append(batches)
         records += sum(map(len, batches))
         content_bytes += sum(batch.content_bytes for batch in batches)
@@ -120,7 +160,7 @@ async def import_lines(
 
     async for some_lines in lines:
         try:
-            await trio.to_thread.run_sync(reader.add, some_lines)
+            await trio.to_thread.run_sync(reader.add_lines, some_lines)
         except JsonLineError as error:
             failure = error
             break
@@ -141,7 +181,7 @@ class _Run:
 
 
 class _LineReader:
-    """Reads lines into a run of records a partition, and sees that each continues its partition."""
+    """Reads lines into one run of records per partition, and checks that each record continues its partition."""
 
     def __init__(self, ends: dict[Partition, int]) -> None:
         self.skipped = 0
@@ -151,18 +191,18 @@ class _LineReader:
         self._partitions: dict[tuple[Any, Any], Partition] = {}
         self._number = 0
 
-    def add(self, lines: Iterable[bytes]) -> None:
+    def add_lines(self, lines: Iterable[bytes]) -> None:
         time_ms = now_ms()
         for line in lines:
             self._number += 1
             if not line or line.isspace():
                 continue
             try:
-                self._add(_read_object(line), time_ms)
+                self._add_record(_read_object(line), time_ms)
             except ValueError as error:
                 raise JsonLineError(f"line {self._number}: {error}") from None
 
-    def take(self) -> list[RecordBatch]:
+    def take_batches(self) -> list[RecordBatch]:
         batches = [
             RecordBatch(partition, run.first_sequence, run.contents, run.stored_at)
             for partition, run in self._runs.items()
@@ -171,7 +211,7 @@ class _LineReader:
         self.memory_bytes = 0
         return batches
 
-    def _add(self, record: dict[str, Any], time_ms: int) -> None:
+    def _add_record(self, record: dict[str, Any], time_ms: int) -> None:
         partition = self._read_partition(record)
         sequence = _read_number(record, "sequence", SEQUENCE_MAX)
         stored_at = _read_number(record, "stored_at", TIME_MAX) if "stored_at" in record else time_ms
@@ -194,7 +234,7 @@ class _LineReader:
         names = _require(record, "topic"), _require(record, "partition")
         try:
             return self._partitions[names]
-        except (KeyError, TypeError):  # unknown yet, or no text
+        except (KeyError, TypeError):  # not seen yet, or not text
             for field, name in zip(("topic", "partition"), names, strict=True):
                 encode_text(name, field)
         partition = self._partitions[names] = Partition(*names)

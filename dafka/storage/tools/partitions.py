@@ -1,7 +1,4 @@
-"""What the tools share: which partitions are meant, and reading what is held of one, or saying why not.
-
-Over the `Storage` protocol alone, so for every plugin.
-"""
+"""Selecting partitions and reading their records, for the other tools."""
 
 from __future__ import annotations
 
@@ -11,14 +8,22 @@ from dafka.errors import StorageCorruptError, StorageError, StorageSequenceError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo, Storage
 
-Progress = Callable[[int, int | None], None]
-"""Told how many records are done, and of how many; None where nobody knows."""
+ProgressCallback = Callable[[int, int | None], None]
+"""Called with the number of records done and the total; the total is None if it is unknown."""
 
 
 async def select_partitions(storage: Storage, topics: Sequence[str] | None = None) -> dict[Partition, PartitionInfo]:
-    """What is held of every partition, or of these topics', in the order of topic and address.
+    """Return what is held of each partition, sorted by topic and address.
 
-    Raises `StorageError` for a topic of which there is no partition.
+    Args:
+        storage: The storage to list.
+        topics: The topics whose partitions to return; None or empty for all topics.
+
+    Returns:
+        The partitions, including those without records.
+
+    Raises:
+        StorageError: If a topic has no partition.
     """
     if not topics:
         return dict(sorted((await storage.partitions()).items()))
@@ -26,15 +31,26 @@ async def select_partitions(storage: Storage, topics: Sequence[str] | None = Non
     for topic in sorted(set(topics)):
         of_topic = await storage.partitions(topic)
         if not of_topic:
-            raise StorageError(f"there is no partition of topic {topic!r}")
+            raise StorageError(f"topic {topic!r} has no partition")
         found.update(sorted(of_topic.items()))
     return found
 
 
 async def read_next(storage: Storage, partition: Partition, first_sequence: int, end_sequence: int) -> RecordBatch:
-    """The first records of a range that should be held, with their times.
+    """Return the first records of a range that the storage lists as held, with their times.
 
-    Raises `StorageSequenceError` where they were dropped meanwhile, `StorageCorruptError` where they cannot be read.
+    Args:
+        storage: The storage to read.
+        partition: The partition to read.
+        first_sequence: The sequence of the first record.
+        end_sequence: The sequence after the last record of the range.
+
+    Returns:
+        At least one record.
+
+    Raises:
+        StorageSequenceError: If the records have been dropped since they were listed.
+        StorageCorruptError: If the first record is damaged or missing.
     """
     batch = await storage.read(partition, first_sequence, end_sequence - first_sequence, with_times=True)
     if batch is None:
@@ -47,6 +63,6 @@ async def _explain_absence(storage: Storage, partition: Partition, sequence: int
     if info.earliest_sequence > sequence:
         return StorageSequenceError(
             f"{partition}: the records from sequence {sequence} up to {info.earliest_sequence - 1} "
-            "were dropped before they were read: run it again"
+            "were dropped before they were read; run the command again"
         )
-    return StorageCorruptError(f"{partition}: sequence {sequence} should be held, and is not there", sequence + 1)
+    return StorageCorruptError(f"{partition}: sequence {sequence} is listed as held but is missing", sequence + 1)

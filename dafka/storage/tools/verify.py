@@ -1,7 +1,7 @@
-"""Is everything there, and readable? Reads every record once, and holds the totals against what was read.
+"""Verifying a storage: reading every record once, and comparing the totals with what was read.
 
-Over the `Storage` protocol alone. May run beside a writer: what is appended meanwhile is not looked at, and what is
-dropped meanwhile is not missed.
+A storage can be verified while it is written to: records appended meanwhile are not read, and records dropped meanwhile
+are not reported as missing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,22 @@ import attrs
 from dafka.errors import StorageCorruptError
 from dafka.records import Partition, RecordBatch
 from dafka.storage.base import Damage, PartitionInfo, Storage
-from dafka.storage.tools.partitions import Progress, select_partitions
+from dafka.storage.tools.partitions import ProgressCallback, select_partitions
 
 _READING = "found by reading"
-_LISTING = "found by adding up"
+_LISTING = "found by comparing totals"
 
 
 @attrs.frozen
 class Verification:
-    """What was found: how many partitions, readable records and octets of their contents, and what is wrong.
+    """What `verify_storage` found.
 
-    `damages` stand in the storage now; damage that runs on is one. `repairs` are `Storage.repairs` beyond these.
+    Attributes:
+        partitions: The number of partitions.
+        records: The number of readable records.
+        content_bytes: The total size of their contents, in bytes.
+        damages: The damage in the storage now. Adjacent damage is reported as one.
+        repairs: The damage in `Storage.repairs` that `damages` does not cover.
     """
 
     partitions: int
@@ -35,22 +40,30 @@ class Verification:
     repairs: tuple[Damage, ...]
 
 
-async def verify(storage: Storage, *, progress: Progress | None = None) -> Verification:
-    """Reads every record, and asks the storage what else is wrong.
+async def verify_storage(storage: Storage, *, progress: ProgressCallback | None = None) -> Verification:
+    """Read every record, and ask the storage for damage that reading does not show.
 
-    Raises `StorageError` where the medium cannot be read at all.
+    Args:
+        storage: The storage to verify.
+        progress: Called with the number of records read and their total.
+
+    Returns:
+        What was read, and the damage found.
+
+    Raises:
+        StorageError: If the medium cannot be read at all.
     """
     verifier = _Verifier(storage, progress)
     await verifier.compare_statistics()
     await verifier.read_everything()
     found = tuple(verifier.damages)
-    checked = tuple(_news(await storage.find_damage(), found))
-    repairs = tuple(_news(storage.repairs, found + checked))
+    checked = tuple(_not_covered(await storage.find_damage(), found))
+    repairs = tuple(_not_covered(storage.repairs, found + checked))
     return Verification(verifier.partitions, verifier.records, verifier.content_bytes, found + checked, repairs)
 
 
-def _news(damages: Iterable[Damage], known: tuple[Damage, ...]) -> Iterable[Damage]:
-    """Those of which no part of the records is known to be damaged already."""
+def _not_covered(damages: Iterable[Damage], known: tuple[Damage, ...]) -> Iterable[Damage]:
+    """Return the damages that do not overlap known ones."""
     hit: dict[Partition, list[Damage]] = {}
     for damage in known:
         if damage.partition is not None:
@@ -65,7 +78,7 @@ def _news(damages: Iterable[Damage], known: tuple[Damage, ...]) -> Iterable[Dama
 
 
 class _Verifier:
-    def __init__(self, storage: Storage, progress: Progress | None) -> None:
+    def __init__(self, storage: Storage, progress: ProgressCallback | None) -> None:
         self.partitions = 0
         self.records = 0
         self.content_bytes = 0
@@ -77,7 +90,7 @@ class _Verifier:
         self._total = 0
 
     async def compare_statistics(self) -> None:
-        """Sees that the storage's totals are those of its partitions, unless they change meanwhile."""
+        """Compare the totals of the storage with those of its partitions, unless they change meanwhile."""
         before = await select_partitions(self._storage)
         statistics = await self._storage.statistics()
         self._infos = await select_partitions(self._storage)
@@ -87,7 +100,7 @@ class _Verifier:
         for what, given, listed in (
             ("partitions", statistics.partitions, len(before)),
             ("records", statistics.records, self._total),
-            ("octets of content", statistics.content_bytes, sum(info.content_bytes for info in before.values())),
+            ("bytes of content", statistics.content_bytes, sum(info.content_bytes for info in before.values())),
         ):
             if given != listed:
                 self.damages.append(Damage("statistics", f"{given} {what}, but the partitions add up to {listed}"))
@@ -99,76 +112,76 @@ class _Verifier:
 
     async def _read_partition(self, partition: Partition) -> None:
         info = self._infos[partition]
-        tally = _Tally()
+        totals = _PartitionTotals()
         damages: list[Damage] = []
         sequence = info.earliest_sequence
         while sequence < info.end_sequence:
-            following, reason = await self._read_from(partition, sequence, info.end_sequence, tally)
+            following, reason = await self._read_from(partition, sequence, info.end_sequence, totals)
             if reason:
                 _add_run(damages, Damage(_READING, reason, partition, sequence, following))
-            self._show(following - sequence)
+            self._report_progress(following - sequence)
             sequence = following
-        self.records += tally.records
-        self.content_bytes += tally.content_bytes
-        contradiction = "" if damages else tally.contradiction(info)
-        if contradiction and await self._earliest_now(partition) == info.earliest_sequence:
-            damages.append(Damage(_LISTING, contradiction, partition, info.earliest_sequence, info.end_sequence))
+        self.records += totals.records
+        self.content_bytes += totals.content_bytes
+        difference = "" if damages else totals.find_difference(info)
+        if difference and await self._refresh_earliest(partition) == info.earliest_sequence:
+            damages.append(Damage(_LISTING, difference, partition, info.earliest_sequence, info.end_sequence))
         self.damages += damages
 
     async def _read_from(
-        self, partition: Partition, sequence: int, end_sequence: int, tally: _Tally
+        self, partition: Partition, sequence: int, end_sequence: int, totals: _PartitionTotals
     ) -> tuple[int, str]:
-        """Where to read on, and what is wrong with the records before; no reason where nothing is."""
+        """Read some records; return the next sequence, and the reason why those before it are damaged, or ""."""
         try:
             batch = await self._storage.read(partition, sequence, end_sequence - sequence, with_times=True)
         except StorageCorruptError as error:
             return min(max(error.end_sequence, sequence + 1), end_sequence), _reason(error, partition)
         if batch is not None:
-            tally.add(batch)
+            totals.add_batch(batch)
             return batch.end_sequence, ""
-        earliest = await self._earliest_now(partition)
+        earliest = await self._refresh_earliest(partition)
         if earliest > sequence:
             return min(earliest, end_sequence), ""
-        return await self._find_next(partition, sequence, end_sequence), "not there"
+        return await self._find_next(partition, sequence, end_sequence), "missing"
 
     async def _find_next(self, partition: Partition, missing: int, end_sequence: int) -> int:
-        """The sequence after a run of missing ones, found in steps that double: the run may be long."""
+        """Return the sequence after a run of missing records, searching in doubling steps because runs can be long."""
         step = 1
-        while missing + step < end_sequence and not await self._is_there(partition, missing + step):
+        while missing + step < end_sequence and not await self._is_found(partition, missing + step):
             missing += step
             step *= 2
         there = min(missing + step, end_sequence)
         while there - missing > 1:
             middle = (missing + there) // 2
-            if await self._is_there(partition, middle):
+            if await self._is_found(partition, middle):
                 there = middle
             else:
                 missing = middle
         return there
 
-    async def _is_there(self, partition: Partition, sequence: int) -> bool:
-        """Whether reading here tells something: a record, or its damage."""
+    async def _is_found(self, partition: Partition, sequence: int) -> bool:
+        """Return whether a record is held at this sequence, readable or damaged."""
         try:
             return await self._storage.read(partition, sequence, 1) is not None
         except StorageCorruptError:
             return True
 
-    async def _earliest_now(self, partition: Partition) -> int:
-        """Where it begins by now. What else of the topic is still to be read is read as it is now, too."""
+    async def _refresh_earliest(self, partition: Partition) -> int:
+        """Return the partition's current earliest sequence, and refresh the limits of the topic's other partitions."""
         current = await self._storage.partitions(partition.topic)
         for other, info in current.items():
             if other in self._infos:
                 self._infos[other] = info
         return current.get(partition, PartitionInfo()).earliest_sequence
 
-    def _show(self, records: int) -> None:
+    def _report_progress(self, records: int) -> None:
         self._done += records
         if self._progress is not None:
             self._progress(self._done, max(self._done, self._total))
 
 
 @attrs.define
-class _Tally:
+class _PartitionTotals:
     """What was read of one partition."""
 
     records: int = 0
@@ -177,7 +190,7 @@ class _Tally:
     latest_stored_at: int | None = None
     goes_back: bool = False
 
-    def add(self, batch: RecordBatch) -> None:
+    def add_batch(self, batch: RecordBatch) -> None:
         self.records += len(batch)
         self.content_bytes += batch.content_bytes
         times = batch.stored_at or ()
@@ -189,23 +202,23 @@ class _Tally:
         self.goes_back = self.goes_back or not is_in_order
         self.latest_stored_at = times[-1]
 
-    def contradiction(self, info: PartitionInfo) -> str:
-        """What of the totals is not so; empty where all are right."""
+    def find_difference(self, info: PartitionInfo) -> str:
+        """Return how the listed totals differ from what was read, or "" if they are equal."""
         if self.goes_back:
-            return "the times of its records go back"
+            return "the times of its records decrease"
         for what, read, listed in (
             ("records", self.records, info.count),
-            ("octets of content", self.content_bytes, info.content_bytes),
-            ("as the first record's time", self.earliest_stored_at, info.earliest_stored_at),
-            ("as the last record's time", self.latest_stored_at, info.latest_stored_at),
+            ("bytes of content", self.content_bytes, info.content_bytes),
+            ("time of the first record", self.earliest_stored_at, info.earliest_stored_at),
+            ("time of the last record", self.latest_stored_at, info.latest_stored_at),
         ):
             if read != listed:
-                return f"listed with {listed} {what}, but reading gives {read}"
+                return f"{what}: listed as {listed}, but reading gave {read}"
         return ""
 
 
 def _add_run(damages: list[Damage], damage: Damage) -> None:
-    """Damage that goes on where the last one ends is one with it."""
+    """Add damage to a list, joined with the last one if they are adjacent."""
     if damages and damages[-1].end_sequence == damage.first_sequence:
         damages[-1] = attrs.evolve(damages[-1], end_sequence=damage.end_sequence)
     else:
@@ -213,6 +226,6 @@ def _add_run(damages: list[Damage], damage: Damage) -> None:
 
 
 def _reason(error: StorageCorruptError, partition: Partition) -> str:
-    """The error's message without the names of the partition and the records, which the damage gives itself."""
+    """Return an error's message without the partition and the sequences, which `Damage` names itself."""
     records = r"sequences? \d+(?: to \d+)?(?:: | is | are )"
     return re.sub(rf"^{re.escape(str(partition))}(?:: |, )(?:{records})?", "", str(error))

@@ -146,7 +146,9 @@ class PickleStorage:
         def change() -> None:
             log = self._logs.get(partition, Log(0))
             if next_sequence < log.end:
-                raise StorageSequenceError(f"{partition}: it has come to {log.end}, beyond {next_sequence}")
+                raise StorageSequenceError(
+                    f"{partition}: cannot reset to sequence {next_sequence}, expected {log.end} or later"
+                )
             begun = self._logs[partition] = Log(next_sequence)
             begun.latest = log.latest
 
@@ -184,7 +186,7 @@ class PickleStorage:
     async def _change(self, change: Callable[[], object], changed: Collection[Partition]) -> None:
         """`changed` is looked at after the change."""
         if self._read_only:
-            raise StorageError(f"{self._folder} was opened for reading only")
+            raise StorageError(f"{self._folder} was opened read-only; open it for writing to change it")
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):
             async with self._turn:

@@ -1,0 +1,419 @@
+"""Every setting, with its default and what it means: one class for each section, and `Config`, which holds them all.
+
+A setting's name says its unit: `_ms` for milliseconds, `_bytes` for bytes. A setting in milliseconds takes a number or
+text such as `10s`; a setting in bytes takes a number or text such as `64MiB`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec
+
+import attrs
+
+from dafka.config.loading import log_unknown_variables, read_environment, read_file
+from dafka.config.values import (
+    check_bytes,
+    check_choice,
+    check_count,
+    check_endpoint,
+    check_endpoints,
+    check_host,
+    check_listen_address,
+    check_milliseconds,
+    check_text,
+    check_texts,
+    to_bytes,
+    to_milliseconds,
+    to_texts,
+)
+from dafka.errors import ConfigError
+
+DialectName = Literal["rfc46", "libdafka"]
+OffsetReset = Literal["latest", "earliest"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
+
+MIB = 2**20
+
+_Settings = ParamSpec("_Settings")
+
+
+@attrs.frozen(kw_only=True)
+class NodeConfig:
+    """`[node]`: settings of every node, whatever its role."""
+
+    wire: DialectName = attrs.field(default="rfc46", validator=check_choice("rfc46", "libdafka"))
+    """The dialect that this node sends. Every node understands both. Clusters of libdafka or jdafka need `libdafka`."""
+    bind: str = attrs.field(default="tcp://127.0.0.1:*", validator=check_endpoint)
+    """The endpoint on which this node listens to its peers. `*` is any free port. `tcp://*:*` listens on all network
+    interfaces: restrict access with `[security]`."""
+    discovery: str = attrs.field(default="tower", validator=check_text)
+    """How this node finds its peers: `tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a
+    closed cluster, each endpoint of `static` is followed by a space and that node's public key."""
+    linger_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a closing socket continues to send queued messages."""
+    message_bytes_max: int = attrs.field(default=256 * MIB, converter=to_bytes, validator=check_bytes(1024))
+    """The largest frame that this node sends or accepts. A peer that announces a larger one is disconnected before the
+    frame is read into memory. Use the same value on all nodes of a cluster."""
+    receive_messages_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many messages from one peer may wait to be processed. Beyond it, reading from this peer pauses, and messages
+    queue up at the peer."""
+    peers_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many peers this node knows at a time. Beyond it, a new peer replaces one that was seen only once."""
+    connecting_max: int = attrs.field(default=256, validator=check_count(1))
+    """How many connections may be open to peers that have never answered. The peers found last are tried first; the
+    others wait."""
+    connections_max: int = attrs.field(default=10_000, validator=check_count(16))
+    """How many incoming connections this node accepts, if the limit of open files allows. Beyond it, connections
+    without a subscription are closed first."""
+    subscriptions_max: int = attrs.field(default=50_000, validator=check_count(64))
+    """How many subscriptions one connection may hold. A connection that asks for more is closed."""
+    subscription_bytes_max: int = attrs.field(default=512 * 1024, converter=to_bytes, validator=check_bytes(4096))
+    """The total size of one connection's subscriptions. A connection that exceeds it is closed. All connections
+    together may use eight times as much; beyond it, the one that uses most is closed."""
+    partitions_max: int = attrs.field(default=100_000, validator=check_count(1))
+    """How many partitions this node follows. Records of further partitions are discarded and counted."""
+    partitions_unproven_max: int = attrs.field(default=50_000, validator=check_count(1))
+    """How many of these partitions may be unproven: known by name only, without two consecutive records."""
+    partitions_per_node_max: int = attrs.field(default=1000, validator=check_count(1))
+    """How many partitions one peer may publish. Its records and heads of further partitions are discarded."""
+    tower_timeout_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long no tower may be heard before this is reported as an event. A command that has never heard a tower then
+    ends with an error."""
+    grace_ms: int = attrs.field(default=10_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a node that is stopped may take to finish its work: a store writes and acknowledges what it has
+    received, `dafka produce` waits for ACKs, `dafka consume` saves its positions."""
+
+
+@attrs.frozen(kw_only=True)
+class BeaconConfig:
+    """`[beacon]`: how a node finds the towers and is found by other nodes."""
+
+    interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How often a node sends its beacon to the towers."""
+    timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a peer may be silent before it is disconnected."""
+    tower_sub: tuple[str, ...] = attrs.field(
+        default=("tcp://127.0.0.1:5556",), converter=to_texts, validator=check_endpoints
+    )
+    """The SUB endpoints of the towers, to which this node sends its beacons: one for each tower."""
+    tower_pub: tuple[str, ...] = attrs.field(
+        default=("tcp://127.0.0.1:5557",), converter=to_texts, validator=check_endpoints
+    )
+    """The PUB endpoints of the towers, from which this node learns of its peers: one for each tower."""
+    advertise: str = attrs.field(default="", validator=check_host)
+    """The host name or address under which peers reach this node. Empty: the address that the tower sees."""
+    settle_ms: int = attrs.field(default=150, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a joining node waits for further peers. It counts as settled when it has heard its own beacon and, for
+    this long, no new peer."""
+
+
+@attrs.frozen(kw_only=True)
+class TowerConfig:
+    """`[tower]`: where a tower listens."""
+
+    sub: str = attrs.field(default="tcp://127.0.0.1:5556", validator=check_endpoint)
+    """The SUB endpoint, on which the tower receives beacons. `tcp://*:5556` accepts nodes of other machines."""
+    pub: str = attrs.field(default="tcp://127.0.0.1:5557", validator=check_endpoint)
+    """The PUB endpoint, on which the tower announces nodes to each other. `tcp://*:5557` accepts nodes of other
+    machines."""
+    nodes_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many nodes the tower announces at a time. Beacons of further nodes are discarded until some fall silent."""
+
+
+@attrs.frozen(kw_only=True)
+class SecurityConfig:
+    """`[security]`: the keys of a closed cluster. Without `key_file`, anybody can connect, and nothing is encrypted."""
+
+    key_file: str = attrs.field(default="", validator=check_text)
+    """The file with this node's or tower's secret key, made by `dafka keys new`. Nobody else may have access to it."""
+    authorized_keys: str = attrs.field(default="", validator=check_text)
+    """A file with one public key per line, or a folder of such files: the nodes and towers that may connect to this one
+    and to which it connects. Changes take effect without a restart."""
+    tower_keys: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_texts)
+    """The towers' public keys, or files with one each. One key is for all towers; several keys are in the order of
+    `[beacon] tower_sub`."""
+
+
+@attrs.frozen(kw_only=True)
+class ProducerConfig:
+    """`[producer]`: how records are published, and how long a producer keeps them."""
+
+    head_interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How often a producer announces its last record (HEAD)."""
+    high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
+    """How many messages may wait for one slow peer. Beyond it, messages to this peer are dropped, and the peer fetches
+    the records later."""
+    min_stores: int = attrs.field(default=1, validator=check_count(0))
+    """How many stores must acknowledge a record before the producer forgets it. 0: the producer waits for none, and
+    keeps the latest records, up to the two limits below."""
+    unacknowledged_records_max: int = attrs.field(default=1_000_000, validator=check_count(1))
+    """How many records may be unacknowledged. At this number, `send` waits."""
+    unacknowledged_bytes_max: int = attrs.field(default=32 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The total size of unacknowledged records. At this size, `send` waits."""
+    close_timeout_ms: int = attrs.field(default=30_000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long a closing producer waits for the next ACK before it gives up."""
+    silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long no ACK may come while records are unacknowledged before this is reported as an event."""
+    spool: str = attrs.field(default="", validator=check_text)
+    """A storage URL. If set, records are durable there before they are published, and a producer that was killed
+    continues its own partition from it."""
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerConfig:
+    """`[consumer]`: where a consumer begins, and how much it buffers."""
+
+    offset_reset: OffsetReset = attrs.field(default="latest", validator=check_choice("latest", "earliest"))
+    """Where to begin in a partition without a saved position: at the next record, or at the earliest one."""
+    high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
+    """How many messages of one fast peer may wait. Beyond it, messages of this peer are dropped, and the records are
+    fetched later."""
+    buffer_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The total size of records that the program has not taken yet. Beyond it, live records are dropped and fetched
+    later."""
+    silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a live producer or a store that was asked may be silent before this is reported as an event."""
+    name: str = attrs.field(default="", validator=check_text)
+    """The name under which positions are saved."""
+    positions: str = attrs.field(default="", validator=check_text)
+    """The storage URL where positions are saved."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreConfig:
+    """`[store]`: where a store keeps records, and for how long."""
+
+    storage: str = attrs.field(default="sqlite:dafka.db", validator=check_text)
+    """Where records are kept: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin."""
+    high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
+    """How many messages from or to one peer may wait. Beyond it, messages are dropped, and the records are fetched
+    later."""
+    pending_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The total size of received records that are not durable yet. Beyond it, live records are dropped and fetched
+    later."""
+    retention_ms: int = attrs.field(default=0, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long records are kept after they were stored. 0: without limit."""
+    retention_bytes: int = attrs.field(default=0, converter=to_bytes, validator=check_bytes(0))
+    """The size up to which the records of a partition are kept; the oldest are dropped first. 0: without limit."""
+    retention_records: int = attrs.field(default=0, validator=check_count(0))
+    """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
+    retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How often retention runs."""
+    retry_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long the store waits after its storage failed, as on a full disk, before it tries again."""
+    slow_commit_ms: int = attrs.field(default=2000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """A commit that takes longer than this is logged as a warning, at most once a minute."""
+
+    @property
+    def has_retention(self) -> bool:
+        """Return whether the store drops old records."""
+        return bool(self.retention_ms or self.retention_bytes or self.retention_records)
+
+
+@attrs.frozen(kw_only=True)
+class FetchConfig:
+    """`[fetch]`: how consumers and stores fetch missing records, and how nodes answer."""
+
+    page_records_first: int = attrs.field(default=1000, validator=check_count(1))
+    """How many records the first FETCH for a partition asks for, while the size of its records is unknown."""
+    page_records_max: int = attrs.field(default=40_000, validator=check_count(1))
+    """How many records later FETCHes ask for at most, over all partitions."""
+    page_bytes_max: int = attrs.field(default=4 * MIB, converter=to_bytes, validator=check_bytes(1))
+    """The size of records that later FETCHes ask for at most, over all partitions."""
+    partitions_max: int = attrs.field(default=16, validator=check_count(1))
+    """How many partitions are fetched at the same time; the others wait."""
+    retry_ms: int = attrs.field(default=500, converter=to_milliseconds, validator=check_milliseconds(1))
+    """How long a FETCH may make no progress before it is sent again. The wait doubles with each retry."""
+    retry_max_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
+    """The longest wait before a FETCH is sent again."""
+    ahead_bytes_max: int = attrs.field(default=64 * MIB, converter=to_bytes, validator=check_bytes(0))
+    """The total size of records kept while records before them are missing. Beyond it, they are dropped and fetched
+    again."""
+    reply_records_max: int = attrs.field(default=1_000_000, validator=check_count(1))
+    """How many records one FETCH is answered with; the peer asks again for the rest."""
+    replies_max: int = attrs.field(default=10_000, validator=check_count(1))
+    """How many FETCHes one node answers or queues. Further ones are discarded, and their senders ask again."""
+
+
+@attrs.frozen(kw_only=True)
+class LogConfig:
+    """`[log]`: what the `dafka` command logs to standard error. A program that embeds nodes configures `logging`."""
+
+    level: LogLevel = attrs.field(default="warning", validator=check_choice("debug", "info", "warning", "error"))
+    """The least important level that is logged."""
+    format: LogFormat = attrs.field(default="text", validator=check_choice("text", "json"))
+    """`text`: one sentence per line. `json`: one object per line, with the event's name and fields."""
+
+
+@attrs.frozen(kw_only=True)
+class MetricsConfig:
+    """`[metrics]`: where the `dafka` command serves `/metrics`, `/livez` and `/readyz` over HTTP."""
+
+    listen: str = attrs.field(default="", validator=check_listen_address)
+    """`PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free port. Empty: nothing is served."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of `listen`, which must not be empty."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _takes_settings_of(
+    section: Callable[_Settings, object],
+) -> Callable[[Callable[..., Config]], Callable[Concatenate[Config, _Settings], Config]]:
+    """Give a method the keyword parameters of a section's class, so that editors and type checkers know them."""
+
+    def decorate(method: Callable[..., Config]) -> Callable[Concatenate[Config, _Settings], Config]:
+        own = inspect.signature(method)
+        parameters = [own.parameters["self"], *inspect.signature(section).parameters.values()]
+        method.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return method
+
+    return decorate
+
+
+@attrs.frozen(kw_only=True)
+class Config:
+    """All settings, by section. A section that is not given has its defaults.
+
+    A configuration does not change. `with_consumer(offset_reset="earliest")` and its siblings return a changed copy.
+
+    Attributes:
+        node: `[node]`, for every node.
+        beacon: `[beacon]`, how a node finds the towers.
+        tower: `[tower]`, where a tower listens.
+        security: `[security]`, the keys of a closed cluster.
+        producer: `[producer]`, how records are published.
+        consumer: `[consumer]`, where a consumer begins.
+        store: `[store]`, where records are kept.
+        fetch: `[fetch]`, how missing records are fetched.
+        log: `[log]`, what the `dafka` command logs.
+        metrics: `[metrics]`, where the `dafka` command serves metrics.
+    """
+
+    node: NodeConfig = attrs.field(factory=NodeConfig)
+    beacon: BeaconConfig = attrs.field(factory=BeaconConfig)
+    tower: TowerConfig = attrs.field(factory=TowerConfig)
+    security: SecurityConfig = attrs.field(factory=SecurityConfig)
+    producer: ProducerConfig = attrs.field(factory=ProducerConfig)
+    consumer: ConsumerConfig = attrs.field(factory=ConsumerConfig)
+    store: StoreConfig = attrs.field(factory=StoreConfig)
+    fetch: FetchConfig = attrs.field(factory=FetchConfig)
+    log: LogConfig = attrs.field(factory=LogConfig)
+    metrics: MetricsConfig = attrs.field(factory=MetricsConfig)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None) -> Config:
+        """Load settings from a TOML file, then from environment variables, which override the file.
+
+        A variable is `DAFKA_`, the section and the setting: `DAFKA_BEACON_INTERVAL_MS=500`. A variable with this prefix
+        that is no setting is ignored, and logged as a warning.
+
+        Args:
+            path: the TOML file; without one, only the environment counts.
+            environ: the environment variables; `os.environ` if not given.
+
+        Returns:
+            The configuration.
+
+        Raises:
+            ConfigError: if the file cannot be read, names an unknown section or setting, or a setting has a value that
+                it cannot have.
+        """
+        config, unknown = load_config(path, environ)
+        log_unknown_variables(unknown)
+        return config
+
+    @_takes_settings_of(NodeConfig)
+    def with_node(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[node]` changed."""
+        return change_section(self, "node", settings)
+
+    @_takes_settings_of(BeaconConfig)
+    def with_beacon(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[beacon]` changed."""
+        return change_section(self, "beacon", settings)
+
+    @_takes_settings_of(TowerConfig)
+    def with_tower(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[tower]` changed."""
+        return change_section(self, "tower", settings)
+
+    @_takes_settings_of(SecurityConfig)
+    def with_security(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[security]` changed."""
+        return change_section(self, "security", settings)
+
+    @_takes_settings_of(ProducerConfig)
+    def with_producer(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[producer]` changed."""
+        return change_section(self, "producer", settings)
+
+    @_takes_settings_of(ConsumerConfig)
+    def with_consumer(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[consumer]` changed."""
+        return change_section(self, "consumer", settings)
+
+    @_takes_settings_of(StoreConfig)
+    def with_store(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[store]` changed."""
+        return change_section(self, "store", settings)
+
+    @_takes_settings_of(FetchConfig)
+    def with_fetch(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[fetch]` changed."""
+        return change_section(self, "fetch", settings)
+
+    @_takes_settings_of(LogConfig)
+    def with_log(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[log]` changed."""
+        return change_section(self, "log", settings)
+
+    @_takes_settings_of(MetricsConfig)
+    def with_metrics(self, **settings: Any) -> Config:
+        """Return a copy with some settings of `[metrics]` changed."""
+        return change_section(self, "metrics", settings)
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "node": NodeConfig,
+    "beacon": BeaconConfig,
+    "tower": TowerConfig,
+    "security": SecurityConfig,
+    "producer": ProducerConfig,
+    "consumer": ConsumerConfig,
+    "store": StoreConfig,
+    "fetch": FetchConfig,
+    "log": LogConfig,
+    "metrics": MetricsConfig,
+}
+"""The class of each section."""
+
+
+def change_section(config: Config, section: str, settings: Mapping[str, Any]) -> Config:
+    """Return a copy with some settings of one section changed.
+
+    Raises:
+        ConfigError: if a setting cannot have its value.
+    """
+    try:
+        return attrs.evolve(config, **{section: attrs.evolve(getattr(config, section), **settings)})
+    except ConfigError as error:
+        raise ConfigError(f"[{section}] {error}") from None
+
+
+def load_config(
+    path: str | os.PathLike[str] | None = None, environ: Mapping[str, str] | None = None
+) -> tuple[Config, list[str]]:
+    """Load settings as `Config.load` does, and return the unknown environment variables instead of logging them."""
+    values = {} if path is None else read_file(Path(path), SECTIONS)
+    from_environment, unknown = read_environment(os.environ if environ is None else environ, SECTIONS)
+    for section, settings in from_environment.items():
+        values.setdefault(section, {}).update(settings)
+    return Config(**{section: SECTIONS[section](**settings) for section, settings in values.items()}), unknown

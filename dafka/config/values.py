@@ -1,0 +1,188 @@
+"""The values of settings: durations and sizes with units, and the checks of each kind of value.
+
+The settings, the command line's options and the environment variables share one parser for durations (`10s`, `7d`) and
+one for sizes (`64MiB`, `10GB`). The checks are attrs validators. They raise `ConfigError` with the setting's name, what
+was expected, and what was given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import attrs
+
+from dafka.endpoints import is_endpoint, is_host
+from dafka.errors import ConfigError
+
+Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+"""An attrs validator: gets the section, the attribute and the value."""
+
+DURATION_EXPECTED = "a duration such as 500ms, 10s or 7d"
+SIZE_EXPECTED = "a size such as 64MiB or 10GB"
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgtp", 1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgtp", 1)},
+}
+
+_QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) ?([a-zA-Z]*)")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Return the milliseconds that a text such as `500ms`, `90s`, `1.5h`, `7d` or `2w` stands for.
+
+    Args:
+        text: a number with a unit: `ms`, `s`, `m`, `h`, `d` or `w`, in capitals or not.
+
+    Returns:
+        Milliseconds, at least 0.
+
+    Raises:
+        ValueError: if the unit is missing or unknown, or the duration is less than a millisecond but not 0.
+    """
+    return _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED)
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes that a text such as `512KiB`, `1GB`, `10GiB` or `1048576` stands for.
+
+    Args:
+        text: a number, with a unit or without. `kB`, `MB`, `GB`, `TB` and `PB` are powers of 1000, `KiB` to `PiB` are
+            powers of 1024, in capitals or not.
+
+    Returns:
+        Bytes, at least 0.
+
+    Raises:
+        ValueError: if the unit is unknown, or the size is less than a byte but not 0.
+    """
+    return _parse_quantity(text, _SIZE_UNITS, SIZE_EXPECTED)
+
+
+def _parse_quantity(text: str, units: Mapping[str, int], expected: str) -> int:
+    found = _QUANTITY.fullmatch(text.strip())
+    factor = units.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        raise ValueError(f"expected {expected}, not {text!r}")
+    number = Decimal(found[1]) * factor
+    if 0 < number < 1:  # 0 means "no limit" to some settings: a tiny value must not become it
+        raise ValueError(f"expected {expected}, not {text!r}")
+    return int(number)
+
+
+def to_milliseconds(value: int | str) -> int:
+    """Convert a setting in milliseconds: a number, or text with a number or a duration.
+
+    What cannot be converted is returned as it is, and the setting's validator refuses it.
+    """
+    return _convert(value, parse_duration_ms)
+
+
+def to_bytes(value: int | str) -> int:
+    """Convert a setting in bytes: a number, or text with a number or a size.
+
+    What cannot be converted is returned as it is, and the setting's validator refuses it.
+    """
+    return _convert(value, parse_size_bytes)
+
+
+def _convert(value: int | str, parse: Callable[[str], int]) -> int:
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value) if re.fullmatch(r" *[0-9]{1,18} *", value) else parse(value)
+    except ValueError:
+        return value  # type: ignore[return-value]  # for the validator to refuse
+
+
+def to_texts(value: str | Iterable[str]) -> tuple[str, ...]:
+    """Convert one text, several with commas between them, or a list of texts."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return tuple(value) if isinstance(value, Iterable) else value  # type: ignore[redundant-expr]  # for the validator
+
+
+def _refuse(attribute: attrs.Attribute[Any], expected: str, found: object) -> ConfigError:
+    return ConfigError(f"{attribute.name}: expected {expected}, not {found!r}")
+
+
+def check_count(minimum: int) -> Validator:
+    """Return a validator of whole numbers."""
+    return _check_minimum(minimum, f"a whole number of at least {minimum}")
+
+
+def check_milliseconds(minimum: int) -> Validator:
+    """Return a validator of milliseconds."""
+    return _check_minimum(minimum, f"a number of milliseconds from {minimum} up, or {DURATION_EXPECTED}")
+
+
+def check_bytes(minimum: int) -> Validator:
+    """Return a validator of sizes in bytes."""
+    return _check_minimum(minimum, f"a number of bytes from {minimum} up, or {SIZE_EXPECTED}")
+
+
+def _check_minimum(minimum: int, expected: str) -> Validator:
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if type(value) is not int or value < minimum:
+            raise _refuse(attribute, expected, value)
+
+    return check
+
+
+def check_choice(*choices: str) -> Validator:
+    """Return a validator of a text that is one of these."""
+
+    def check(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+        if value not in choices:
+            raise _refuse(attribute, " or ".join(choices), value)
+
+    return check
+
+
+def check_text(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is text."""
+    if not isinstance(value, str):
+        raise _refuse(attribute, "text", value)
+
+
+def check_texts(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a tuple of texts."""
+    if not isinstance(value, tuple) or not all(isinstance(each, str) for each in value):
+        raise _refuse(attribute, "text, or a list of texts", value)
+
+
+def check_host(section: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a host's name or address, or empty."""
+    check_text(section, attribute, value)
+    if value and not is_host(value):
+        raise _refuse(attribute, "a host name or address, such as 10.0.0.7 or [fe80::1]", value)
+
+
+def check_endpoint(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a ZeroMQ endpoint: tcp, ipc or inproc."""
+    if not isinstance(value, str) or not is_endpoint(value):
+        raise _refuse(attribute, "an endpoint such as tcp://127.0.0.1:5556", value)
+
+
+def check_endpoints(section: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a tuple of endpoints, at least one."""
+    if not isinstance(value, tuple) or not value:
+        found = "none" if value == () else repr(value)
+        raise ConfigError(f"{attribute.name}: expected endpoints such as tcp://127.0.0.1:5556, not {found}")
+    for endpoint in value:
+        check_endpoint(section, attribute, endpoint)
+
+
+def check_listen_address(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a port, or an address and a port, or empty."""
+    pattern = r"(?:([A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]):)?([0-9]{1,5})"
+    found = re.fullmatch(pattern, value) if isinstance(value, str) else None
+    if value != "" and (found is None or int(found[2]) > 65535):
+        raise _refuse(attribute, "a port, or an address and a port, such as 9464 or 10.0.0.7:9464", value)

@@ -1,0 +1,63 @@
+"""What happens to a node, as its `events` report it and its log names it.
+
+Every event is a frozen attrs class, and `str(event)` is a sentence. No event needs a reaction: a node continues by
+itself.
+"""
+
+from dafka.protocol.events import (
+    Event,
+    FetchUnanswered,
+    ForeignDialect,
+    PartitionHalted,
+    PartitionHeard,
+    PartitionSilent,
+    PeerJoined,
+    PeerLeft,
+    RecordsDropped,
+    RecordsGone,
+    StorageFailed,
+    StorageLost,
+    StorageRecovered,
+    StorageRepaired,
+    StoresHeard,
+    StoresSilent,
+    TowersHeard,
+    TowersSilent,
+)
+from dafka.protocol.trust import (
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
+    LoopbackOnly,
+    PeerNotAuthorized,
+    PeerRefused,
+    RefusedByPeer,
+)
+
+__all__ = [
+    "AddressConflict",
+    "AuthorizedKeysUnreadable",
+    "EndpointsExposed",
+    "Event",
+    "FetchUnanswered",
+    "ForeignDialect",
+    "LoopbackOnly",
+    "PartitionHalted",
+    "PartitionHeard",
+    "PartitionSilent",
+    "PeerJoined",
+    "PeerLeft",
+    "PeerNotAuthorized",
+    "PeerRefused",
+    "RecordsDropped",
+    "RecordsGone",
+    "RefusedByPeer",
+    "StorageFailed",
+    "StorageLost",
+    "StorageRecovered",
+    "StorageRepaired",
+    "StoresHeard",
+    "StoresSilent",
+    "TowersHeard",
+    "TowersSilent",
+]

@@ -1,0 +1,230 @@
+"""Answering FETCHes: which records to read next, for whom, and what to send (RFC 46, "The FETCH Command").
+
+A FETCH may ask for four billion records, and many nodes may ask at once. An answer is therefore never built as a whole:
+it is a range of sequences that shrinks as chunks of it are read and sent. Requestors take turns, a chunk each.
+
+Requestors that subscribe to their DIRECT-RECORDs are served before unverified ones, and take their place when there is
+no room for both. A node that asks again for what it is being sent extends or rewinds its range; only records elsewhere
+in the partition get a range of their own.
+
+The owner of a responder does the I/O: it calls `next_read`, reads those records, and publishes what `complete_read`
+returns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+
+from dafka import wire
+from dafka.records import Partition, RecordBatch
+
+CHUNK_RECORDS_MAX = 10_000
+"""Records sent before other requestors and incoming messages get their turn: a few milliseconds of work."""
+
+FETCH_RECORDS_MAX = 1_000_000
+"""Records that one FETCH is given; libdafka asks for a tenth of it, our nodes for less."""
+
+RANGES_MAX = 256
+"""Separate ranges that one requestor may have of one partition; a further one replaces the last."""
+
+REQUESTOR_PARTITIONS_MAX = 1024
+"""Partitions that one requestor may be sent at the same time; our nodes ask for a few dozen."""
+
+UNVERIFIED_MAX = 256
+"""Pairs of requestor and partition that are answered although the requestor is not known to listen."""
+
+UNVERIFIED_CHUNK_RECORDS_MAX = 1000
+"""Records sent at a time to an unverified requestor."""
+
+UNVERIFIED_DELAY_S = 0.02
+"""Seconds to wait before each chunk for an unverified requestor."""
+
+
+@attrs.define(eq=False)
+class _Range:
+    """The records that are still to be sent to one requestor."""
+
+    partition: Partition
+    requestor: str
+    next_sequence: int
+    end_sequence: int
+    is_verified: bool
+
+
+_Queue: TypeAlias = OrderedDict[tuple[str, Partition], list[_Range]]
+
+
+@attrs.frozen
+class ReadRequest:
+    """Records to read for one chunk of an answer.
+
+    Attributes:
+        partition: the partition to read from.
+        first_sequence: the first record to read.
+        count: how many records to read at most; at least one.
+        requestor: the address of the node that the records are for.
+        delay_s: seconds to wait before reading.
+    """
+
+    partition: Partition
+    first_sequence: int
+    count: int
+    requestor: str
+    delay_s: float = attrs.field(default=0.0, eq=False)
+    _range: _Range | None = attrs.field(default=None, eq=False, repr=False, alias="range")
+
+
+class FetchResponder:
+    """The FETCHes that one node is answering, and whose turn it is.
+
+    Attributes:
+        records_sent: DIRECT-RECORDs sent so far.
+        bytes_sent: the bytes of their contents.
+    """
+
+    def __init__(
+        self, held: Callable[[Partition], range], ranges_max: int, *, fetch_records_max: int = FETCH_RECORDS_MAX
+    ) -> None:
+        """Create a responder without work.
+
+        Args:
+            held: returns the sequences of a partition that may be sent now.
+            ranges_max: how many ranges to keep, of all requestors together.
+            fetch_records_max: how many records one FETCH is given.
+        """
+        self.records_sent = 0
+        self.bytes_sent = 0
+        self._held = held
+        self._ranges_max = ranges_max
+        self._fetch_records_max = fetch_records_max
+        self._verified: _Queue = OrderedDict()
+        self._unverified: _Queue = OrderedDict()
+        self._partitions_of: Counter[str] = Counter()
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many ranges are still to be sent."""
+        return self._count
+
+    def pending_ranges(self) -> dict[tuple[str, Partition], list[range]]:
+        """Return the sequences still to be sent, by requestor and partition; verified requestors come first."""
+        queues = {**self._verified, **self._unverified}
+        return {key: [range(each.next_sequence, each.end_sequence) for each in queues[key]] for key in queues}
+
+    def add_fetch(self, fetch: wire.Fetch, *, is_verified: bool = True) -> bool:
+        """Queue the answer to a FETCH.
+
+        Args:
+            fetch: the request.
+            is_verified: whether the requestor is known to subscribe to its DIRECT-RECORDs.
+
+        Returns:
+            False if there was no room, and the FETCH was dropped.
+        """
+        partition = Partition(fetch.subject, fetch.partition)
+        key = (fetch.address, partition)
+        queue = self._verified if is_verified or key in self._verified else self._unverified
+        if queue is self._verified and key in self._unverified:
+            self._drop_key(self._unverified, key)
+        ranges = queue.get(key, [])
+        end_sequence = fetch.sequence + min(fetch.count, self._fetch_records_max)
+        if not fetch.count or self._extend_range(ranges, fetch.sequence, end_sequence):
+            return True
+        new = _Range(partition, fetch.address, fetch.sequence, end_sequence, is_verified)
+        if len(ranges) == RANGES_MAX:
+            ranges[-1] = new
+            return True
+        if not self._has_room(queue, ranges, fetch.address):
+            return False
+        self._partitions_of[fetch.address] += key not in queue
+        queue[key] = ranges
+        ranges.append(new)
+        self._count += 1
+        return True
+
+    def next_read(self, chunk_records_max: int = CHUNK_RECORDS_MAX) -> ReadRequest | None:
+        """Return what to read now, or None if there is nothing to answer. Call `complete_read` with the result."""
+        while (queue := self._verified or self._unverified) and queue:
+            key, ranges = queue.popitem(last=False)
+            queue[key] = ranges
+            each = ranges[0]
+            held = self._held(each.partition)
+            first = max(each.next_sequence, held.start)
+            count = min(min(each.end_sequence, held.stop) - first, chunk_records_max)
+            if count <= 0:
+                self._advance(each, None)
+            elif each.is_verified:
+                return ReadRequest(each.partition, first, count, each.requestor, range=each)
+            else:
+                count = min(count, UNVERIFIED_CHUNK_RECORDS_MAX)
+                return ReadRequest(each.partition, first, count, each.requestor, UNVERIFIED_DELAY_S, range=each)
+        return None
+
+    def complete_read(self, request: ReadRequest, batch: RecordBatch | None) -> wire.RecordRun | None:
+        """Return the DIRECT-RECORDs to send.
+
+        Args:
+            request: what `next_read` returned.
+            batch: the records read, which may begin later or be fewer than requested; None if there are none.
+
+        Returns:
+            The records, addressed to the requestor; None if none were read.
+        """
+        if request._range is not None:
+            self._advance(request._range, None if batch is None else batch.end_sequence)
+        if batch is None:
+            return None
+        self.records_sent += len(batch)
+        self.bytes_sent += batch.content_bytes
+        return wire.RecordRun(batch, request.requestor)
+
+    def _extend_range(self, ranges: list[_Range], sequence: int, end_sequence: int) -> bool:
+        """Return whether a range could be extended or rewound instead of adding another."""
+        for index, each in enumerate(ranges):
+            if each.next_sequence <= sequence <= each.end_sequence:
+                each.end_sequence = max(each.end_sequence, end_sequence)
+                return True
+            if sequence < each.next_sequence <= end_sequence:
+                # A new object, so that a chunk of the old range that is being read does not advance this one.
+                end = max(each.end_sequence, end_sequence)
+                ranges[index] = attrs.evolve(each, next_sequence=sequence, end_sequence=end)
+                return True
+        return False
+
+    def _has_room(self, queue: _Queue, ranges: list[_Range], requestor: str) -> bool:
+        """Return whether one more range may be kept; an unverified requestor gives way to a verified one."""
+        if not ranges and self._partitions_of[requestor] >= REQUESTOR_PARTITIONS_MAX:
+            return False
+        if queue is self._unverified and len(queue) >= UNVERIFIED_MAX:
+            return False
+        if self._count < self._ranges_max:
+            return True
+        if queue is self._unverified or not self._unverified:
+            return False
+        self._drop_key(self._unverified, next(iter(self._unverified)))
+        return True
+
+    def _advance(self, each: _Range, next_sequence: int | None) -> None:
+        """Move a range forward to `next_sequence`, or end it if that is None or its end. Ignore a replaced range."""
+        key = (each.requestor, each.partition)
+        queue = self._verified if key in self._verified else self._unverified
+        ranges = queue.get(key, [])
+        if each not in ranges:
+            return
+        if next_sequence is not None and next_sequence < each.end_sequence:
+            each.next_sequence = next_sequence
+            return
+        ranges.remove(each)
+        self._count -= 1
+        if not ranges:
+            self._drop_key(queue, key)
+
+    def _drop_key(self, queue: _Queue, key: tuple[str, Partition]) -> None:
+        self._count -= len(queue.pop(key))
+        self._partitions_of[key[0]] -= 1
+        if not self._partitions_of[key[0]]:
+            del self._partitions_of[key[0]]

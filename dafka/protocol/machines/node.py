@@ -1,0 +1,218 @@
+"""One node without its sockets: a role's state machine, the connections to peers, and what carries out actions.
+
+Whoever owns the sockets calls `Node` with what they bring and the time. The machine answers with actions, and `Node`
+carries them out at once, before anything else happens: messages and subscriptions go to the sockets (`NodeIO`), records
+and events to the role (`NodeCallbacks`). The roles in `dafka.roles` and the simulation in `tests.simulation` both
+run their nodes this way.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import attrs
+
+from dafka import wire
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, ResetPosition, Subscribe
+from dafka.protocol.events import Event, PeerJoined, PeerLeft
+from dafka.protocol.presence.beacons import DiscoveryEvent, Settled
+from dafka.protocol.presence.connections import CONNECTING_MAX, ConnectionManager
+from dafka.protocol.presence.peer_limits import HOSTILE_REASONS
+from dafka.records import RecordBatch
+
+
+class Machine(Protocol):
+    """The state machine of a role. It takes what happens and the time in seconds, and returns actions.
+
+    Attributes:
+        discarded: Messages that were discarded, by reason.
+    """
+
+    discarded: Counter[str]
+
+    def start(self, now: float) -> list[Action]:
+        """Start the node: subscribe to what the role listens to."""
+
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
+        """Take messages from the subscriber socket."""
+
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
+        """Take peers' subscriptions from the publisher socket."""
+
+    def peer_joined(self, address: str, now: float) -> list[Action]:
+        """Note a node that discovery found; its address is empty if discovery does not know it."""
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        """Note that discovery lost a node."""
+
+    def node_settled(self, now: float) -> list[Action]:
+        """Note that this node has found the nodes that were there before it."""
+
+    def tick(self, now: float) -> list[Action]:
+        """Do what is due at the time that `deadline` returned."""
+
+    def deadline(self) -> float:
+        """Return when to call `tick`; infinity if nothing is due."""
+
+
+class NodeIO(Protocol):
+    """The sockets and the timer of a node. No method waits."""
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Send messages on the publisher socket."""
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive messages that begin with this prefix."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe`."""
+
+    def connect(self, endpoint: PeerEndpoint) -> bool:
+        """Connect to a publisher in the background, and again after each loss. Return False if it is no endpoint."""
+
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
+        """Undo `connect`."""
+
+    def set_timer(self, deadline: float) -> None:
+        """Call `Node.tick` at this time, and no longer at the time set before."""
+
+
+@attrs.frozen
+class NodeCallbacks:
+    """What a role does with what its node brings it. None of these waits.
+
+    Attributes:
+        on_records: Takes records in order, to deliver to the program or to append to the storage.
+        on_reset_position: Continues a stored partition at a later sequence.
+        on_event: Takes an event for the program.
+        on_settled: Is called once, when the node has found its cluster.
+        on_change: Is called after each time that something happened to the machine.
+    """
+
+    on_records: Callable[[RecordBatch], None]
+    on_reset_position: Callable[[ResetPosition], None]
+    on_event: Callable[[Event], None]
+    on_settled: Callable[[], None]
+    on_change: Callable[[], None]
+
+
+class Node:
+    """One node: a machine, driven by what its sockets and its discovery bring."""
+
+    def __init__(
+        self, machine: Machine, io: NodeIO, callbacks: NodeCallbacks, connecting_max: int = CONNECTING_MAX
+    ) -> None:
+        self._machine = machine
+        self._io = io
+        self._callbacks = callbacks
+        self._connections = ConnectionManager(connecting_max)
+        self._invalid_endpoints = 0
+
+    @property
+    def peers(self) -> int:
+        """How many nodes this one is connected to, or connecting to."""
+        return len(self._connections)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether this node has found the nodes that were there before it, and is connected to them."""
+        return self._connections.is_settled
+
+    def discarded(self) -> Counter[str]:
+        """Return the messages that the machine has discarded and the endpoints that are none, by reason."""
+        return self._machine.discarded + Counter({"endpoint": self._invalid_endpoints})
+
+    def hostile_count(self) -> int:
+        """Return how many messages the machine has discarded that no correct node sends."""
+        discarded = self._machine.discarded
+        return sum(discarded[reason] for reason in HOSTILE_REASONS)
+
+    def act(self, actions: Iterable[Action]) -> None:
+        """Carry out actions in order; what they publish goes out together."""
+        io, callbacks = self._io, self._callbacks
+        outbound: list[wire.BatchedMessage] = []
+        for action in actions:
+            if isinstance(action, Publish):
+                outbound.append(action.message)
+            elif isinstance(action, (Deliver, Append)):
+                callbacks.on_records(action.batch)
+            elif isinstance(action, ResetPosition):
+                callbacks.on_reset_position(action)
+            elif isinstance(action, Notify):
+                callbacks.on_event(action.event)
+            elif isinstance(action, Subscribe):
+                io.subscribe(action.prefix)
+            else:
+                io.unsubscribe(action.prefix)
+        if outbound:
+            io.publish(outbound)
+        io.set_timer(self.deadline())
+        callbacks.on_change()
+
+    def start(self, now: float) -> None:
+        """Start the node."""
+        self.act(self._machine.start(now))
+
+    def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> None:
+        """Take messages from the subscriber socket."""
+        self.act(self._machine.receive(messages, now))
+
+    def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> None:
+        """Take peers' subscriptions from the publisher socket."""
+        self.act(self._machine.receive_subscriptions(subscriptions, now))
+
+    def discovered(self, report: DiscoveryEvent, now: float) -> None:
+        """Take what discovery reports."""
+        if isinstance(report, Settled):
+            self._connections.peers_found(now)
+            self._settle(now)
+            self._io.set_timer(self.deadline())
+            return
+        if isinstance(report, PeerJoined):
+            if self._connections.add_peer(report.endpoint) and not self._connect(report.endpoint, now):
+                self._connections.remove_peer(report.endpoint)
+                return
+            self.act(self._machine.peer_joined(report.address, now))
+        elif isinstance(report, PeerLeft):
+            if self._connections.remove_peer(report.endpoint):
+                self._io.disconnect(report.endpoint)
+            self.act(self._machine.peer_left(report.address, now))
+            self._settle(now)
+        self._callbacks.on_event(report)
+
+    def connected(self, endpoints: Iterable[PeerEndpoint], now: float) -> None:
+        """Note that connections to these endpoints were made, for the first time or again."""
+        self._connections.connections_made(endpoints)
+        self._settle(now)
+        self._io.set_timer(self.deadline())
+
+    def tick(self, now: float) -> None:
+        """Do what is due at the time that `deadline` returned."""
+        self._settle(now)
+        while (endpoint := self._connections.next_queued(now)) is not None:
+            self._connect(endpoint, now)
+        self.act(self._machine.tick(now))
+
+    def deadline(self) -> float:
+        """Return when to call `tick`; infinity if nothing is due."""
+        return min(self._machine.deadline(), self._connections.deadline())
+
+    def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
+        """Connect, now or later when there is room. Return False if it is no endpoint."""
+        replaced = self._connections.begin_connecting(endpoint, now)
+        if replaced is None:
+            return True
+        for other in replaced:
+            self._io.disconnect(other)
+        if self._io.connect(endpoint):
+            return True
+        self._invalid_endpoints += 1
+        return False
+
+    def _settle(self, now: float) -> None:
+        if self._connections.try_settle(now):
+            self.act(self._machine.node_settled(now))
+            self._callbacks.on_settled()

@@ -1,0 +1,140 @@
+"""When an observer asks the stores, when it asks again, and when it has asked enough.
+
+A round is over when every discovered node has shown what it is, every store has answered, and nothing new was learned
+for a moment; silent stores are waited for until patience runs out. If producers published more records meanwhile, one
+last question is asked then, so that the answers of the stores and the heads of the producers are of the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dafka.protocol.polling import StorePoll
+
+PATIENCE_S = 1.5
+"""Seconds to wait for silent stores after the last news of a node: longer than a producer's HEAD interval."""
+
+QUIET_S = 0.3
+"""Seconds without news after which a round whose stores have all answered is over."""
+
+ASK_S = 0.05
+"""Seconds for which new topics are collected, so that one question asks for all of them."""
+
+ASK_AGAIN_S = 0.25
+"""Seconds until a question is repeated for stores that have not answered; each further wait is twice as long.
+
+The last question is not repeated; libdafka's stores, which never say that they have answered, get this time for it."""
+
+LAST_S = 1.0
+"""Seconds to wait for the answers to the last question."""
+
+
+class PollSchedule:
+    """The rounds of questions of one observer.
+
+    Attributes:
+        poll: the question, and which stores have answered it.
+        number: how many rounds have begun.
+        first_question: the number of this round's first question.
+        is_over: whether this round is over.
+    """
+
+    def __init__(self, beacon_interval: float) -> None:
+        self.poll = StorePoll(patience_s=PATIENCE_S, retry_s=ASK_AGAIN_S, retry_factor=2.0, quiet_s=QUIET_S)
+        self.number = 0
+        self.first_question = 1
+        self.is_over = True
+        self._interval = min(beacon_interval, PATIENCE_S)
+        self._settled_at = float("inf")
+        self._ask_due = float("inf")
+        self._has_moved = False
+        self._last_at: float | None = None
+        self._check_due = float("inf")
+        self._checked_at = float("-inf")
+
+    def begin_round(self, now: float) -> None:
+        """Begin a round; its first question is due as soon as the node has settled."""
+        self.number += 1
+        self.first_question = self.poll.question + 1
+        self.is_over = False
+        self.poll.restart_retries()
+        self._last_at = None
+        self.note_node(now)
+        self.ask_soon(now, 0.0)
+
+    def node_settled(self, now: float) -> None:
+        """Allow asking: the nodes that were there before are connected."""
+        self._settled_at = now
+        self.note_node(now)
+        # A node that was too busy to answer this node's beacon has sent its next one by then.
+        self.poll.restart_quiet(now, self._interval)
+        self.ask_soon(now, 0.0)
+
+    def note_node(self, now: float) -> None:
+        """Note news of a node."""
+        self.poll.restart_patience(now)
+        self.note_news(now)
+
+    def note_news(self, now: float) -> None:
+        """Note a new topic or partition."""
+        self.poll.restart_quiet(now)
+
+    def note_progress(self) -> None:
+        """Note that a producer has announced more records since the last question."""
+        self._has_moved = True
+
+    def check_soon(self, now: float) -> None:
+        """Check at the next tick whether the round is over."""
+        self._check_due = now
+
+    def ask_soon(self, now: float, seconds: float = ASK_S) -> None:
+        """Ask in so many seconds: there is more to ask for."""
+        if not self.is_over and now >= self._settled_at:
+            self._ask_due = min(self._ask_due, now + seconds)
+
+    def tick(self, now: float, stores: Collection[str], *, has_silent: bool, has_shown: bool) -> bool:
+        """Return whether to ask now, and end the round if it is over.
+
+        Args:
+            now: the time.
+            stores: the stores that say when they have answered.
+            has_silent: whether there are others, which never say so.
+            has_shown: whether every discovered node has shown what it is.
+        """
+        self._check_due = float("inf")
+        self._checked_at = now
+        is_retry_due = self.poll.take_retry(now)
+        if self.is_over or now < self._settled_at:
+            return False
+        unanswered = self.poll.unanswered(stores)
+        if self._last_at is not None:
+            is_answered = not unanswered and (not has_silent or now >= self._last_at + ASK_AGAIN_S)
+            self.is_over = is_answered or now >= self._last_at + LAST_S
+            return False
+        if self.poll.question >= self.first_question and self._is_enough(
+            now, is_pending=bool(unanswered) or has_silent or not has_shown
+        ):
+            self._last_at = now if self._has_moved else None
+            self.is_over = not self._has_moved
+            return self._has_moved and self._ask(now)
+        return (now >= self._ask_due or (is_retry_due and bool(unanswered))) and self._ask(now)
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        if self.is_over or self._settled_at == float("inf"):
+            return float("inf")
+        if self._last_at is None:
+            return min(self._check_due, self._ask_due, self.poll.deadline())
+        checks = (self._last_at + ASK_AGAIN_S, self._last_at + LAST_S)
+        return min(self._check_due, *(check for check in checks if check > self._checked_at), float("inf"))
+
+    def _is_enough(self, now: float, *, is_pending: bool) -> bool:
+        is_answered = self.poll.is_answered((), now, is_pending=is_pending)
+        return is_answered and (now >= self.poll.patience_until or self.poll.is_quiet(now))
+
+    def _ask(self, now: float) -> bool:
+        self.poll.question += 1
+        self.poll.note_asked(now)
+        self._has_moved = False
+        self._ask_due = float("inf")
+        return True

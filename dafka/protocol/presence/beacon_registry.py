@@ -1,0 +1,123 @@
+"""The nodes that a tower introduces, and the connections that their beacons come by.
+
+A plain tower cannot verify the address in a beacon, but it can tell connections apart. Therefore limits apply to each
+connection: it may introduce a limited number of nodes, and send beacons at a limited rate. An address belongs to the
+connection that introduced it first, until that connection ends or sends no beacon for the timeout.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import attrs
+
+from dafka.protocol.token_bucket import TokenBucket
+
+NODES_PER_CONNECTION_MAX = 64
+"""Nodes that one connection may introduce. A correct node introduces itself only."""
+
+BEACONS_BURST = 2000
+"""Beacons of one connection that are accepted at once."""
+
+BEACONS_PER_S = 200.0
+"""Beacons of one connection that are accepted per second in the long run. A node sends one each interval, and one for
+each group of new nodes.
+"""
+
+MANY_NODES = "too many nodes"
+MANY_OF_ONE_CONNECTION = "too many nodes of one connection"
+ADDRESS_IN_USE = "the address of another node"
+TOO_OFTEN = "too many beacons"
+
+
+@attrs.define
+class _Node:
+    connection: int
+    heard_at: float
+
+
+@attrs.define
+class _Connection:
+    bucket: TokenBucket
+    addresses: set[str] = attrs.field(factory=set)
+
+
+class BeaconRegistry:
+    """The nodes whose beacons a tower accepts, by address.
+
+    Attributes:
+        discarded: Beacons refused, by reason.
+    """
+
+    def __init__(self, nodes_max: int, timeout_s: float, is_connected: Callable[[int], bool]) -> None:
+        """Create an empty registry.
+
+        Args:
+            nodes_max: Nodes known at once.
+            timeout_s: Seconds without a beacon after which a node is forgotten.
+            is_connected: Returns whether a connection, identified by its number, still exists.
+        """
+        self.discarded: Counter[str] = Counter()
+        self._nodes_max = nodes_max
+        self._timeout_s = timeout_s
+        self._is_connected = is_connected
+        self._nodes: dict[str, _Node] = {}
+        self._connections: dict[int, _Connection] = {}
+        self._expired_at = 0.0
+
+    def __len__(self) -> int:
+        """Return the number of known nodes."""
+        return len(self._nodes)
+
+    def __contains__(self, address: str) -> bool:
+        """Return whether a node of this address is known."""
+        return address in self._nodes
+
+    def connections(self) -> list[int]:
+        """Return the connections that have sent beacons, the newest last."""
+        return list(self._connections)
+
+    def admit_beacon(self, address: str, connection: int, now: float) -> bool:
+        """Note a beacon, and return whether to accept it. A refused beacon is counted in `discarded`."""
+        reason = self._refusal(address, connection, now)
+        if reason:
+            self.discarded[reason] += 1
+        return not reason
+
+    def expire(self, now: float) -> None:
+        """Forget silent nodes and ended connections. Between two runs lies at least a quarter of the timeout."""
+        if now - self._expired_at < self._timeout_s / 4:
+            return
+        self._expired_at = now
+        for address in [address for address, node in self._nodes.items() if now - node.heard_at >= self._timeout_s]:
+            self._forget_node(address)
+        for connection in [number for number in self._connections if not self._is_connected(number)]:
+            del self._connections[connection]
+
+    def _refusal(self, address: str, number: int, now: float) -> str:
+        connection = self._connections.get(number)
+        if connection is None:
+            connection = self._connections[number] = _Connection(TokenBucket(BEACONS_PER_S, BEACONS_BURST, now))
+        if not connection.bucket.try_take(now):
+            return TOO_OFTEN
+        node = self._nodes.get(address)
+        if node is not None and node.connection != number:
+            if now - node.heard_at < self._timeout_s and self._is_connected(node.connection):
+                return ADDRESS_IN_USE
+            self._forget_node(address)
+            node = None
+        if node is None:
+            if len(connection.addresses) >= NODES_PER_CONNECTION_MAX:
+                return MANY_OF_ONE_CONNECTION
+            if len(self._nodes) >= self._nodes_max:
+                return MANY_NODES
+            connection.addresses.add(address)
+            node = self._nodes[address] = _Node(number, now)
+        node.heard_at = now
+        return ""
+
+    def _forget_node(self, address: str) -> None:
+        node = self._nodes.pop(address)
+        if node.connection in self._connections:
+            self._connections[node.connection].addresses.discard(address)

@@ -1,0 +1,120 @@
+"""The connections of one node to its peers' publishers, and when the node is settled.
+
+A node is settled once it has found its peers and connected to them: from then on it receives what they send. Anybody
+can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+
+from dafka.endpoints import PeerEndpoint
+
+CONNECTING_MAX = 256
+"""Peers that a node connects to at the same time and that have never answered. Their endpoints may point anywhere."""
+
+TRY_S = 1.0
+"""Seconds that a peer gets to answer before a new one takes its place, if there are too many such peers."""
+
+QUEUED_TRY_S = 5.0
+"""Seconds that a peer gets to answer before the next one in the queue takes its place."""
+
+CONNECT_S = 1.0
+"""Seconds that settling waits for connections to the peers that were found; some may be gone."""
+
+
+class ConnectionManager:
+    """Decides which endpoints a node connects to, and tells when it is settled.
+
+    Attributes:
+        is_settled: Whether the peers that were there before have been found and connected to.
+    """
+
+    def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
+        self.is_settled = False
+        self._connecting_max = connecting_max
+        self._connecting: OrderedDict[PeerEndpoint, float] = OrderedDict()
+        self._queue: OrderedDict[PeerEndpoint, None] = OrderedDict()
+        self._endpoints: Counter[PeerEndpoint] = Counter()
+        self._connected: set[PeerEndpoint] = set()
+        self._are_peers_found = False
+        self._settle_due = float("inf")
+
+    def __len__(self) -> int:
+        """Return how many peers the node is connected to, or connecting to."""
+        return self._endpoints.total()
+
+    def add_peer(self, endpoint: PeerEndpoint) -> bool:
+        """Note one more peer, and return whether its endpoint is new. A second connection would duplicate messages."""
+        self._endpoints[endpoint] += 1
+        return self._endpoints[endpoint] == 1
+
+    def begin_connecting(self, endpoint: PeerEndpoint, now: float) -> list[PeerEndpoint] | None:
+        """Make room to connect to a new endpoint.
+
+        Returns:
+            The endpoints to disconnect first. None if the endpoint has to wait; `next_queued` returns it later.
+        """
+        replaced: list[PeerEndpoint] = []
+        if len(self._connecting) >= self._connecting_max:
+            oldest, since = next(iter(self._connecting.items()))
+            if now - since < TRY_S:
+                self._queue[endpoint] = None
+                return None
+            del self._connecting[oldest]
+            self._queue[oldest] = None
+            replaced.append(oldest)
+        self._connecting[endpoint] = now
+        return replaced
+
+    def next_queued(self, now: float) -> PeerEndpoint | None:
+        """Take the next endpoint to connect to from the queue, for `begin_connecting`. None if there is none yet."""
+        if not self._queue:
+            return None
+        has_room = len(self._connecting) < self._connecting_max
+        if not has_room and now - next(iter(self._connecting.values())) < QUEUED_TRY_S:
+            return None
+        return self._queue.popitem(last=False)[0]
+
+    def remove_peer(self, endpoint: PeerEndpoint) -> bool:
+        """Note one peer less, and return whether there is a connection to end."""
+        if endpoint not in self._endpoints:
+            return False
+        self._endpoints[endpoint] -= 1
+        if self._endpoints[endpoint] > 0:
+            return False
+        del self._endpoints[endpoint]
+        self._connected.discard(endpoint)
+        self._connecting.pop(endpoint, None)
+        if endpoint in self._queue:
+            del self._queue[endpoint]
+            return False
+        return True
+
+    def connections_made(self, endpoints: Iterable[PeerEndpoint]) -> None:
+        """Note that connections to these endpoints were made."""
+        for endpoint in endpoints:
+            self._connecting.pop(endpoint, None)
+            self._connected.add(endpoint)
+        self._connected.intersection_update(self._endpoints)
+
+    def peers_found(self, now: float) -> None:
+        """Note that discovery has found the peers that were there before."""
+        self._are_peers_found = True
+        self._settle_due = now + CONNECT_S
+
+    def try_settle(self, now: float) -> bool:
+        """Settle if it is time, and return whether the node has settled just now."""
+        if self.is_settled or not self._are_peers_found:
+            return False
+        self.is_settled = now >= self._settle_due or self._connected.issuperset(self._endpoints)
+        return self.is_settled
+
+    def deadline(self) -> float:
+        """Return when to call `try_settle` and `next_queued` again, even if nothing happens."""
+        queue_due = float("inf")
+        if self._queue:
+            has_room = len(self._connecting) < self._connecting_max
+            queue_due = 0.0 if has_room else next(iter(self._connecting.values())) + QUEUED_TRY_S
+        return min(queue_due, float("inf") if self.is_settled else self._settle_due)

@@ -1,0 +1,171 @@
+"""Checks that a message comes from the node that it names.
+
+In a closed cluster each connection belongs to the holder of a known key. An address belongs to the first key that uses
+it, as long as that key is authorized (`KeyIdentity`). In a plain cluster discovery says which node is at which
+endpoint. A message that names a node known to be elsewhere is discarded, if the transport knows its connection
+(`EndpointIdentity`).
+
+DIRECT-RECORD and DIRECT-HEAD name the partition's producer, not the store that sends them, so they are not checked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dafka import wire
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol.events import PeerJoined, PeerLeft
+from dafka.protocol.trust import AddressConflict
+
+FORMER_NODES_MAX = 100_000
+"""Nodes that have left and keep their address. Beyond it, the oldest are forgotten."""
+
+WRONG_SENDER = "not the sender's"
+
+
+class PeerIdentity(Protocol):
+    """Checks what discovery reports and what peers send against the identities of peers.
+
+    Attributes:
+        discarded: Messages sent under the address of another node, by reason.
+    """
+
+    discarded: Counter[str]
+
+    def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
+        """Note that a node joined or left. Return whether the node should act on it."""
+
+    def verify_messages(self, messages: list[wire.BatchedMessage], source: PeerEndpoint) -> list[wire.BatchedMessage]:
+        """Return the messages that their sender may send. Count the others in `discarded`."""
+
+
+class KeyIdentity:
+    """The key that each node address belongs to, in a closed cluster.
+
+    Attributes:
+        discarded: Messages sent under the address of another node, by reason.
+    """
+
+    def __init__(
+        self, is_authorized: Callable[[str], bool], report: Callable[[AddressConflict], None] = lambda _: None
+    ) -> None:
+        """Create an empty table.
+
+        Args:
+            is_authorized: Returns whether a public key is authorized now.
+            report: Called when discovery finds a node with another node's address.
+        """
+        self.discarded: Counter[str] = Counter()
+        self._is_authorized = is_authorized
+        self._report = report
+        self._keys: dict[str, str] = {}
+        self._present: Counter[str] = Counter()
+        self._nameless_keys: set[str] = set()
+
+    def claim_address(self, address: str, key: str) -> bool:
+        """Assign an address to a key. Return False if it belongs to another key that is still authorized."""
+        if not address:
+            self._nameless_keys.add(key)
+            return True
+        holder = self._keys.get(address)
+        if holder is not None and holder != key and self._is_authorized(holder):
+            return False
+        self._keys.pop(address, None)
+        self._keys[address] = key
+        while len(self._keys) - len(self._present) > FORMER_NODES_MAX:
+            del self._keys[next(each for each in self._keys if each not in self._present)]
+        return True
+
+    def add_node(self, address: str, key: str) -> bool:
+        """Assign an address to a key until `remove_node`. Return False as `claim_address` does."""
+        if not self.claim_address(address, key):
+            return False
+        if address:
+            self._present[address] += 1
+        return True
+
+    def remove_node(self, address: str, key: str) -> bool:
+        """Note that a node left; it keeps its address. Return False if the address is not this key's."""
+        if address and self._keys.get(address) != key:
+            return False
+        self._present[address] -= 1
+        if self._present[address] <= 0:
+            del self._present[address]
+        return True
+
+    def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
+        """See `PeerIdentity.accept_change`. Return False for a node with another node's address, and report it."""
+        peer = change.endpoint
+        if isinstance(change, PeerLeft):
+            return self.remove_node(change.address, peer.key)
+        if self.add_node(change.address, peer.key):
+            return True
+        self._report(AddressConflict(change.address, peer.endpoint))
+        return False
+
+    def verify_messages(
+        self, messages: Iterable[wire.BatchedMessage], source: PeerEndpoint
+    ) -> list[wire.BatchedMessage]:
+        """See `PeerIdentity.verify_messages`. The sender is identified by its key."""
+        keys, key = self._keys, source.key
+        allowed: list[wire.BatchedMessage] = []
+        for message in messages:
+            address = _sender(message)
+            if not address or keys.get(address) == key or self._claim_nameless(address, key):
+                allowed.append(message)
+            else:
+                self.discarded[WRONG_SENDER] += _records_in(message)
+        return allowed
+
+    def _claim_nameless(self, address: str, key: str) -> bool:
+        """Assign the first address that a node uses, if discovery found that node without its address."""
+        return key in self._nameless_keys and self.claim_address(address, key)
+
+
+class EndpointIdentity:
+    """The endpoint that each node address belongs to, in a plain cluster.
+
+    Attributes:
+        discarded: Messages sent under the address of another node, by reason.
+    """
+
+    def __init__(self) -> None:
+        """Create an empty table."""
+        self.discarded: Counter[str] = Counter()
+        self._endpoints: dict[str, str] = {}
+
+    def accept_change(self, change: PeerJoined | PeerLeft) -> bool:
+        """See `PeerIdentity.accept_change`. Every change is accepted."""
+        address, endpoint = change.address, change.endpoint.endpoint
+        if isinstance(change, PeerJoined):
+            if address:
+                self._endpoints[address] = endpoint
+        elif self._endpoints.get(address) == endpoint:
+            del self._endpoints[address]
+        return True
+
+    def verify_messages(self, messages: list[wire.BatchedMessage], source: PeerEndpoint) -> list[wire.BatchedMessage]:
+        """See `PeerIdentity.verify_messages`. The sender is identified by its endpoint, if that is known."""
+        endpoint = source.endpoint
+        if not endpoint:
+            return messages
+        allowed: list[wire.BatchedMessage] = []
+        for message in messages:
+            if self._endpoints.get(_sender(message), endpoint) == endpoint:
+                allowed.append(message)
+            else:
+                self.discarded[WRONG_SENDER] += _records_in(message)
+        return allowed
+
+
+def _sender(message: wire.BatchedMessage) -> str:
+    """Return the address of the node that a message names as its sender; empty if it names none."""
+    if isinstance(message, wire.RecordRun):
+        return message.batch.partition.address if message.requestor is None else ""
+    return "" if isinstance(message, wire.DirectHead) else message.address
+
+
+def _records_in(message: wire.BatchedMessage) -> int:
+    return len(message.batch) if isinstance(message, wire.RecordRun) else 1

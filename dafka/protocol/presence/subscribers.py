@@ -1,0 +1,65 @@
+"""Peers that have subscribed to messages addressed to them.
+
+Nodes that are not known to subscribe get answers too, because a peer may subscribe to a shorter prefix than its own
+address. But known subscribers are served first, and under overload they are dropped last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dafka import wire
+from dafka.wire import Command
+
+
+class SubscriberSet:
+    """The addresses that have subscribed to one command, at most `subscribers_max` of them."""
+
+    def __init__(self, command: Command, subscribers_max: int) -> None:
+        self._command = command
+        self._subscribers_max = subscribers_max
+        self._subscribers: dict[str, None] = {}
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._subscribers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._subscribers)
+
+    def note_subscription(self, subscription: wire.Subscription) -> None:
+        """Note a peer's subscription, to any command, or that it ended."""
+        if subscription.command is not self._command or not subscription.topic:
+            return
+        if not subscription.active:
+            self._subscribers.pop(subscription.topic, None)
+        elif len(self._subscribers) < self._subscribers_max:
+            self._subscribers[subscription.topic] = None
+
+
+class EarliestResponder:
+    """Answers FETCHes for records that this node does not hold with DIRECT-EARLIEST (erratum 26).
+
+    RFC 46 has no such message. A node that understands it subscribes to it with its own address; it is never sent to
+    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered, and a further one waits for
+    its records as if nobody answered.
+    """
+
+    def __init__(self, subscribers_max: int) -> None:
+        self._subscribers = SubscriberSet(Command.DIRECT_EARLIEST, subscribers_max)
+
+    def note_subscription(self, subscription: wire.Subscription) -> None:
+        """Note a peer's subscription, to any command, or that it ended."""
+        self._subscribers.note_subscription(subscription)
+
+    def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> wire.DirectEarliest | None:
+        """Return the answer to a FETCH, or None if the requestor does not understand it.
+
+        Args:
+            fetch: The request.
+            own_address: This node's address.
+            sequence: The first sequence that this node holds of the partition.
+            gone: The sequence before which no node holds any record, as far as this node knows.
+        """
+        if fetch.address not in self._subscribers:
+            return None
+        return wire.DirectEarliest(fetch.address, own_address, fetch.partition, fetch.subject, sequence, gone)

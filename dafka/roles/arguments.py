@@ -1,0 +1,53 @@
+"""Checks of what a program passes in. A mistake raises a local error that says what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dafka.config import Config
+from dafka.errors import ConfigError, EncodingError, RecordError
+from dafka.records import encode_text
+from dafka.wire import Dialect
+
+
+def check_topic(topic: str, config: Config) -> str:
+    """Return the topic.
+
+    Raises:
+        ConfigError: It is not a text of 1 to 255 bytes in UTF-8, or the configured dialect cannot send it.
+    """
+    if not isinstance(topic, str):
+        raise ConfigError(f"topic: expected a text, not {topic!r}")
+    try:
+        encoded = encode_text(topic, "topic")
+    except EncodingError as error:
+        raise ConfigError(str(error)) from None
+    if not encoded:
+        raise ConfigError("topic: expected at least one character")
+    if config.node.wire == Dialect.LIBDAFKA.value and b"\0" in encoded:
+        raise ConfigError(f"topic {topic!r}: the libdafka dialect has no topics with a NUL character")
+    return topic
+
+
+def check_topics(topics: Iterable[str], config: Config) -> list[str]:
+    """Return the topics.
+
+    Raises:
+        ConfigError: They are one text instead of several, or one of them is invalid; see `check_topic`.
+    """
+    if isinstance(topics, str):
+        raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
+    return [check_topic(topic, config) for topic in topics]
+
+
+def check_contents(contents: Sequence[bytes], bytes_max: int) -> None:
+    """Check the contents of records to publish.
+
+    Raises:
+        RecordError: One of them is not bytes, or has more than `bytes_max` bytes.
+    """
+    for kind in {*map(type, contents)} - {bytes}:
+        hint = "; encode it first" if kind is str else ""
+        raise RecordError(f"content: expected bytes, not {kind.__name__}{hint}")
+    if (longest := max(map(len, contents), default=0)) > bytes_max:
+        raise RecordError(f"content: expected at most {bytes_max} bytes (message_bytes_max), not {longest}")

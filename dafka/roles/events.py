@@ -1,0 +1,175 @@
+"""Events of a node: kept for the embedding program, and logged.
+
+The log uses named loggers of the standard library (`dafka.store` for a store), which a program configures as it likes.
+The message of a log record is a sentence. Its attribute `dafka` holds the same as fields: the name of the event, the
+role and the address of the node, and the event's own fields.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import trio
+
+from dafka.protocol import (
+    AddressConflict,
+    AuthorizedKeysUnreadable,
+    EndpointsExposed,
+    Event,
+    FetchUnanswered,
+    ForeignDialect,
+    LoopbackOnly,
+    PartitionHalted,
+    PartitionSilent,
+    PeerNotAuthorized,
+    PeerRefused,
+    RecordsGone,
+    RefusedByPeer,
+    StorageFailed,
+    StorageLost,
+    StorageRepaired,
+    StoresSilent,
+    TowersSilent,
+)
+from dafka.protocol.token_bucket import TokenBucket
+from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_fields, event_name
+
+EVENTS_MAX = 1000
+"""Events kept for readers. A reader that is further behind misses the oldest."""
+
+LINES_BURST = 200
+"""Events of one kind that are logged at once. Peers cause events, and must not be able to fill a disk."""
+
+LINES_PER_S = 2.0
+"""Events of one kind that are logged per second in the long run."""
+
+DISCARDS_INTERVAL_S = 1.0
+"""Seconds between two looks at the counters of discarded messages."""
+
+DISCARDS_REPEAT_S = 60.0
+"""Seconds after which a reason for discarded messages is logged again, with a count."""
+
+_WARNINGS = (
+    AuthorizedKeysUnreadable,
+    AddressConflict,
+    EndpointsExposed,
+    FetchUnanswered,
+    ForeignDialect,
+    RefusedByPeer,
+    PeerNotAuthorized,
+    PartitionHalted,
+    PartitionSilent,
+    RecordsGone,
+    StorageFailed,
+    StorageLost,
+    StorageRepaired,
+    StoresSilent,
+    PeerRefused,
+    TowersSilent,
+    LoopbackOnly,
+)
+
+
+class NodeLog:
+    """The log of one node."""
+
+    def __init__(self, logger: logging.Logger, node: str = "") -> None:
+        """Log to this logger.
+
+        Args:
+            logger: Its last name is the role, as in `dafka.store`.
+            node: The node's address; empty for a tower, which has none.
+        """
+        self._logger = logger
+        self._common = {"role": logger.name.rpartition(".")[2]} | ({"node": node} if node else {})
+
+    def write(self, event: Event | LogEvent, level: int = logging.INFO) -> None:
+        """Log an event."""
+        if self._logger.isEnabledFor(level):
+            fields = {"event": event_name(type(event)), **self._common, **event_fields(event)}
+            self._logger.log(level, "%s", event, extra={"dafka": fields})
+
+
+class EventFeed:
+    """The events of one node from its start on: an async iterable. Each iteration begins with the oldest event kept.
+
+    Attributes:
+        log: The node's log, which takes these events and others.
+    """
+
+    def __init__(self, logger: logging.Logger, node: str = "") -> None:
+        """Create a feed that also logs; see `NodeLog`."""
+        self.log = NodeLog(logger, node)
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._count = 0
+        self._readers = trio.lowlevel.ParkingLot()
+        self._buckets: dict[type[Event], TokenBucket] = {}
+
+    def put(self, event: Event) -> None:
+        """Add an event, wake the readers, and log it."""
+        self._events.append(event)
+        self._count += 1
+        self._readers.unpark_all()
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(type(event), TokenBucket(LINES_PER_S, LINES_BURST, now))
+        if bucket.try_take(now):
+            self.log.write(event, logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _EventIterator(self)
+
+    async def wait_event(self, seen: int) -> tuple[Event, int]:
+        """Return the event after the first `seen` ones, and how many have been seen with it."""
+        while seen >= self._count:
+            await self._readers.park()
+        seen = max(seen, self._count - len(self._events))
+        return self._events[seen - self._count], seen + 1
+
+
+class _EventIterator:
+    def __init__(self, feed: EventFeed) -> None:
+        self._feed = feed
+        self._seen = 0
+
+    def __aiter__(self) -> _EventIterator:
+        return self
+
+    async def __anext__(self) -> Event:
+        await trio.lowlevel.checkpoint()
+        event, self._seen = await self._feed.wait_event(self._seen)
+        return event
+
+
+class DiscardLog:
+    """Logs discarded messages: the first of a reason at once, later ones from time to time with a count."""
+
+    def __init__(self) -> None:
+        self._reported: Counter[str] = Counter()
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def due_events(self, discarded: Mapping[str, int], now: float) -> list[MessagesDiscarded]:
+        """Return what to log now.
+
+        Args:
+            discarded: All messages discarded so far, by reason.
+            now: The time in seconds.
+        """
+        events = []
+        for reason, total in discarded.items():
+            bucket = self._buckets.setdefault(reason, TokenBucket(1 / DISCARDS_REPEAT_S, 1, now))
+            if total > self._reported[reason] and bucket.try_take(now):
+                events.append(MessagesDiscarded(reason, total - self._reported[reason], total))
+                self._reported[reason] = total
+        return events
+
+
+async def log_discards(discarded: Callable[[], Mapping[str, int]], log: NodeLog) -> None:
+    """Log the messages that a role discards, until cancelled."""
+    discards = DiscardLog()
+    while True:
+        await trio.sleep(DISCARDS_INTERVAL_S)
+        for event in discards.due_events(discarded(), trio.current_time()):
+            log.write(event)

@@ -1,0 +1,78 @@
+"""What all roles that are nodes have in common."""
+
+from __future__ import annotations
+
+import trio
+
+from dafka.config import Config
+from dafka.protocol import Event, Machine, Node, NodeCallbacks, ResetPosition, TowersHeard, TowersSilent
+from dafka.records import RecordBatch
+from dafka.roles.events import EventFeed, log_discards
+from dafka.roles.log_events import ClusterFound
+from dafka.roles.sockets import NodeSockets
+from dafka.roles.statistics import Health
+
+
+class NodeRole:
+    """A role that is a node of the mesh.
+
+    Attributes:
+        address: The node's address.
+        endpoint: Where other nodes connect to.
+        events: What happened to the node from its start on; an async iterable.
+    """
+
+    def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
+        self.address: str = sockets.address
+        self.endpoint: str = sockets.endpoint
+        self.events: EventFeed = sockets.events
+        callbacks = NodeCallbacks(
+            on_records=self._on_records,
+            on_reset_position=self._on_reset_position,
+            on_event=self._on_event,
+            on_settled=self._on_settled,
+            on_change=self._on_change,
+        )
+        self._node = Node(machine, sockets, callbacks, config.node.connecting_max)
+        self._sockets = sockets
+        self._settled = trio.Event()
+        self._is_tower_silent = False
+
+    async def wait_settled(self) -> None:
+        """Wait until the node has found the nodes of a running cluster, and is connected to them."""
+        await self._settled.wait()
+
+    def health(self) -> Health:
+        """Return the node's health: whether it has found its cluster, and hears a tower."""
+        if self._is_tower_silent:
+            return Health(unready="no tower is heard")
+        return Health(unready="" if self._settled.is_set() else "the cluster is not found yet")
+
+    def discarded(self) -> dict[str, int]:
+        """Return the messages discarded so far, by reason."""
+        return dict(+(self._sockets.discarded() + self._node.discarded()))
+
+    async def _run_node(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the node until cancelled. It is started when it listens and advertises itself."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log_discards, self.discarded, self.events.log)
+            await nursery.start(self._sockets.run, self._node)
+            task_status.started()
+
+    def _on_records(self, batch: RecordBatch) -> None:
+        raise NotImplementedError
+
+    def _on_reset_position(self, reset: ResetPosition) -> None:
+        raise NotImplementedError
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, (TowersHeard, TowersSilent)):
+            self._is_tower_silent = isinstance(event, TowersSilent)
+        self.events.put(event)
+
+    def _on_settled(self) -> None:
+        self._settled.set()
+        self.events.log.write(ClusterFound(self._node.peers))
+
+    def _on_change(self) -> None:
+        pass

@@ -1,0 +1,191 @@
+"""The sockets and the discovery of one node: they feed a `dafka.protocol.Node`, and carry out what it asks for.
+
+One task owns each socket. Messages are drained, decoded and given to the node as one batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+
+import trio
+
+from dafka import wire
+from dafka.config import Config
+from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
+from dafka.endpoints import PeerEndpoint
+from dafka.errors import TransportError
+from dafka.protocol import (
+    EndpointIdentity,
+    ForeignDialect,
+    KeyIdentity,
+    Node,
+    PeerIdentity,
+    PeerJoined,
+    PeerLeft,
+)
+from dafka.roles.events import EventFeed
+from dafka.roles.exposure import node_warnings
+from dafka.roles.log_events import Started, Stopped
+from dafka.transport import Mesh, Security, open_mesh, open_security
+
+
+class NodeSockets:
+    """The sockets of one node, bound and not yet served; implements `dafka.protocol.NodeIO`.
+
+    Attributes:
+        address: The node's address.
+        endpoint: Where other nodes connect to this one.
+        events: The node's events.
+    """
+
+    def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity) -> None:
+        self.address = address
+        self.endpoint = mesh.endpoint
+        self.events = events
+        self._mesh = mesh
+        self._config = config
+        self._identity = identity
+        self._dialect = wire.Dialect(config.node.wire)
+        self._decoder = wire.BatchDecoder()
+        self._encoder = wire.BatchEncoder(self._dialect)
+        self._discovery: Discovery | None = None
+        self._timer = trio.CancelScope()
+        self._is_dialect_reported = False
+
+    def discarded(self) -> Counter[str]:
+        """Return the messages discarded so far, by reason."""
+        found: Counter[str] = Counter()
+        for each in (self._decoder, self._encoder, self._identity, self._mesh.publisher, self._mesh.subscriber):
+            found.update(each.discarded)
+        found.update(getattr(self._discovery, "discarded", ()))  # a plugin need not count
+        return found
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Send messages in this node's dialect."""
+        self._mesh.publisher.send_many(self._encoder.encode(messages))
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive messages that begin with this prefix."""
+        self._mesh.subscriber.subscribe(prefix)
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe`."""
+        self._mesh.subscriber.unsubscribe(prefix)
+
+    def connect(self, endpoint: PeerEndpoint) -> bool:
+        """Connect to a publisher. Return False if it is no endpoint."""
+        try:
+            self._mesh.subscriber.connect_peer(endpoint)
+        except TransportError:
+            return False
+        return True
+
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
+        """Undo `connect`."""
+        self._mesh.subscriber.disconnect_peer(endpoint)
+
+    def set_timer(self, deadline: float) -> None:
+        """Call `Node.tick` at this time."""
+        self._timer.deadline = deadline
+
+    async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the node until cancelled. It is started when it listens and advertises itself.
+
+        Raises:
+            DiscoveryError: Discovery cannot be set up.
+            TransportError: Discovery cannot be set up.
+        """
+        discovery = open_discovery(self._config)
+        self._discovery = discovery
+        node.start(trio.current_time())
+
+        def discovered(report: DiscoveryEvent) -> None:
+            if not isinstance(report, (PeerJoined, PeerLeft)) or self._identity.accept_change(report):
+                node.discovered(report, trio.current_time())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive_messages, node)
+            nursery.start_soon(self._receive_subscriptions, node)
+            nursery.start_soon(self._keep_time, node)
+            nursery.start_soon(self._watch_connections, node)
+            nursery.start_soon(self._mesh.publisher.watch)
+            nursery.start_soon(self._mesh.subscriber.watch)
+            await nursery.start(discovery.run, self._advertisement(), discovered)
+            self.events.log.write(Started((self.endpoint,)))
+            task_status.started()
+
+    def _advertisement(self) -> Advertisement:
+        host = self._config.beacon.advertise
+        bound_host = self._config.node.bind.partition("://")[2].rpartition(":")[0]
+        if not host and bound_host not in ("*", "0.0.0.0", "[::]"):
+            host = bound_host
+        return Advertisement(self.address, host, self._mesh.port)
+
+    async def _receive_messages(self, node: Node) -> None:
+        subscriber, hostile = self._mesh.subscriber, 0
+        while True:
+            items, source = await subscriber.receive()
+            messages = self._identity.verify_messages(self._decoder.decode(items), source)
+            node.receive(messages, trio.current_time())
+            hostile, before = self._hostile_count(node), hostile
+            subscriber.report_discards(source, hostile - before)
+            if self._decoder.dialects - {self._dialect} and not self._is_dialect_reported:
+                self._is_dialect_reported = True
+                (other,) = self._decoder.dialects - {self._dialect}
+                self.events.put(ForeignDialect(self._dialect.value, other.value))
+
+    def _hostile_count(self, node: Node) -> int:
+        """Return how many messages have come so far that no correct node sends."""
+        return self._decoder.discarded.total() + self._identity.discarded.total() + node.hostile_count()
+
+    async def _receive_subscriptions(self, node: Node) -> None:
+        while True:
+            frames = await self._mesh.publisher.receive_many()
+            found = [wire.decode_subscription(message[0]) for message in frames]
+            node.receive_subscriptions([each for each in found if each is not None], trio.current_time())
+
+    async def _keep_time(self, node: Node) -> None:
+        while True:
+            with trio.CancelScope(deadline=node.deadline()) as self._timer:
+                await trio.sleep_forever()
+            node.tick(trio.current_time())
+            await trio.lowlevel.checkpoint()
+
+    async def _watch_connections(self, node: Node) -> None:
+        while True:
+            node.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
+
+
+@asynccontextmanager
+async def open_sockets(address: str, config: Config, role: str, high_watermark: int) -> AsyncIterator[NodeSockets]:
+    """Open the sockets of a node, and close them when the block is left.
+
+    Args:
+        address: The node's address.
+        config: The configuration.
+        role: The name of its logger is `dafka.<role>`.
+        high_watermark: How many messages may wait for each peer before further ones to it are dropped.
+
+    Raises:
+        AddressInUseError: The configured endpoint cannot be bound.
+        ConfigError: The configured keys are invalid.
+    """
+    events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
+    security = open_security(config)
+    with ExitStack() as closed:
+        async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+            closed.callback(events.log.write, Stopped())
+            for warning in node_warnings(config, mesh.endpoint):
+                events.put(warning)
+            yield NodeSockets(address, mesh, config, events, _identity(address, security, events))
+
+
+def _identity(own_address: str, security: Security | None, events: EventFeed) -> PeerIdentity:
+    if security is None:
+        return EndpointIdentity()
+    identity = KeyIdentity(security.authorized.__contains__, events.put)
+    identity.add_node(own_address, security.pair.public)
+    return identity

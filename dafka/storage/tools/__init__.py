@@ -1,0 +1,1 @@
+"""Tools over the `Storage` interface, for every plugin: copying, verifying, and JSON Lines."""

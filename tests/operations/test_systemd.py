@@ -1,0 +1,133 @@
+"""Word to a service manager: a datagram socket that stands in its place."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from dafka.operations import open_operations, systemd
+from dafka.operations.monitor import Monitor
+from dafka.operations.systemd import ALIVE, READY, Notifier
+from dafka.roles import Health, Store
+
+
+class Manager:
+    """Where a service manager would listen."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(f"\0{path[1:]}" if path.startswith("@") else path)
+        self._socket.setblocking(False)
+
+    def heard(self) -> list[list[str]]:
+        """What was sent since this was asked last: the assignments of each datagram."""
+        found = []
+        while True:
+            try:
+                found.append(self._socket.recv(4096).decode().split("\n"))
+            except BlockingIOError:
+                return found
+
+    async def wait_for(self, assignment: str) -> list[str]:
+        """Every assignment heard until this one was."""
+        told: list[str] = []
+        with trio.fail_after(30):
+            while assignment not in told:
+                told += [each for datagram in self.heard() for each in datagram]
+                await trio.sleep(0.005)
+        return told
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(params=["file", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    path = str(tmp_path / "notify") if request.param == "file" else f"@dafka-test-{os.getpid()}"
+    found = Manager(path)
+    yield found
+    found.close()
+
+
+def test_assignments_are_one_datagram(manager: Manager) -> None:
+    assert Notifier(manager.path).send(READY, "STATUS=well")
+    assert manager.heard() == [["READY=1", "STATUS=well"]]
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_there", "watchdog_s"),
+    [
+        ({}, False, None),
+        ({"WATCHDOG_USEC": "1000000"}, False, None),
+        ({"NOTIFY_SOCKET": "vsock:2:1234"}, False, None),
+        ({"NOTIFY_SOCKET": "@a"}, True, None),
+        ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "3000000"}, True, 3.0),
+        ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": str(os.getpid())}, True, 3.0),
+        ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "1"}, True, None),
+        ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "0"}, True, None),
+        ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "soon"}, True, None),
+    ],
+)
+def test_the_environment_tells_where_and_how_often(
+    environ: dict[str, str], is_there: bool, watchdog_s: float | None
+) -> None:
+    notifier = Notifier.from_environment(environ)
+    assert (bool(notifier), notifier.watchdog_s) == (is_there, watchdog_s)
+
+
+def test_a_manager_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+    assert not Notifier(str(tmp_path / "nobody")).send(READY)
+    assert not Notifier("/" + "x" * 200).send(READY)
+    assert not Notifier().send(READY)
+
+
+def test_a_manager_that_does_not_read_stops_nobody(tmp_path: Path) -> None:
+    manager = Manager(str(tmp_path / "notify"))
+    notifier = Notifier(manager.path)
+    for _ in range(10_000):
+        if not notifier.send("STATUS=" + "x" * 1000):
+            break
+    else:
+        pytest.fail("everything was heard")
+    manager.close()
+
+
+class FakeStore(Store):
+    """As well as a test wants it to be."""
+
+    def __init__(self) -> None:
+        self.state = Health(unready="the cluster is not found yet")
+
+    def health(self) -> Health:
+        return self.state
+
+
+async def test_ready_once_alive_while_well_and_stopping_at_the_end(
+    manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd, "READY_POLL_S", 0.005)
+    monitor, store = Monitor("store"), FakeStore()
+    notifier = Notifier(manager.path, watchdog_s=0.04)
+    async with open_operations(monitor, notifier=notifier):
+        told = await manager.wait_for("STATUS=store has not started yet")
+        assert READY not in told
+        monitor.add(store)
+        assert READY not in await manager.wait_for("STATUS=store: the cluster is not found yet")
+        store.state = Health()
+        told = await manager.wait_for("STATUS=ready")
+        assert told.count(READY) == 1
+        assert ALIVE in told
+        store.state = Health("the storage hangs", "the storage hangs")
+        await manager.wait_for("STATUS=store: the storage hangs")
+        await trio.sleep(0.1)
+        assert ALIVE not in [each for datagram in manager.heard() for each in datagram]
+        store.state = Health()
+        assert READY not in await manager.wait_for("STATUS=ready")
+    assert manager.heard()[-1] == ["STOPPING=1", "STATUS=stopping"]
+    assert monitor.health().unready == "stopping"
