@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster_fixtures import RunningCluster, run_cluster
-from tests.spark.store_helpers import A, batch, fill
+from tests.spark.cluster import RunningCluster, run_cluster
+from tests.spark.stores import A, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
