@@ -11,7 +11,7 @@ import pytest
 import dafka
 import dafka_conformance
 
-VOCABULARY = {"contents", "endpoints", "errors", "extras", "groups", "records", "config", "plugins"}
+VOCABULARY = {"contents", "endpoints", "errors", "extras", "groups", "records", "config", "plugins", "text"}
 PROTOCOL = VOCABULARY | {"wire", "protocol"}
 PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
@@ -68,14 +68,15 @@ CONFORMANCE = {
 """The suite's own parts."""
 
 SUITE_MAY_IMPORT = {
+    "report": ("dafka.text",),
     "testbed": ("dafka.transport.socket", "dafka.errors"),
     "targets.embedded": ("dafka",),
     "targets.process": ("dafka.groups",),
-    "pytest_plugin": ("dafka.errors", "dafka.extras"),
+    "pytest_plugin": ("dafka.errors", "dafka.extras", "dafka.text"),
     "__main__": ("dafka._entry",),
 }
-"""What the suite knows of the package that it is shipped with: the moving of frames, one exception out of a group of
-one, and, as a target among others, its roles."""
+"""What the suite knows of the package that it is shipped with: the moving of frames, the escaping of text, one
+exception out of a group of one, and, as a target among others, its roles."""
 
 NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "random", "threading"}
 

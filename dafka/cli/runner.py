@@ -21,9 +21,7 @@ from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
-from dafka.operations.monitor import Monitor
-from dafka.operations.notify import Notifier
-from dafka.operations.serving import open_operations, stop
+from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.roles.log_events import MetricsServed, Stopping
@@ -182,7 +180,7 @@ class Supervisor:
 
     def _stop(self) -> None:
         self.is_stopping = True
-        stop(self.monitor, self._notifier)
+        begin_stopping(self.monitor, self._notifier)
         if self._waiting is not None:
             self._waiting.cancel()
 

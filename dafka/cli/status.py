@@ -15,10 +15,9 @@ from dafka.cli.options import DURATION, node_options, usage_mistakes
 from dafka.cli.runner import require_tower, run
 from dafka.cli.terminal import counted, print_table
 from dafka.config import Config, MetricsConfig
-from dafka.operations.addresses import split_address
-from dafka.operations.lines import printable
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
+from dafka.text import escape_unprintable
 
 UNKNOWN = "?"
 """Is printed in place of a number that no node has reported."""
@@ -169,7 +168,7 @@ def _print(survey: ClusterSurvey, faults: list[str] | None) -> None:
         print_table(("topics without a known partition",), (), [(name,) for name in without])
     click.echo(f"\n{_summary(survey)}")
     for sentence in survey.limits if faults is None else faults:
-        click.echo(f"{'note' if faults is None else 'fault'}: {printable(sentence)}")
+        click.echo(f"{'note' if faults is None else 'fault'}: {escape_unprintable(sentence)}")
 
 
 def _rank(node: NodeView) -> tuple[int, str]:
@@ -239,7 +238,7 @@ def health(address: str, live: bool, timeout: int) -> None:
     and prints the reason in one sentence. Use it as the health check of a container.
     """
     with usage_mistakes():
-        host, port = split_address(MetricsConfig(listen=address).listen)
+        host, port = MetricsConfig(listen=address).address
     status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout / 1000)
     click.echo(sentence)
     sys.exit(0 if status == 200 else 1)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from dafka.config import LogConfig
-from dafka.extras import require_extra
-from dafka.operations.lines import SentenceFormatter, printable
+from dafka.operations.logs import SentenceFormatter, json_formatter
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles.events import NodeLog
 from dafka.roles.log_events import Failed, LogEvent
+from dafka.text import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -90,9 +90,6 @@ def start_logging(config: LogConfig) -> None:
     _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
-        with require_extra("json-logs", "--log-format json"):
-            from dafka.operations.logs import json_formatter  # noqa: PLC0415 (optional, and slow to load)
-
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(json_formatter())
     elif error_is_terminal():
@@ -136,7 +133,7 @@ def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable
         numbers: the headings of the columns of numbers, which are aligned to the right.
         rows: the cells.
     """
-    cells = [tuple(map(printable, row)) for row in rows]
+    cells = [tuple(map(escape_unprintable, row)) for row in rows]
     if sys.stdout is None or not sys.stdout.isatty():
         click.echo(_align([names + numbers, *cells], len(names)))
         return

@@ -213,7 +213,7 @@ class Range:
         await self._reader.wait(lambda: bool(self._buffer) or self._is_complete())
         if not self._buffer:
             return None
-        batch = self._buffer.take()
+        batch = self._buffer.take_batch()
         self._reader.release(batch)
         return batch
 
@@ -224,12 +224,12 @@ class Range:
 
     def put(self, batch: RecordBatch) -> None:
         """Records have come."""
-        self._buffer.put(batch)
+        self._buffer.add_batch(batch)
 
     def close(self) -> None:
         """Ends fetching; what has come and was not taken is dropped. May be called again."""
         while self._buffer:
-            self._reader.release(self._buffer.take())
+            self._reader.release(self._buffer.take_batch())
         self._reader.forget(self.partition)
 
     def _is_complete(self) -> bool:

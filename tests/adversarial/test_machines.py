@@ -145,9 +145,9 @@ def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
     durable = {TOPIC: {HONEST: 5}}
     heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
     for number in range(QUESTIONS_MAX):
-        assert heads.ask(f"{number}", [TOPIC], is_listening=False)
-    assert not heads.ask("one more", [TOPIC], is_listening=False)
-    assert heads.ask("LISTENER", [TOPIC], is_listening=True)
+        assert heads.add_request(f"{number}", [TOPIC], is_verified=False)
+    assert not heads.add_request("one more", [TOPIC], is_verified=False)
+    assert heads.add_request("LISTENER", [TOPIC], is_verified=True)
 
 
 def test_what_says_that_heads_are_told_comes_behind_them() -> None:

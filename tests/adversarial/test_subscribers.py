@@ -1,7 +1,8 @@
-"""Who subscribes to too much at a publisher is end_connection off, alone."""
+"""A peer that subscribes to too much at a publisher is disconnected; the others are not affected."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -12,7 +13,7 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.connections import end_connection, find_connection, open_descriptors
+from dafka.transport.connections import end_connection, find_connection, is_open, open_descriptors
 from dafka.transport.publisher import NAMES_MAX
 from tests.roles.helpers import DEADLINE_S
 
@@ -106,3 +107,20 @@ async def test_a_descriptor_that_has_become_another_connection_is_left_alone() -
     for each in (one, other, *listeners):
         await each.aclose()
     assert find_connection(one.socket.fileno() if one.socket.fileno() >= 0 else 10**6) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
+async def test_a_connection_that_its_peer_has_closed_is_not_open() -> None:
+    """A node that restarts must not be refused because of its own former connection, which nobody has read yet."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    peer = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+    accepted = await listener.accept()
+    descriptor = accepted.socket.fileno()
+    connection = find_connection(descriptor)
+    assert connection is not None
+    assert is_open(descriptor, connection)
+    await peer.aclose()
+    assert not is_open(descriptor, connection)
+    await accepted.aclose()
+    assert not is_open(descriptor, connection)
+    await listener.aclose()

@@ -157,7 +157,7 @@ def test_first_example_of_the_readme_runs(wheel: Wheel, environment: Path, comma
 
 def test_missing_extra_is_one_sentence(environment: Path, command: Dafka) -> None:
     ended = command.run("tower", "--log-format", "json")
-    assert (ended.status, ended.error) == (2, "--log-format json needs structlog: pip install 'dafka[json-logs]'")
+    assert (ended.status, ended.error) == (2, "JSON logging needs structlog: pip install 'dafka[json-logs]'")
     done = subprocess.run([environment / "dafka-conformance", "list"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch(r"Error: dafka-conformance needs \w+: pip install 'dafka\[conformance\]'\n", done.stderr)
