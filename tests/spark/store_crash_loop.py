@@ -2,10 +2,11 @@
 
     python -m tests.spark.store_crash_loop URL KILLS SEED
 
-The query (`store_query`) is a program with a Java process and workers, all of which are killed with SIGKILL at a random
-moment: usually after a micro-batch or two, every fourth time while the query starts. The next query continues from the
-checkpoint. At the end each record must be in the sink exactly once, with its own content. Then single Python workers are
-killed during a micro-batch and during a batch read: Spark retries their tasks, and no record is repeated or missing.
+The query (`store_query`) is a program with a Java process and workers. All are killed with SIGKILL at a random moment:
+usually after a micro-batch or two, every fourth time while the query starts. The next query continues from the
+checkpoint. At the end each record must be in the sink exactly once, with its own content. Then single Python workers
+are killed during a micro-batch and during a batch read: Spark retries their tasks, and no record is repeated or
+missing.
 """
 
 from __future__ import annotations

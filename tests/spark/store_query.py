@@ -2,8 +2,8 @@
 
     python -m tests.spark.store_query follow|finish|batch STORE FOLDER
 
-`follow` runs until it is killed, and reports each completed micro-batch. `finish` reads to the end, and reports what the
-sink holds. `batch` reads the store once. Tasks are tried up to four times.
+`follow` runs until it is killed, and reports each completed micro-batch. `finish` reads to the end, and reports what
+the sink holds. `batch` reads the store once. Tasks are tried up to four times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What docs/how-to/spark.md shows runs as it stands there, in the page's order."""
+"""The examples of docs/how-to/spark.md run as they are, in the order of the page."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.store_crash_loop import play_kills, play_worker_kill
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_query_that_is_killed_twice_writes_each_record_exactly_once(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
@@ -16,6 +17,7 @@ async def test_a_query_that_is_killed_twice_writes_each_record_exactly_once(tmp_
     assert min(expected.ends.values()) > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_worker_killed_in_a_micro_batch_neither_loses_nor_repeats_records(tmp_path: Path) -> None:
     await play_worker_kill("finish", tmp_path / "finish")

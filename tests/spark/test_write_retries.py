@@ -90,6 +90,7 @@ def _has_sockets(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_killed_task_and_a_killed_application_publish_each_row_exactly_once(tmp_path: Path) -> None:
     application = Application(tmp_path)
