@@ -45,10 +45,10 @@ def test_consume_ends_cleanly(dafka: Dafka, tower: list[str], number: signal.Sig
 def test_produce_that_waits_for_input(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
     dafka.options = tower
     producer = dafka.start_node("produce", "t", "-v", stdin=subprocess.PIPE)
-    producer.wait_errors("a tower is heard")
+    producer.wait_errors("Tower heard")
     ended = producer.end(number)
     assert ended.status == 0
-    assert ended.errors.endswith("\ninterrupted: 0 published, 0 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 0 published, 0 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
@@ -68,7 +68,7 @@ def test_produce_that_waits_for_acks(dafka: Dafka, tower: list[str], tmp_path: P
     producer.wait_errors("3 records wait")
     ended = producer.end(number)
     assert ended.status == 1
-    assert ended.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
@@ -85,7 +85,7 @@ def test_an_interrupt_at_any_early_moment_leaves_no_traceback(
         wait_until(partial(is_harmless, running), lambda: "SIGINT stays caught")
         time.sleep(delay)
         ended = running.end(signal.SIGINT)
-        assert ended.errors in ("", "interrupted: 0 published, 0 of them not acknowledged\n")
+        assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
         statuses.add(ended.status)
     assert -signal.SIGINT in statuses
     assert statuses <= {-signal.SIGINT, 0}
@@ -113,7 +113,7 @@ def test_the_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_pa
 
 def test_control_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         terminal.type(b"\x03")
         assert terminal.wait() == 0
         assert b"Traceback" not in terminal.seen
@@ -121,7 +121,7 @@ def test_control_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
 
 def test_a_terminal_that_is_closed_ends_the_command(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         os.kill(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 0
 
@@ -130,7 +130,7 @@ def test_nohup_is_respected(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     ignoring = (sys.executable, "-c", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + RUN_MODULE)
     consumer = dafka.start("consume", "t", "-v", *tower, command=ignoring)
-    consumer.wait_errors("following t")
+    consumer.wait_errors("Following t")
     consumer.process.send_signal(signal.SIGHUP)
     assert dafka.start_consumer("t").end().status == 0
     assert consumer.process.poll() is None

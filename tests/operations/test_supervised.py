@@ -217,12 +217,12 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     file_ended, pipe_ended = from_file.wait(), from_pipe.wait()
     published = {partition.topic: contents for partition, contents in held(storage).items()}
     assert pipe_ended.status == 0
-    assert pipe_ended.errors.endswith("\ninterrupted: 3 published, 0 of them not acknowledged\n")
+    assert pipe_ended.errors.endswith("\nInterrupted: 3 published, 0 of them not acknowledged\n")
     assert published["pipe"] == [b"0", b"1", b"2"]
     count = len(published["file"])
     assert 0 < count < len(LINES)
     assert file_ended.status == 1
-    assert file_ended.errors.endswith(f"\ninterrupted: {count:,} published, 0 of them not acknowledged\n")
+    assert file_ended.errors.endswith(f"\nInterrupted: {count:,} published, 0 of them not acknowledged\n")
     assert published["file"] == LINES[:count]
 
 
@@ -241,7 +241,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
         with suppress(subprocess.TimeoutExpired):
             producer.process.wait(5)  # longer than impatience needs, and ending then
     assert (producer.process.poll(), signals) == (1, 2)
-    assert producer.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert producer.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
 
 
 def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: Path) -> None:
