@@ -6,7 +6,7 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerato
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-spark test check docs format clean
+.PHONY: demo demo-spark test check docs dist format clean
 
 demo: .venv/demo
 	$(BIN)/dafka demo
@@ -26,6 +26,12 @@ check: .venv/dev
 # Offline, into docs/_build/html; any warning, such as a broken link, ends it.
 docs: .venv/dev
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+
+# The source distribution, and from it a wheel with the accelerator for this platform and one for all platforms.
+dist: .venv/dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	DAFKA_BUILD_ACCELERATOR=off $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist dist/dafka-*.tar.gz
 
 format: .venv/dev
 	$(BIN)/ruff check --fix

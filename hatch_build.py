@@ -1,52 +1,111 @@
-"""Compiles the transport accelerator when the package is built or installed; without a C compiler it is left out.
+"""Build hooks: compile the transport accelerator into the wheel, and make README.md's links absolute for an index.
 
-A wheel with it serves every CPython from 3.11 on (the stable ABI) on its platform; one without it serves anywhere.
+A wheel with the accelerator serves every CPython from 3.11 on (the stable ABI) on its platform. Without a C compiler,
+or with `DAFKA_BUILD_ACCELERATOR=off`, the wheel is pure Python and serves every platform.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 from packaging.tags import platform_tags
 
 SOURCES = "dafka/transport/accelerator/*.c"
 TARGET = "dafka/transport/_accelerator.abi3.so"
 FLAGS = ["-shared", "-fPIC", "-O2", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"]
 
+REPOSITORY = "https://github.com/dafka/dafka/blob/main/"
+RAW_FILES = "https://raw.githubusercontent.com/dafka/dafka/main/"
+
+OLDEST_GLIBC = (2, 17)
+"""The oldest glibc that a wheel claims to run on. No supported Linux distribution has an older one."""
+
+
+class ReadmeHook(MetadataHookInterface):
+    """Sets the project's long description: README.md, with links that work outside the repository."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add the `readme` field."""
+        text = Path(self.root, "README.md").read_text("utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": with_absolute_links(text)}
+
 
 class AcceleratorHook(BuildHookInterface[Any]):
-    """Builds the accelerator beside its source, and puts it into the wheel."""
+    """Compiles the accelerator for a wheel. An editable install gets it next to its source, and no other build does."""
+
+    _folder: TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compiles for a wheel, also an editable one; a failure is a warning, and leaves a wheel of Python alone."""
+        """Compile, and add the result to the wheel. On failure, warn and build a pure-Python wheel."""
         if self.target_name != "wheel":
             return
-        target = Path(self.root, TARGET)
-        target.unlink(missing_ok=True)
+        if version == "editable":
+            target = Path(self.root, TARGET)
+            target.unlink(missing_ok=True)
+        else:
+            self._folder = TemporaryDirectory()
+            target = Path(self._folder.name, Path(TARGET).name)
         reason = _obstacle() or _compile(sorted(Path(self.root).glob(SOURCES)), target)
         if reason:
-            self.app.display_warning(f"The transport accelerator is left out ({reason}); the pure-Python loops serve.")
+            self.app.display_warning(f"Building without the transport accelerator ({reason}); it is optional.")
             return
-        build_data["artifacts"].append(TARGET)
+        if version != "editable":
+            build_data["force_include"][str(target)] = TARGET
         build_data["pure_python"] = False
-        build_data["tag"] = f"cp311-abi3-{_platform_tag()}"
+        build_data["tag"] = f"cp311-abi3-{platform_tag(target)}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove what was compiled outside the source tree."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def clean(self, versions: list[str]) -> None:
-        """Removes what was built."""
+        """Remove the accelerator of an editable install."""
         Path(self.root, TARGET).unlink(missing_ok=True)
 
 
+def with_absolute_links(text: str) -> str:
+    """Return Markdown text whose links to files of this repository are URLs."""
+
+    def absolute(match: re.Match[str]) -> str:
+        is_image, before, target = match.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return match[0]
+        return f"{is_image}{before}({RAW_FILES if is_image else REPOSITORY}{target})"
+
+    return re.sub(r"(!?)(\[[^\]]*\])\(([^)\s]+)\)", absolute, text)
+
+
+def platform_tag(library: Path) -> str:
+    """Return the platform that a compiled library runs on, as a wheel's name has it.
+
+    On Linux with glibc, the manylinux tag follows from the newest glibc symbol that the library needs (PEP 600). The
+    library links to libc alone, so that nothing else decides where it runs.
+    """
+    tags = list(platform_tags())
+    versions = [(int(major), int(minor)) for major, minor in re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())]
+    if versions and any(tag.startswith("manylinux") for tag in tags):
+        major, minor = max(*versions, OLDEST_GLIBC)
+        return f"manylinux_{major}_{minor}_{platform.machine()}"
+    return tags[0]
+
+
 def _obstacle() -> str:
-    """Why it is not even tried; empty where nothing stands in the way."""
+    """Return why the accelerator cannot be built here; empty if it can."""
+    if os.environ.get("DAFKA_BUILD_ACCELERATOR") == "off":
+        return "DAFKA_BUILD_ACCELERATOR is off"
     if sys.platform == "win32" or platform.python_implementation() != "CPython":
         return "it needs CPython on a POSIX system"
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -55,7 +114,7 @@ def _obstacle() -> str:
 
 
 def _compile(sources: list[Path], target: Path) -> str:
-    """Empty where it went well, else the reason in one line."""
+    """Compile, and return the reason of a failure in one line; empty on success."""
     named = os.environ.get("CC", "")
     compiler = shlex.split(named) if named else [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
     if not compiler:
@@ -71,8 +130,3 @@ def _compile(sources: list[Path], target: Path) -> str:
     if done.returncode:
         return next((line for line in done.stderr.splitlines() if "error" in line), f"{compiler[0]} failed")
     return ""
-
-
-def _platform_tag() -> str:
-    """This platform's own: what was linked here has not been tried on the older ones that the other tags promise."""
-    return next(tag for tag in platform_tags() if not tag.startswith(("manylinux", "musllinux")))

@@ -11,57 +11,65 @@
         await nursery.start(dafka.serve_store)
 
 The classes of events are in `dafka.events`, those of exceptions in `dafka.errors`.
+
+A name's module is imported when the name is first used, so that `import dafka` takes no time.
 """
 
-from dafka import errors, events
-from dafka.config import (
-    BeaconConfig,
-    Config,
-    ConsumerConfig,
-    FetchConfig,
-    LogConfig,
-    MetricsConfig,
-    NodeConfig,
-    ProducerConfig,
-    SecurityConfig,
-    StoreConfig,
-    TowerConfig,
-)
-from dafka.errors import DafkaError
-from dafka.events import Event
-from dafka.protocol.observing.cluster_survey import (
-    ClusterSurvey,
-    HolderView,
-    NodeState,
-    NodeView,
-    PartitionView,
-    Sighting,
-    TopicView,
-    TowerView,
-)
-from dafka.records import Partition, Record, RecordBatch
-from dafka.roles import (
-    Consumer,
-    ConsumerStatistics,
-    EventFeed,
-    Health,
-    Histogram,
-    Observer,
-    Producer,
-    ProducerStatistics,
-    Range,
-    Reader,
-    Store,
-    StoreStatistics,
-    Tower,
-    TowerStatistics,
-    open_consumer,
-    open_observer,
-    open_producer,
-    open_reader,
-    serve_store,
-    serve_tower,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dafka import errors, events
+    from dafka.config import (
+        BeaconConfig,
+        Config,
+        ConsumerConfig,
+        FetchConfig,
+        LogConfig,
+        MetricsConfig,
+        NodeConfig,
+        ProducerConfig,
+        SecurityConfig,
+        StoreConfig,
+        TowerConfig,
+    )
+    from dafka.errors import DafkaError
+    from dafka.events import Event
+    from dafka.protocol.observing.cluster_survey import (
+        ClusterSurvey,
+        HolderView,
+        NodeState,
+        NodeView,
+        PartitionView,
+        Sighting,
+        TopicView,
+        TowerView,
+    )
+    from dafka.records import Partition, Record, RecordBatch
+    from dafka.roles import (
+        Consumer,
+        ConsumerStatistics,
+        EventFeed,
+        Health,
+        Histogram,
+        Observer,
+        Producer,
+        ProducerStatistics,
+        Range,
+        Reader,
+        Store,
+        StoreStatistics,
+        Tower,
+        TowerStatistics,
+        open_consumer,
+        open_observer,
+        open_producer,
+        open_reader,
+        serve_store,
+        serve_tower,
+    )
 
 __version__ = "0.1.0"
 
@@ -113,3 +121,22 @@ __all__ = [
     "serve_store",
     "serve_tower",
 ]
+
+_SUBMODULES = ("config", "errors", "events", "records", "roles")
+_SOURCES = (*_SUBMODULES, "protocol.observing.cluster_survey")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"dafka.{name}")
+    if name in __all__:
+        for source in _SOURCES:
+            module = import_module(f"dafka.{source}")
+            if hasattr(module, name):
+                value = globals()[name] = getattr(module, name)
+                return value
+    raise AttributeError(f"module 'dafka' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_SUBMODULES, *__all__})

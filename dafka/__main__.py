@@ -1,5 +1,5 @@
 """`python -m dafka` is the `dafka` command."""
 
-from dafka.cli import main
+from dafka._entry import main
 
 main()

@@ -1,4 +1,4 @@
-"""The endpoint of a peer, with the public key to expect there."""
+"""Endpoints: what is one, and the endpoint of a peer with the public key to expect there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import re
 import attrs
 
 _Z85_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+HOST_LENGTH_MAX = 255
+"""The longest host name that is accepted, in characters."""
+
+_HOST = re.compile(r"\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+")
+_PORT = re.compile(r"[1-9][0-9]{0,4}")
+_TCP_ENDPOINT = re.compile(r"tcp://(\[[^\]/]+\]|[^:/\[\]]+):([0-9]+)")
 _Z85_KEY = re.compile(f"[{re.escape(_Z85_DIGITS)}]{{40}}")
 
 
@@ -39,6 +45,74 @@ class PeerEndpoint:
 
     def __str__(self) -> str:
         return f"{self.endpoint} {self.key}" if self.key else self.endpoint
+
+
+def is_host(text: str) -> bool:
+    """Return whether a text is a host name, an IPv4 address, or an IPv6 address in brackets.
+
+    Args:
+        text: The text to check.
+
+    Returns:
+        Whether it is a host.
+    """
+    return len(text) <= HOST_LENGTH_MAX and _HOST.fullmatch(text) is not None
+
+
+def is_port(text: str) -> bool:
+    """Return whether a text is a port number from 1 to 65535 in decimal digits, without leading zeros.
+
+    Args:
+        text: The text to check.
+
+    Returns:
+        Whether it is a port.
+    """
+    return _PORT.fullmatch(text) is not None and int(text) <= 65535
+
+
+def split_tcp_endpoint(text: str) -> tuple[str, str] | None:
+    """Split `tcp://HOST:PORT`. The two parts are not checked.
+
+    Args:
+        text: The endpoint.
+
+    Returns:
+        The host and the port, or None if the text has another form.
+    """
+    match = _TCP_ENDPOINT.fullmatch(text)
+    return None if match is None else (match[1], match[2])
+
+
+def is_peer_endpoint(text: str) -> bool:
+    """Return whether a text is an endpoint that beacons may carry: `tcp://HOST:PORT`.
+
+    Args:
+        text: The text to check.
+
+    Returns:
+        Whether it is one.
+    """
+    parts = split_tcp_endpoint(text)
+    return parts is not None and is_host(parts[0]) and is_port(parts[1])
+
+
+def is_endpoint(text: str) -> bool:
+    """Return whether a text has the form of a ZeroMQ endpoint to bind or connect: tcp, ipc or inproc.
+
+    Hosts and ports of tcp may be wildcards or network interfaces, which only ZeroMQ can check.
+
+    Args:
+        text: The text to check.
+
+    Returns:
+        Whether it has the form.
+    """
+    scheme, separator, rest = text.partition("://")
+    if scheme == "tcp":
+        host, _, port = rest.rpartition(":")
+        return bool(host and port)
+    return bool(separator and scheme in ("ipc", "inproc") and rest)
 
 
 def is_key(text: str) -> bool:

@@ -12,6 +12,7 @@ __all__ = [
     "ConfigError",
     "DafkaError",
     "DiscoveryError",
+    "EncodingError",
     "LocalError",
     "MissingExtraError",
     "RecordError",
@@ -53,24 +54,38 @@ class RecordError(LocalError, ValueError):
     """A record cannot be published: its content is not bytes, or is larger than peers accept."""
 
 
-class WireError(RemoteError, ValueError):
-    """A message does not follow the grammar, or cannot be written in it.
-
-    Attributes:
-        field: the grammar's name of the part that is wrong (`signature`, `version`, `sequence`, ...).
-        offset: where it stands, in octets from the start of its frame; None for a message that is being made.
-        expected: what would have been right.
-    """
+class _FieldError(ValueError):
+    """A field of a message is wrong. The message of the error says what was expected."""
 
     def __init__(self, field: str, expected: str, offset: int | None = None) -> None:
         self.field = field
         self.offset = offset
         self.expected = expected
-        where = "" if offset is None else f" at octet {offset}"
+        where = "" if offset is None else f" at byte {offset}"
         super().__init__(f"{field}{where}: expected {expected}")
 
-    def __reduce__(self) -> tuple[type[WireError], tuple[str, str, int | None]]:
+    def __reduce__(self) -> tuple[type[_FieldError], tuple[str, str, int | None]]:
         return type(self), (self.field, self.expected, self.offset)
+
+
+class EncodingError(LocalError, _FieldError):
+    """A message, topic or address cannot be written on the wire. Use a value that the message of the error describes.
+
+    Attributes:
+        field: the grammar's name of the value (`subject`, `sequence`, ...).
+        expected: what would be accepted.
+        offset: the position of the first byte that cannot be written; None if it is not a single byte.
+    """
+
+
+class WireError(RemoteError, _FieldError):
+    """A message of a peer does not follow the grammar.
+
+    Attributes:
+        field: the grammar's name of the part that is wrong (`signature`, `version`, `sequence`, ...).
+        expected: what would be right.
+        offset: the position of the part, in bytes from the start of its frame; None if the whole message is wrong.
+    """
 
 
 class TransportError(LocalError):

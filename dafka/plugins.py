@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
 from typing import Any
 
 from dafka.errors import LocalError
@@ -13,6 +12,8 @@ def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
 
     Raises `error` where no such plugin is installed (naming those that are), or it cannot be imported.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
+
     found = {entry.name: entry for entry in entry_points(group=group)}
     kind = group.rpartition(".")[2]
     if name not in found:

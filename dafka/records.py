@@ -1,8 +1,8 @@
-"""The vocabulary everybody shares: partitions, records, and runs of records.
+"""The vocabulary of all parts of dafka: partitions, records and batches of records.
 
-Topics and addresses are text. On the wire they are octets, any octets at all (RFC 46, "Topics, Partitions and
-Records"); octets that are not UTF-8 are carried the way Python carries such file names, as lone surrogates
-(PEP 383), so that every name read from the wire can be written back unchanged.
+Topics and addresses are text. On the wire they are bytes, and any bytes are allowed (RFC 46, "Topics, Partitions and
+Records"). Bytes that are not UTF-8 are represented as lone surrogates, as Python does for such file names (PEP 383), so
+that every name read from the wire can be written back unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import attrs
 
 from dafka.contents import count_bytes, count_within, join_contents
-from dafka.errors import WireError
+from dafka.errors import EncodingError
 
 __all__ = ["Partition", "Record", "RecordBatch", "decode_text", "encode_text", "join", "new_address"]
 
@@ -22,43 +22,63 @@ SEQUENCE_MAX = 2**62
 """The largest sequence that nodes accept: no partition comes this far, and every storage can count to it."""
 
 RECORD_MEMORY_BYTES = 64
-"""What a record takes in memory beyond its content where it is taken apart: an object and a place in a list."""
+"""The memory that a record takes beyond its content: a Python object and its place in a list, in bytes."""
 
 TEXT_BYTES_MAX = 255
-"""The longest topic or address, in octets: the grammar's `string` has a one-octet length."""
+"""The length of the longest topic or address in bytes: the `string` of the grammar has a length of one byte."""
 
 
 def encode_text(value: str, field: str = "text") -> bytes:
-    """The octets of a topic or an address.
+    """Return the bytes of a topic or an address.
 
-    Raises `WireError` (naming `field`) for anything but a str of at most 255 octets that `decode_text` gives back.
+    Args:
+        value: the topic or address.
+        field: what the error calls it.
+
+    Returns:
+        At most 255 bytes, which `decode_text` turns into the same text.
+
+    Raises:
+        EncodingError: the value is not text, is too long, or is text that `decode_text` would not return.
     """
     if not isinstance(value, str):
-        raise WireError(field, f"text, not {type(value).__name__}")
+        raise EncodingError(field, f"text, not {type(value).__name__}")
     try:
-        octets = value.encode("utf-8", "surrogateescape")
+        data = value.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise WireError(field, "text that octets can carry (a lone surrogate stands in it)") from None
-    if len(octets) > TEXT_BYTES_MAX:
-        raise WireError(field, f"at most {TEXT_BYTES_MAX} octets, not {len(octets)}")
-    if not value.isascii() and decode_text(octets) != value:
-        raise WireError(field, "text in its shortest form (its escaped octets spell valid UTF-8)")
-    return octets
+        raise EncodingError(field, "text that can be encoded (it contains a lone surrogate)") from None
+    if len(data) > TEXT_BYTES_MAX:
+        raise EncodingError(field, f"at most {TEXT_BYTES_MAX} bytes, not {len(data)}")
+    if not value.isascii() and decode_text(data) != value:
+        raise EncodingError(field, "text in its shortest form (its escaped bytes spell valid UTF-8)")
+    return data
 
 
-def decode_text(octets: bytes) -> str:
-    """The topic or address that these octets spell. Never fails."""
-    return octets.decode("utf-8", "surrogateescape")
+def decode_text(data: bytes) -> str:
+    """Return the topic or address of these bytes. Every sequence of bytes is one.
+
+    Args:
+        data: the bytes from the wire.
+
+    Returns:
+        The text, in which bytes that are not UTF-8 are lone surrogates.
+    """
+    return data.decode("utf-8", "surrogateescape")
 
 
 def new_address() -> str:
-    """A fresh node address: a random UUID as 32 upper-case hexadecimal digits, as libdafka writes it."""
+    """Return a new node address: a random UUID as 32 upper-case hexadecimal digits, as libdafka writes it."""
     return uuid.uuid4().hex.upper()
 
 
 @attrs.frozen(order=True, cache_hash=True)
 class Partition:
-    """One producer's stream within a topic; its name is the producer's address (RFC 46)."""
+    """The stream of one producer within a topic (RFC 46, "Topics, Partitions and Records").
+
+    Attributes:
+        topic: the topic.
+        address: the address of the producer, which is the name of the partition.
+    """
 
     topic: str
     address: str
@@ -69,7 +89,13 @@ class Partition:
 
 @attrs.frozen
 class Record:
-    """One record: its partition, its sequence within it (counted from 0) and its content."""
+    """One record.
+
+    Attributes:
+        partition: the partition of the record.
+        sequence: its position in the partition, from 0.
+        content: the bytes that the producer sent.
+    """
 
     partition: Partition
     sequence: int
@@ -83,11 +109,14 @@ class Record:
 
 @attrs.frozen
 class RecordBatch:
-    """A run of consecutive records of one partition: what every hot path takes and returns.
+    """Consecutive records of one partition: what every hot path takes and returns. Iterating yields `Record` objects.
 
-    `contents[0]` has sequence `first_sequence`, each next one the sequence after. Iterating gives `Record`s.
-    `stored_at`, where a storage was asked for it, is when each of them was stored, in milliseconds since 1970, UTC;
-    None elsewhere, for a time does not travel on the wire.
+    Attributes:
+        partition: the partition of the records.
+        first_sequence: the sequence of `contents[0]`; each further record has the next one.
+        contents: the contents of the records.
+        stored_at: when each record was stored, in milliseconds since 1970 UTC, if a storage was asked for it; otherwise
+            None, because the wire does not carry times.
     """
 
     partition: Partition
@@ -97,21 +126,29 @@ class RecordBatch:
 
     @property
     def end_sequence(self) -> int:
-        """The sequence after the last record's."""
+        """The sequence after that of the last record."""
         return self.first_sequence + len(self.contents)
 
     @cached_property
     def content_bytes(self) -> int:
-        """The contents' octets, added up."""
+        """The total length of the contents in bytes."""
         return count_bytes(self.contents)
 
     @property
     def memory_bytes(self) -> int:
-        """About what holding the run costs: many empty records are not for nothing."""
+        """About how much memory the batch takes, in bytes; empty records count, too."""
         return self.content_bytes + RECORD_MEMORY_BYTES * len(self.contents)
 
     def between(self, first_sequence: int, end_sequence: int) -> RecordBatch:
-        """The records of this run from `first_sequence` up to, not including, `end_sequence`."""
+        """Return the records from one sequence up to another.
+
+        Args:
+            first_sequence: the first sequence to include; it may be before this batch.
+            end_sequence: the sequence after the last one to include; it may be after this batch.
+
+        Returns:
+            The part of this batch that lies in between, which may be empty.
+        """
         start = max(first_sequence - self.first_sequence, 0)
         stop = max(end_sequence - self.first_sequence, start)
         if start == 0 and stop >= len(self.contents):
@@ -120,7 +157,14 @@ class RecordBatch:
         return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop], times)
 
     def within(self, bytes_max: int) -> RecordBatch:
-        """The first records of this run, of about so many octets of contents together, at least one."""
+        """Return the first records whose contents have at most so many bytes together.
+
+        Args:
+            bytes_max: the limit in bytes.
+
+        Returns:
+            The first part of this batch: at least one record, even if it is larger than the limit.
+        """
         if self.content_bytes <= bytes_max:
             return self
         kept = max(count_within(self.contents, bytes_max), 1)
@@ -135,12 +179,19 @@ class RecordBatch:
             yield Record(partition, sequence, content)
 
 
-def join(runs: Sequence[RecordBatch]) -> RecordBatch:
-    """Runs of one partition, each following the one before, as one. Its times are known where all of theirs are."""
-    first = runs[0]
-    if len(runs) == 1:
+def join(batches: Sequence[RecordBatch]) -> RecordBatch:
+    """Return consecutive batches of one partition as one batch.
+
+    Args:
+        batches: at least one batch; each continues the one before.
+
+    Returns:
+        One batch. It has times if all of them have.
+    """
+    first = batches[0]
+    if len(batches) == 1:
         return first
-    contents = join_contents([run.contents for run in runs])
-    times = [run.stored_at for run in runs if run.stored_at is not None]
-    stored_at = [time for each in times for time in each] if len(times) == len(runs) else None
+    contents = join_contents([batch.contents for batch in batches])
+    times = [batch.stored_at for batch in batches if batch.stored_at is not None]
+    stored_at = [time for each in times for time in each] if len(times) == len(batches) else None
     return RecordBatch(first.partition, first.first_sequence, contents, stored_at)

@@ -92,13 +92,22 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-def _commands(group: click.Group, program: str, parent: click.Context | None = None) -> Iterator[str]:
-    parent = parent or click.Context(group, info_name=program, **group.context_settings)
-    for name, command in group.commands.items():
+def _commands(group: click.Group, program: str) -> Iterator[str]:
+    for context in _walk(click.Context(group, info_name=program, **group.context_settings)):
+        yield f"## {context.command_path}\n\n```text\n{context.command.get_help(context)}\n```\n"
+
+
+def _walk(parent: click.Context) -> Iterator[click.Context]:
+    """Yield a context for each command of a group, and of the groups in it."""
+    group = parent.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(parent):
+        command = group.get_command(parent, name)
+        assert command is not None
         context = click.Context(command, info_name=name, parent=parent, terminal_width=100)
-        yield f"## {program} {name}\n\n```text\n{command.get_help(context)}\n```\n"
+        yield context
         if isinstance(command, click.Group):
-            yield from _commands(command, f"{program} {name}", context)
+            yield from _walk(context)
 
 
 def configuration_page() -> str:
@@ -136,12 +145,8 @@ def _rows(section: str, kind: type, documents: dict[str, str]) -> Iterator[str]:
 def _setting_options() -> dict[tuple[str, str], str]:
     """Return the option of each setting that has one."""
     flags = {}
-    groups: list[click.Command] = [command_line]
-    while groups:
-        command = groups.pop()
-        if isinstance(command, click.Group):
-            groups += command.commands.values()
-        for option in command.params:
+    for context in _walk(click.Context(command_line, info_name="dafka")):
+        for option in context.command.params:
             if isinstance(option, SettingOption):
                 flags[option.section, option.setting] = option.opts[0]
     return flags

@@ -31,7 +31,7 @@ def test_a_slice_is_the_lists(contents: list[bytes], index: slice) -> None:
     assert list(part) == contents[index]
     if index.step in (None, 1):
         assert isinstance(part, PackedContents)
-        assert part.octets == b"".join(contents[index])
+        assert part.data == b"".join(contents[index])
 
 
 @given(contents=LISTS, other=LISTS)

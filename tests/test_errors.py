@@ -6,6 +6,7 @@ from dafka import errors
 from dafka.errors import (
     ConfigError,
     DafkaError,
+    EncodingError,
     LocalError,
     RemoteError,
     StorageCorruptError,
@@ -16,6 +17,7 @@ from dafka.errors import (
 
 KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all__]
 SPECIAL: dict[type[DafkaError], DafkaError] = {
+    EncodingError: EncodingError("subject", "text, not int"),
     WireError: WireError("version", "01", 3),
     UnacknowledgedError: UnacknowledgedError(3, 7, 2),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
@@ -24,7 +26,7 @@ SPECIAL: dict[type[DafkaError], DafkaError] = {
 
 
 def test_every_exception_of_the_module_is_listed() -> None:
-    defined = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    defined = {name for name, value in vars(errors).items() if isinstance(value, type) and not name.startswith("_")}
     assert defined == set(errors.__all__)
 
 
@@ -44,12 +46,13 @@ def test_errors_cross_processes(kind: type[DafkaError]) -> None:
 
 
 def test_wire_error_says_field_place_and_expectation() -> None:
-    assert str(WireError("version", "01", 3)) == "version at octet 3: expected 01"
+    assert str(WireError("version", "01", 3)) == "version at byte 3: expected 01"
     assert str(WireError("sequence", "a number")) == "sequence: expected a number"
     assert WireError("sequence", "a number").offset is None
 
 
 def test_mistaken_values_are_also_value_errors() -> None:
+    assert issubclass(EncodingError, ValueError)
     assert issubclass(WireError, ValueError)
     assert issubclass(ConfigError, ValueError)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dafka.errors import WireError
+from dafka.errors import EncodingError
 from dafka.records import Partition, Record, RecordBatch, decode_text, encode_text, join, new_address
 
 PARTITION = Partition("orders", "P1")
@@ -22,7 +22,7 @@ def test_any_octets_come_back_from_text(octets: bytes) -> None:
 def test_text_comes_back_from_its_octets_or_is_refused(text: str) -> None:
     try:
         octets = encode_text(text)
-    except WireError:
+    except EncodingError:
         assert len(text) > 63 or any("\ud800" <= character <= "\udfff" for character in text)
     else:
         assert decode_text(octets) == text
@@ -30,7 +30,7 @@ def test_text_comes_back_from_its_octets_or_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["t" * 256, "ø" * 128, "\ud800", "a\udc7f", "\udcc3\udcb8", b"t", 1, None])
 def test_text_that_octets_cannot_carry_is_refused_by_its_field(text: str) -> None:
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(EncodingError) as caught:
         encode_text(text, "subject")
     assert caught.value.field == "subject"
 

@@ -1,5 +1,5 @@
-"""`python -m dafka_conformance` is the command `dafka-conformance`."""
+"""`python -m dafka_conformance` is the `dafka-conformance` command."""
 
-from dafka_conformance.cli import main
+from dafka._entry import conformance
 
-main(prog_name="dafka-conformance")
+conformance()

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dafka.text import escape_unprintable
+
 if TYPE_CHECKING:
     from dafka_conformance.catalog import Catalog
     from dafka_conformance.model import Dialect, Role, ScenarioResult
@@ -95,8 +97,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         pytest.UsageError: An option or the target's description is wrong.
     """
     target = _target_name(session.config)
-    if target:
-        session.config.pluginmanager.register(_Suite(session.config, target), f"{NAME}-suite")
+    if not target:
+        return
+    from dafka.errors import MissingExtraError  # noqa: PLC0415 (see the module)
+    from dafka.extras import require_extra  # noqa: PLC0415
+
+    try:
+        with require_extra("conformance", "the conformance suite"):
+            suite = _Suite(session.config, target)
+    except MissingExtraError as error:
+        raise pytest.UsageError(str(error)) from None
+    session.config.pluginmanager.register(suite, f"{NAME}-suite")
 
 
 def _target_name(config: pytest.Config) -> str:
@@ -256,17 +267,17 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
 
 
 def _format_failure(result: ScenarioResult, catalog: Catalog) -> Iterator[str]:
-    from dafka_conformance.report.findings import faults, printable  # noqa: PLC0415
+    from dafka_conformance.report.findings import faults  # noqa: PLC0415
     from dafka_conformance.report.text_chart import text_chart  # noqa: PLC0415 (see the module)
 
     yield result.title
     if result.reason:
-        yield f"the scenario could not be run: {printable(result.reason)}"
+        yield f"the scenario could not be run: {escape_unprintable(result.reason)}"
     for check in result.checks:
         if not check.holds:
             clause = catalog.clauses.get(check.clause)
             yield f"{clause.id} ({clause.level.value}, {clause.section}): {clause.text}"
-            yield f"    {printable(check.message)}"
+            yield f"    {escape_unprintable(check.message)}"
     if result.trace:
         yield ""
         yield from text_chart(result.trace, faults(result), width=_CHART_WIDTH, events_max=_EVENTS_MAX)

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from itertools import groupby
 
 import attrs
-import jinja2
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from dafka.bench.results import Results, Row, Spread
+from dafka.extras import require_extra
 
 
 def to_table(results: Results) -> Table:
@@ -108,6 +108,9 @@ def to_svg(results: Results) -> str:
     """The picture, as a text to be written in UTF-8."""
     groups = list(_groups(results))
     height = groups[-1].bars[-1].y + 2 * ROW_HEIGHT if groups else ROW_HEIGHT
+    with require_extra("bench", "a plot"):
+        import jinja2  # noqa: PLC0415 (an extra)
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dafka.bench", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )

@@ -1,26 +1,35 @@
-"""The `dafka` command: each subcommand a few lines over a public call."""
+"""The `dafka` command. Each subcommand is a few lines over a public call of the library, in a module of its own."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
 
 from dafka import __version__
-from dafka.cli.bench import bench
-from dafka.cli.consume import consume
-from dafka.cli.daemons import store, tower, up
-from dafka.cli.demo import demo
-from dafka.cli.health import health
-from dafka.cli.keys import keys
-from dafka.cli.produce import produce
-from dafka.cli.spark import spark
-from dafka.cli.status import status
-from dafka.cli.storage import storage
 from dafka.cli.terminal import UsageMistake
-from dafka.cli.topics import topics
-from dafka.errors import ConfigError
-from dafka.transport import choose_loops
+from dafka.errors import ConfigError, MissingExtraError
+
+COMMANDS = {
+    "up": ("dafka.cli.daemons", "Run a tower and a store in one process."),
+    "tower": ("dafka.cli.daemons", "Run a tower, which introduces nodes to each other."),
+    "store": ("dafka.cli.daemons", "Run a store, which keeps every record and acknowledges it."),
+    "produce": ("dafka.cli.produce", "Publish each line as a record of TOPIC."),
+    "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
+    "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),
+    "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
+    "storage": ("dafka.cli.storage", "Look after the records that a store keeps."),
+    "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
+    "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
+    "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
+    "demo": ("dafka.cli.demo", "Publish real records, receive them live and late, and compare."),
+    "bench": ("dafka.cli.bench", "Run the same jobs over dafka and other systems, and compare."),
+}
+"""The module of each command and the first sentence of its help, in the order of their use.
+
+A module is loaded when its command runs, so that `dafka --help` and a wrong command need not wait for all of them.
+"""
 
 FORMER_OPTIONS = {
     "--authorized": "--authorized-keys",
@@ -33,14 +42,27 @@ FORMER_OPTIONS = {
     "--timeout": "--close-timeout-ms",
     "--tower-key": "--tower-keys",
 }
-"""Options from before version 0.2, and what they are called today."""
+"""Options from before version 0.2, and their names today."""
 
 
-class _Group(click.Group):
-    """A group that lists its commands in the order of their use, each with its whole first sentence."""
+class _LazyGroup(click.Group):
+    """A group that loads a command's module when the command is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        except MissingExtraError as error:
+            raise UsageMistake(str(error)) from None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, sentence) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Name today's option where a former one was used."""
@@ -52,17 +74,14 @@ class _Group(click.Group):
                 raise
             raise UsageMistake(f"the option {error.option_name} has a new name: use {new}") from None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, command.get_short_help_str(limit=1000)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
 
 def _has_option(command: click.Command, flag: str) -> bool:
     return any(flag in parameter.opts for parameter in command.params)
 
 
 def _show_version(context: click.Context) -> None:
+    from dafka.transport import choose_loops  # noqa: PLC0415 (only this option needs it)
+
     try:
         transport = choose_loops().name
     except ConfigError as error:
@@ -71,7 +90,7 @@ def _show_version(context: click.Context) -> None:
     context.exit()
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option(
     "--version",
     is_flag=True,
@@ -81,11 +100,7 @@ def _show_version(context: click.Context) -> None:
     help="Show the version, and whether the transport is compiled, and exit.",
 )
 def main() -> None:
-    """Decentralised streams of records (Dafka, ZeroMQ RFC 46).
+    """Decentralized streams of records (Dafka, ZeroMQ RFC 46).
 
     Start `dafka up` in one terminal, then `dafka consume TOPIC` and `dafka produce TOPIC` in others.
     """
-
-
-for command in (up, tower, store, produce, consume, status, topics, storage, keys, health, spark, demo, bench):
-    main.add_command(command)

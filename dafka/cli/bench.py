@@ -1,8 +1,9 @@
-"""`dafka bench`: the same jobs over this project and others, as a table, JSON and a plot."""
+"""`dafka bench`: runs the same jobs over dafka and other systems, and prints a table, JSON or a plot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -13,68 +14,84 @@ from dafka.bench.report import notes, to_json, to_svg, to_table
 from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Raw, System
 from dafka.bench.systems.dafka import accelerator_missing
 from dafka.cli.runner import run
-from dafka.cli.terminal import UsageMistake, console
+from dafka.cli.terminal import UsageMistake, error_console
+from dafka.extras import require_extra
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
-"""What is run where no job is named: what all systems have in common."""
+"""The jobs that run unless some are named: those that all systems support."""
+
 FILE_WIDTH = 120
-"""Of a table that is not printed on a terminal."""
+"""How many columns a table has that is not printed on a terminal."""
+
 SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
 
 
 @click.command()
 @click.argument("jobs", nargs=-1, type=click.Choice(list(JOBS)), metavar="[JOB]...")
 @click.option(
-    "--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Measure this; repeat it.  [default: all]"
+    "--system",
+    "systems",
+    multiple=True,
+    type=click.Choice(SYSTEMS),
+    help="A system to measure; repeat it for several.  [default: all]",
 )
 @click.option(
     "--storage",
     "storages",
     multiple=True,
     type=click.Choice(list(STORAGES)),
-    help="A storage of dafka's stores; repeat it.  [default: sqlite]",
+    help="The storage of dafka's stores; repeat it for several.  [default: sqlite]",
 )
 @click.option(
     "--wire",
     "wires",
     multiple=True,
     type=click.Choice(["rfc46", "libdafka"]),
-    help="A dialect for dafka to send; repeat it.  [default: rfc46]",
+    help="The dialect that dafka sends; repeat it for several.  [default: rfc46]",
 )
 @click.option(
     "--accelerator",
     "accelerators",
     multiple=True,
     type=click.Choice(["on", "off"]),
-    help="With or without dafka's transport accelerator; repeat it.  [default: both, where it is built]",
-)
-@click.option("--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the C implementation is.")
-@click.option(
-    "--base", metavar="NAME", help="The system that ratios are to, as the table names it.  [default: the first]"
+    help="With or without dafka's transport accelerator; repeat it for both.  [default: both, if it is built]",
 )
 @click.option(
-    "--records", type=click.IntRange(min=1), default=300_000, show_default=True, metavar="N", help="To move in a job."
+    "--c-tools", type=click.Path(path_type=Path), metavar="FOLDER", help="The folder of the C implementation."
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="Of all jobs.")
+@click.option(
+    "--base", metavar="NAME", help="The system to compare with, by its name in the table.  [default: the first]"
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=1),
+    default=300_000,
+    show_default=True,
+    metavar="N",
+    help="How many records each job moves.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="How often all jobs run."
+)
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
-    help="On the disk to measure.  [default: that of temporary files]",
+    help="A folder on the disk to measure.  [default: the folder of temporary files]",
 )
 @click.option(
     "--json",
     "json_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write all that was found here.",
+    help="Write all results to this file.",
 )
 @click.option(
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False, writable=True),
     metavar="FILE",
-    help="Write an SVG picture here.",
+    help="Write a plot to this file, as SVG.",
 )
 def bench(
     jobs: tuple[str, ...],
@@ -90,12 +107,15 @@ def bench(
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
-    """Run the same jobs over dafka and others, and compare.
+    """Run the same jobs over dafka and other systems, and compare.
 
-    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions.
-    Systems take turns, round by round; the table has medians, and ratios to one of them. What is not installed is
-    left out by name.
+    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions. The
+    systems take turns, round by round. The table has the medians, and their ratios to one system. Systems that are not
+    installed are skipped, and named.
     """
+    if plot_path is not None:
+        with require_extra("bench", "--plot"):
+            import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
             raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")
@@ -105,7 +125,7 @@ def bench(
         raise UsageMistake(f"--base: expected one of {names}, not {base!r}")
 
     async def program() -> int:
-        with console.status("") as status:
+        with error_console().status("") as status:
             results = await run_jobs(
                 [JOBS[name] for name in dict.fromkeys(jobs or FIRST_JOBS)],
                 chosen,
@@ -138,7 +158,7 @@ def _report(results: Results, json_path: Path | None, plot_path: Path | None) ->
 def _choose_systems(
     names: Sequence[str], storages: Sequence[str], wires: Sequence[str], accelerators: Sequence[str], tools: Path | None
 ) -> list[System]:
-    """In the order of the names."""
+    """Return the systems with these names, in this order."""
     if not accelerators:
         accelerators = ("off",) if accelerator_missing() else ("on", "off")
     ours = [

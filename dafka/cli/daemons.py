@@ -1,21 +1,26 @@
-"""`dafka up`, `dafka tower`, `dafka store`: what an operator keeps running."""
+"""`dafka up`, `dafka tower`, `dafka store`: the commands that an operator keeps running."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import click
 import trio
 
-from dafka.cli.keeping import keep_store
 from dafka.cli.options import add_options, node_options, setting_option, tower_options
-from dafka.cli.runner import run, tower_required
-from dafka.cli.supervision import Supervision
+from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.config import BeaconConfig, Config
-from dafka.roles import Store, Tower, serve_tower
+from dafka.errors import StorageError, StorageLostError, TransportError
+from dafka.groups import single_exception
+from dafka.roles import Store, Tower, serve_store, serve_tower
+from dafka.roles.events import NodeLog
+from dafka.roles.log_events import StorageReopening
 from dafka.transport import open_security
+
+_STORE_LOG = NodeLog(logging.getLogger("dafka.store"))
 
 _sub_option = setting_option("tower", "sub", "ENDPOINT", "Where the tower receives beacons.")
 _pub_option = setting_option("tower", "pub", "ENDPOINT", "Where the tower announces nodes to each other.")
@@ -52,92 +57,142 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @tower_options
 def tower(config: Config) -> None:
     """Run a tower, which introduces nodes to each other."""
-    supervision = Supervision(config, "tower")
+    supervisor = Supervisor(config, "tower")
 
     async def program() -> int:
-        async with supervision.open() as url, trio.open_nursery() as nursery:
-            _announce_tower(await _start_tower(nursery, config, supervision))
+        async with supervisor.open() as url, trio.open_nursery() as nursery:
+            _announce_tower(await _start_tower(nursery, config, supervisor))
             _announce_metrics(url)
         return 0
 
-    run(program, ending=supervision.ending(is_graceful=False))
+    run(program, shutdown=supervisor.shutdown(is_graceful=False))
 
 
 @click.command()
 @_store_options
 def store(config: Config) -> None:
     """Run a store, which keeps every record and acknowledges it."""
-
-    supervision = Supervision(config, "store")
+    supervisor = Supervisor(config, "store")
 
     async def program() -> int:
-        async with supervision.open() as url, trio.open_nursery() as nursery:
-            await _serve_store(nursery, config, supervision, url)
+        async with supervisor.open() as url, trio.open_nursery() as nursery:
+            await _run_store(nursery, config, supervisor, url)
         return 0
 
-    run(program, ending=supervision.ending(is_graceful=False))
+    run(program, shutdown=supervisor.shutdown(is_graceful=False))
 
 
 @click.command()
-@_store_options
 @_sub_option
 @_pub_option
+@_store_options
 def up(config: Config) -> None:
     """Run a tower and a store in one process.
 
-    It is all that a small cluster needs. The store joins this tower, and others where --tower-sub and --tower-pub
-    name some.
+    This is all that a small cluster needs. The store uses this tower, and also the towers that --tower-sub and
+    --tower-pub name.
     """
-    supervision = Supervision(config, "tower", "store")
+    supervisor = Supervisor(config, "tower", "store")
 
     async def program() -> int:
-        async with supervision.open() as url, trio.open_nursery() as nursery:
-            tower = await _start_tower(nursery, config, supervision)
+        async with supervisor.open() as url, trio.open_nursery() as nursery:
+            tower = await _start_tower(nursery, config, supervisor)
             _announce_tower(tower)
-            await _serve_store(nursery, _join(config, tower), supervision, url)
+            await _run_store(nursery, _use_tower(config, tower), supervisor, url)
         return 0
 
-    run(program, ending=supervision.ending(is_graceful=False))
+    run(program, shutdown=supervisor.shutdown(is_graceful=False))
 
 
-def _join(config: Config, tower: Tower) -> Config:
-    """The store's configuration: this tower in the place of the default one, or before those that are named."""
+def _use_tower(config: Config, tower: Tower) -> Config:
+    """Return the store's configuration: with this tower in place of the default one, or before those that are named."""
     default = BeaconConfig()
     beacon = config.beacon
-    further_sub = beacon.tower_sub if beacon.tower_sub != default.tower_sub else ()
-    further_pub = beacon.tower_pub if beacon.tower_pub != default.tower_pub else ()
+    other_sub = beacon.tower_sub if beacon.tower_sub != default.tower_sub else ()
+    other_pub = beacon.tower_pub if beacon.tower_pub != default.tower_pub else ()
     return config.with_beacon(
-        tower_sub=tuple(dict.fromkeys((_connectable(tower.sub_endpoint), *further_sub))),
-        tower_pub=tuple(dict.fromkeys((_connectable(tower.pub_endpoint), *further_pub))),
-    ).with_security(tower_keys=_tower_keys(config, len(further_sub)))
+        tower_sub=dict.fromkeys((_to_loopback(tower.sub_endpoint), *other_sub)),
+        tower_pub=dict.fromkeys((_to_loopback(tower.pub_endpoint), *other_pub)),
+    ).with_security(tower_keys=_tower_keys(config, len(other_sub)))
 
 
-def _tower_keys(config: Config, further: int) -> tuple[str, ...]:
-    """This tower has this process's key; one key given for several others is that of each."""
+def _tower_keys(config: Config, other_towers: int) -> tuple[str, ...]:
+    """Return a key for each tower: this process's own, then those of the others. One key may be that of all others."""
     security = open_security(config)
     if security is None:
         return ()
     keys = config.security.tower_keys
-    return (security.pair.public, *(keys * further if len(keys) == 1 else keys))
+    return (security.pair.public, *(keys * other_towers if len(keys) == 1 else keys))
 
 
-async def _start_tower(nursery: trio.Nursery, config: Config, supervision: Supervision) -> Tower:
+def _to_loopback(endpoint: str) -> str:
+    """Return the endpoint at which this machine reaches itself."""
+    return endpoint.replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")
+
+
+async def _start_tower(nursery: trio.Nursery, config: Config, supervisor: Supervisor) -> Tower:
     tower: Tower = await nursery.start(serve_tower, config)
-    supervision.monitor.add(tower)
+    supervisor.monitor.add(tower)
     return tower
 
 
-async def _serve_store(nursery: trio.Nursery, config: Config, supervision: Supervision, url: str | None) -> None:
+async def _run_store(nursery: trio.Nursery, config: Config, supervisor: Supervisor, url: str | None) -> None:
     @contextmanager
-    def running(store: Store) -> Iterator[None]:
-        with supervision.monitor.watching(store):
+    def watch(store: Store) -> Iterator[None]:
+        with supervisor.monitor.watching(store):
             click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
             yield
 
-    store: Store = await nursery.start(keep_store, config, running)
+    store: Store = await nursery.start(serve_store_with_restarts, config, watch)
     _announce_metrics(url)
-    async with tower_required(store.events, config):
+    async with require_tower(store.events, config):
         await trio.sleep_forever()
+
+
+async def serve_store_with_restarts(
+    config: Config,
+    watch: Callable[[Store], AbstractContextManager[None]],
+    *,
+    task_status: trio.TaskStatus[Store],
+) -> None:
+    """Run a store until cancelled, and restart it if its storage is removed while it runs.
+
+    The new store uses what is at the same place: a new storage, or one that the operator has put there. With a new
+    storage it has a new address, so that no producer takes the ACKs of the old store for its own; and it fetches the
+    records that producers and other stores hold. Recovery is automatic; the operator is notified. If the storage cannot
+    be opened again, the store retries every `retry_ms`.
+
+    Args:
+        config: the store's configuration.
+        watch: returns a context manager that is open while a store runs.
+        task_status: reports the first store.
+
+    Raises:
+        DafkaError: what `serve_store` raises while the first store starts.
+    """
+    is_started = False
+    last_logged = None
+    while True:
+        try:
+            with single_exception():
+                async with trio.open_nursery() as nursery:
+                    store: Store = await nursery.start(serve_store, config)
+                    with watch(store):
+                        last_logged = None
+                        if not is_started:
+                            is_started = True
+                            task_status.started(store)
+                        await trio.sleep_forever()
+        except StorageLostError:
+            _STORE_LOG.write(StorageReopening(config.store.storage, ""), logging.WARNING)
+        except (StorageError, TransportError) as error:
+            if not is_started:
+                raise
+            event = StorageReopening(config.store.storage, str(error))
+            if event != last_logged:
+                _STORE_LOG.write(event, logging.WARNING)
+                last_logged = event
+            await trio.sleep(config.store.retry_ms / 1000)
 
 
 def _announce_tower(tower: Tower) -> None:
@@ -147,8 +202,3 @@ def _announce_tower(tower: Tower) -> None:
 def _announce_metrics(url: str | None) -> None:
     if url is not None:
         click.echo(f"metrics at {url}/metrics")
-
-
-def _connectable(endpoint: str) -> str:
-    """The endpoint at which this machine reaches itself."""
-    return endpoint.replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")

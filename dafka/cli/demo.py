@@ -1,7 +1,7 @@
-"""`dafka demo`: the main job on real data, with real processes, and a table of what happened.
+"""`dafka demo`: publishes real data through a small cluster, and compares what was received.
 
-Tower, store, producer, live consumer, late consumer: each is the `dafka` command in a process of its own, on free
-loopback ports and in a temporary folder. Nothing is left running, or behind.
+Tower, store, producer, live consumer and late consumer each run as a `dafka` command in its own process, on free
+loopback ports and in a temporary folder. The demo stops all of them and removes the folder.
 """
 
 from __future__ import annotations
@@ -37,12 +37,19 @@ ACKNOWLEDGED, IDENTICAL, DIFFERENT = "all acknowledged", "identical", "DIFFERENT
 
 
 class DemoError(DafkaError):
-    """A step of the demonstration did not do what it should."""
+    """A step of the demonstration failed."""
 
 
 @attrs.frozen
 class Step:
-    """What one process did: its name, the records it moved, the seconds it took, and what came of them."""
+    """What one process did.
+
+    Attributes:
+        name: the process.
+        records: how many records it sent or received.
+        seconds: how long that took.
+        result: whether the records arrived as they were sent.
+    """
 
     name: str
     records: int
@@ -51,7 +58,7 @@ class Step:
 
 
 @click.command()
-@click.option("--file", "path", metavar="PATH", help="Publish this file's lines instead of the flights.")
+@click.option("--file", "path", metavar="PATH", help="Publish the lines of this file instead of the flights.")
 @click.option(
     "--wire", type=click.Choice(["rfc46", "libdafka"]), default="rfc46", show_default=True, help="The dialect to send."
 )
@@ -59,8 +66,8 @@ class Step:
 def demo(config: Config, path: str | None, wire: str) -> None:
     """Publish real records, receive them live and late, and compare.
 
-    The records are the 336,776 flights that left New York City in 2013 (`pip install dafka[demo]`). A tower, a store, a
-    producer, a live consumer and a late consumer each run in a process of their own, and are gone afterwards.
+    The records are the 336,776 flights that left New York City in 2013 (`pip install 'dafka[demo]'`). A tower, a store,
+    a producer, a live consumer and a late consumer each run in their own process, and all of them end with the demo.
     """
     lines = load_flights() if path is None else _read_file(path)
     logging = ["--log-level", config.log.level, "--log-format", config.log.format]
@@ -75,13 +82,17 @@ def demo(config: Config, path: str | None, wire: str) -> None:
 
 
 def load_flights() -> bytes:
-    """The flights as CSV lines. Raises `UsageMistake` where the package that carries them is not installed."""
+    """Return the flights as CSV lines.
+
+    Raises:
+        UsageMistake: if the package with the data is not installed.
+    """
     try:
         archive = next(file for file in metadata.files(DATA_PACKAGE) or () if str(file) == DATA_FILE)
     except (metadata.PackageNotFoundError, StopIteration):
         raise UsageMistake(
-            f"the records of the demonstration are in the package {DATA_PACKAGE}: "
-            "pip install 'dafka[demo]', or name a file of your own with --file"
+            f"the demo needs the package {DATA_PACKAGE} for its data: pip install 'dafka[demo]', "
+            "or name a file with --file"
         ) from None
     with zipfile.ZipFile(io.BytesIO(archive.read_binary())) as opened:
         name = next(name for name in opened.namelist() if name.endswith("flights.csv") and "MACOSX" not in name)
@@ -150,7 +161,7 @@ class _Demonstration:
 
     @asynccontextmanager
     async def _start(self, *arguments: str) -> AsyncIterator[str]:
-        """Runs a daemon during the block, which gets the line it announces itself with."""
+        """Run a daemon during the block, which gets the first line that the daemon prints."""
         process = await trio.lowlevel.open_process(_command(*arguments), stdout=subprocess.PIPE, process_group=0)
         async with _ended(process):
             assert process.stdout is not None
@@ -172,7 +183,11 @@ def _command(*arguments: str) -> list[str]:
 
 
 async def _wait_for(command: str, stream: trio.abc.ReceiveStream, mark: bytes) -> bytes:
-    """Reads until the mark appears. Raises `DemoError` where the process ends before."""
+    """Read until the mark appears.
+
+    Raises:
+        DemoError: if the process ends before, or takes too long.
+    """
     seen = b""
     with _step_timeout(command):
         while mark not in seen:
@@ -203,7 +218,7 @@ async def _drain(stream: trio.abc.ReceiveStream) -> None:
 
 @asynccontextmanager
 async def _ended(process: trio.Process) -> AsyncIterator[None]:
-    """Whatever happens, the process is over, and its pipes are closed, when the block is left."""
+    """Stop the process and close its pipes when the block is left."""
     try:
         yield
     finally:
@@ -221,7 +236,7 @@ async def _ended(process: trio.Process) -> AsyncIterator[None]:
 
 
 def _to_table(steps: list[Step]) -> Table:
-    table = Table("who", title="What happened")
+    table = Table("process", title="What happened")
     for name in ("records", "seconds", "records/s"):
         table.add_column(name, justify="right")
     table.add_column("contents")

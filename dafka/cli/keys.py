@@ -1,4 +1,4 @@
-"""`dafka keys`: the keys of a closed cluster's nodes and towers, and whom they let in. No secret is ever printed."""
+"""`dafka keys`: manages the keys of the nodes and towers of a closed cluster. It never prints a secret key."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from dafka.transport.keys import AuthorizedKeys, KeyPair, parse_public_key, read
 
 @click.group()
 def keys() -> None:
-    """Make keys, and say whom a closed cluster lets in.
+    """Manage the keys of a closed cluster.
 
-    Each node and tower has a key file of its own, and a list of the public keys of the others.
+    Each node and tower has its own key file, and a list of the public keys of the others.
     """
 
 
 @keys.command()
 @click.argument("file")
-@click.option("--name", metavar="TEXT", help="Whose key it is.  [default: the file's name]")
+@click.option("--name", metavar="TEXT", help="The name of the key's owner.  [default: the file's name]")
 def new(file: str, name: str | None) -> None:
-    """Make a key file, which its owner alone may read, and print its public key.
+    """Make a key file that only you can read, and print its public key.
 
-    What is printed is a line for the others' lists (`dafka keys authorize`).
+    Add the printed line to the lists of the other nodes and towers with `dafka keys authorize`.
     """
     path = Path(file)
     pair = KeyPair.generate(_check_name(path.stem if name is None else name))
@@ -41,7 +41,10 @@ def new(file: str, name: str | None) -> None:
 @keys.command()
 @click.argument("file")
 def show(file: str) -> None:
-    """Print the public key of a key file, or the public keys of a list, each with its name."""
+    """Print the public key of a key file, or all keys of a list.
+
+    FILE is a key file, a file of public keys, or a folder of them. Each key is printed with its name.
+    """
     path = Path(file)
     with usage_mistakes():
         listed = AuthorizedKeys(path, "").names() if path.is_dir() else read_public_keys(path)
@@ -58,12 +61,12 @@ def show(file: str) -> None:
     "The list to add the key to: a file or a folder. A new folder's name ends with /.",
     default="the setting [security] authorized_keys",
 )
-@click.option("--name", metavar="TEXT", help="Whose key it is.  [default: what the file says]")
+@click.option("--name", metavar="TEXT", help="The name of the key's owner.  [default: the name in the file]")
 @config_options
 def authorize(key: str, name: str | None, config: Config) -> None:
-    """Let the owner of a public key in.
+    """Add a public key to a list of authorized keys.
 
-    KEY is the public key, or a file with it. Nodes and towers that use the list notice within a second.
+    KEY is the public key, or a file with it. Nodes and towers that use the list accept the key within a second.
     """
     place = config.security.authorized_keys
     if not place:
@@ -76,7 +79,7 @@ def authorize(key: str, name: str | None, config: Config) -> None:
         is_folder = path.is_dir() or place.endswith("/")
         listed = AuthorizedKeys(path, "").names() if path.exists() else {}
     if public in listed:
-        click.echo(f"{public} is authorized by {path} already", err=True)
+        click.echo(f"{path} already authorizes {public}", err=True)
         return
     try:
         if is_folder:
@@ -97,19 +100,19 @@ def _show(key: str, name: str) -> None:
 
 def _check_name(name: str) -> str:
     if '"' in name or not name.isprintable():
-        raise UsageMistake(f"name {name!r}: expected printable characters, without a quotation mark")
+        raise UsageMistake(f"name {name!r}: expected printable characters without quotation marks")
     return name.strip()
 
 
 def _file_name(name: str, public: str) -> str:
-    """A file's name in a folder: the node's, as far as a file may be called so, and the key's beginning."""
+    """Return the name of a key's file in a folder: the owner's name, made safe, and the beginning of the key."""
     plain = "".join(each if each.isalnum() or each in "-_." else "_" for each in name).lstrip(".")
     mark = public.encode("ascii").hex()[:16]
     return f"{plain}-{mark}" if plain else mark
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes the file whole or not at all, so that who reads it meanwhile sees no half of a line."""
+    """Replace the file atomically, so that a node that reads it at this moment sees whole lines."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

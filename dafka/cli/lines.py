@@ -1,6 +1,6 @@
-"""Records from and to byte streams: one line each, read and written without blocking the event loop.
+"""Reads and writes records as lines of files, pipes and terminals, without blocking the event loop.
 
-Only a line feed ends a line; everything else, a carriage return too, belongs to the record.
+Only a line feed ends a line. Every other byte, also a carriage return, belongs to the record.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from dafka.records import RecordBatch, encode_text
 from dafka.storage.tools.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
+"""How many bytes are read at a time."""
 
 
 class StreamError(LocalError):
-    """A file, pipe or terminal could not be read or written."""
+    """A file, pipe or terminal cannot be read or written."""
 
 
 async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
-    """The lines of a file, pipe or terminal, as many at a time as are there. A last line needs no end.
+    """Yield the lines of a file, pipe or terminal: as many at a time as are available.
 
-    Raises `StreamError` where it cannot be read.
+    The last line may lack its line feed.
+
+    Raises:
+        StreamError: if the stream cannot be read.
     """
     begun: list[bytes] = []
     while chunk := await _read_some(fd):
@@ -42,20 +46,30 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
 
 
 async def write_bytes(fd: int, data: bytes) -> None:
-    """Writes all of it. Raises `BrokenPipeError` where nobody reads any more, else `StreamError`."""
+    """Write all of the data.
+
+    Raises:
+        BrokenPipeError: if the reader of a pipe is gone.
+        StreamError: if the stream cannot be written for another reason.
+    """
     await trio.to_thread.run_sync(_write_all, fd, data, abandon_on_cancel=True)
 
 
 async def wait_reader_gone(fd: int) -> None:
-    """Returns when nobody reads a pipe any more; never for what is not a pipe."""
+    """Wait until the reader of a pipe is gone. For a file or a terminal, wait forever."""
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         await trio.sleep_forever()
-    # A pipe's writing end has nothing to read: only its error wakes this.
+    # The writing end of a pipe never has data to read, so that only an error wakes this.
     await trio.lowlevel.wait_readable(fd)
 
 
 def format_batch(batch: RecordBatch, output: str) -> bytes:
-    """The records as lines: their contents alone (`content`), with all that names them (`full`), or as JSON."""
+    """Return records as lines.
+
+    Args:
+        batch: the records.
+        output: `content` for the contents alone, `full` for topic, partition, sequence and content, or `json`.
+    """
     if output == "content":
         return b"\n".join(batch.contents) + b"\n"
     if output == "full":
@@ -71,8 +85,8 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
 
 
 async def _read_some(fd: int) -> bytes:
-    """What is there next; nothing where it ends. Cancelled, it has read nothing, or gives what it has read."""
-    with suppress(OSError):  # a file, say, which never lets wait
+    """Return the next bytes, or nothing at the end. If cancelled, it has read nothing, or returns what it has read."""
+    with suppress(OSError):  # epoll refuses files, which are always readable
         await trio.lowlevel.wait_readable(fd)
     return await trio.to_thread.run_sync(_read_now, fd)
 
@@ -81,7 +95,7 @@ def _read_now(fd: int) -> bytes:
     while True:
         try:
             return os.read(fd, CHUNK_BYTES)
-        except BlockingIOError:  # whoever shares a terminal or pipe may have made it non-blocking
+        except BlockingIOError:  # another process that shares the terminal or pipe may have made it non-blocking
             select.select([fd], [], [])
         except OSError as error:
             raise StreamError(f"cannot read the input: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""`dafka produce`: the lines of a file or of standard input, as records."""
+"""`dafka produce`: publishes the lines of a file or of standard input as records."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from pathlib import Path
 
 import click
 import trio
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from dafka.cli.lines import read_lines
 from dafka.cli.options import node_options, setting_option
-from dafka.cli.runner import run, tower_required
-from dafka.cli.supervision import Supervision
-from dafka.cli.terminal import UsageMistake, console, report
+from dafka.cli.runner import Supervisor, require_tower, run
+from dafka.cli.terminal import UsageMistake, error_is_terminal, make_progress_bar, report
 from dafka.config import Config
 from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
 from dafka.roles import Producer, open_producer
@@ -26,43 +24,43 @@ from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
-    """No ACK made room for the rest of the input."""
+    """The rest of the input was not published, because no store acknowledged what was published before it."""
 
 
 @click.command()
 @click.argument("topic")
-@click.option("--file", "path", metavar="PATH", help="Read lines from here.  [default: standard input]")
+@click.option("--file", "path", metavar="PATH", help="The file to read.  [default: standard input]")
 @setting_option("producer", "min_stores", "N", "How many stores must acknowledge each record.")
 @setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
 @node_options
 def produce(config: Config, topic: str, path: str | None) -> None:
     """Publish each line as a record of TOPIC.
 
-    Exits with 0 once every record is acknowledged by the stores asked for; otherwise says how many are not, and
-    exits with 1.
+    Exits with 0 when the required number of stores has acknowledged every record. Otherwise prints how many records are
+    not acknowledged, and exits with 1.
     """
     fd = _open_input(path)
     opened: list[Producer] = []
-    supervision = Supervision(config, "producer")
+    supervisor = Supervisor(config, "producer")
     is_read = False
 
     async def program() -> int:
         nonlocal is_read
-        async with supervision.open(), open_producer(topic, config) as producer:
+        async with supervisor.open(), open_producer(topic, config) as producer:
             opened.append(producer)
-            with supervision.monitor.watching(producer):
-                is_read = await _publish(producer, fd, config, supervision)
-        return interrupted() if supervision.is_stopping else 0
+            with supervisor.monitor.watching(producer):
+                is_read = await _publish(producer, fd, config, supervisor)
+        return interrupted() if supervisor.is_stopping else 0
 
     def interrupted() -> int:
         for producer in opened:
             _report_interruption(producer)
         is_all_stored = not any(producer.statistics().unacknowledged for producer in opened)
-        # What a pipe or terminal might still have brought is nobody's loss; the rest of a file is.
+        # The rest of a file is lost. What a pipe or terminal would have brought later is not.
         is_left = not is_read and stat.S_ISREG(os.fstat(fd).st_mode)
         return 0 if is_all_stored and not is_left else 1
 
-    run(program, interrupted=interrupted, ending=supervision.ending(is_graceful=True))
+    run(program, interrupted=interrupted, shutdown=supervisor.shutdown(is_graceful=True))
 
 
 def _open_input(path: str | None) -> int:
@@ -78,18 +76,24 @@ def _open_input(path: str | None) -> int:
         raise UsageMistake(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
 
 
-async def _publish(producer: Producer, fd: int, config: Config, supervision: Supervision) -> bool:
-    """Until the input ends, or the command is told to; then waits for ACKs. Gives whether the input was at its end.
+async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supervisor) -> bool:
+    """Publish the input until it ends or a signal stops the command, then wait for ACKs.
 
-    Raises `UnacknowledgedError` or `DiscoveryError` where not every line was acknowledged.
+    Returns:
+        Whether the whole input was read.
+
+    Raises:
+        UnacknowledgedError: if stores did not acknowledge every record in time.
+        InputLeftError: if therefore the rest of the input was not published.
+        DiscoveryError: if no tower was found.
     """
     is_all_sent = is_read = False
     try:
-        async with tower_required(producer.events, config, producer), _show_progress(producer, fd):
+        async with require_tower(producer.events, config, producer), _show_progress(producer, fd):
             async with aclosing(read_lines(fd)) as batches:
-                while lines := await supervision.unless_stopping(partial(anext, batches, None)):
+                while lines := await supervisor.wait_unless_stopping(partial(anext, batches, None)):
                     await _send(producer, lines, config)
-            is_all_sent, is_read = True, not supervision.is_stopping
+            is_all_sent, is_read = True, not supervisor.is_stopping
             await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
@@ -103,7 +107,11 @@ async def _publish(producer: Producer, fd: int, config: Config, supervision: Sup
 
 
 async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
-    """Raises `UnacknowledgedError` where no ACK makes room for any more, for as long as ACKs are waited for."""
+    """Publish lines.
+
+    Raises:
+        UnacknowledgedError: if no ACK came for `close_timeout_ms` while the producer could not take more records.
+    """
     while lines:
         published = producer.statistics().records
         with trio.move_on_after(config.producer.close_timeout_ms / 1000) as scope:
@@ -128,20 +136,19 @@ def _report_interruption(producer: Producer) -> None:
 
 @asynccontextmanager
 async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
-    """On a terminal: how far into the input, and what is stored."""
-    if not console.is_terminal:
+    """Show on a terminal how much of the input is published, and how many records are stored."""
+    if not error_is_terminal():
         yield
         return
     status = os.fstat(fd)
     total = status.st_size if stat.S_ISREG(status.st_mode) else None
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, auto_refresh=False) as progress:
+    with make_progress_bar() as progress:
         task = progress.add_task("", total=total)
 
         def show() -> None:
             counts = producer.statistics()
             description = f"{counts.records:,} published, {counts.records - counts.unacknowledged:,} stored"
-            # A line's end is not part of its record.
+            # The line feeds are not part of the records.
             progress.update(task, completed=counts.bytes + counts.records, description=description, refresh=True)
 
         async def keep_showing() -> None:

@@ -1,6 +1,6 @@
-"""Runs a command's trio program: signals end it cleanly, and errors are one sentence and an exit status.
+"""Runs a command's trio program: signals stop it cleanly, and an error is one sentence and an exit status.
 
-Exit status 0: done, or ended by the operator. 1: it could not be done. 2: it was asked for wrongly.
+Exit status 0: the job was done, or the operator stopped it. 1: it could not be done. 2: the command was used wrongly.
 """
 
 from __future__ import annotations
@@ -12,47 +12,41 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 import attrs
 import trio
 
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
-from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
+from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
+from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
-from dafka.roles.log_events import Stopping
+from dafka.roles.log_events import MetricsServed, Stopping
 from dafka.transport import raise_descriptors_max
 
-IMPATIENCE_S = 1.0
-"""A signal this long after the first one does not wait for a clean end. `timeout` sends two at once, and means one."""
+_T = TypeVar("_T")
 
+SECOND_SIGNAL_S = 1.0
+"""A signal this long after the first one cancels the program. `timeout` sends two signals at once and means one."""
+
+EXTRA_END_S = 5.0
+"""How long a process that is stopping may take beyond `grace_ms` and `linger_ms` before it is killed."""
 
 REFUSED_S = 1.0
-"""A node that a tower has refused looks so long for another tower."""
-
-
-class SettlingNode(Protocol):
-    """A producer or a consumer."""
-
-    @property
-    def events(self) -> EventFeed:
-        """What happened to it."""
-
-    async def wait_settled(self) -> None:
-        """Waits until the nodes of a running cluster have been found."""
+"""How long a node that a tower has refused waits for another tower."""
 
 
 @attrs.frozen
-class Ending:
-    """What a signal does.
+class Shutdown:
+    """What a command does when a signal stops it.
 
     Attributes:
-        begin: called at the first one, and does not wait.
-        grace_s: how long the program may then take to end by itself before it is cancelled.
-        limit_s: how long until the process ends, whatever still runs in it.
+        begin: is called at the first signal; it does not block.
+        grace_s: how many seconds the program then has to return before it is cancelled.
+        limit_s: after how many seconds the process exits in any case.
     """
 
     begin: Callable[[], None] = lambda: None
@@ -64,15 +58,18 @@ def run(
     program: Callable[[], Awaitable[int]],
     *,
     interrupted: Callable[[], int] = lambda: 0,
-    ending: Ending = Ending(),
+    shutdown: Shutdown = Shutdown(),
 ) -> NoReturn:
-    """Runs a program to its end or until a signal ends it, and exits with the status it gives.
+    """Run a program until it returns or a signal stops it, and exit the process.
 
-    Where SIGINT, SIGTERM or SIGHUP had it cancelled, `interrupted` is called afterwards and gives the status.
+    Args:
+        program: returns the exit status.
+        interrupted: is called if SIGINT, SIGTERM or SIGHUP had the program cancelled, and returns the exit status.
+        shutdown: what a signal does.
     """
     raise_descriptors_max()
     try:
-        status = trio.run(_until_signal, program, interrupted, ending)
+        status = trio.run(_run_until_signal, program, interrupted, shutdown)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -80,7 +77,7 @@ def run(
         status = 0
     except DafkaError as error:
         report_error(error)
-        status = 2 if isinstance(error, (ConfigError, StorageError)) else 1
+        status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
         report_error(error.strerror or error)
@@ -88,11 +85,13 @@ def run(
     sys.exit(status)
 
 
-async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Callable[[], int], ending: Ending) -> int:
+async def _run_until_signal(
+    program: Callable[[], Awaitable[int]], interrupted: Callable[[], int], shutdown: Shutdown
+) -> int:
     status = 0
     scope = trio.CancelScope()
-    ending_since = math.inf
-    # Whoever has a hangup ignored, as nohup does, wants the program to go on.
+    stopping_since = math.inf
+    # nohup ignores hangups so that the program continues.
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
 
     async def run_program() -> None:
@@ -106,26 +105,26 @@ async def _until_signal(program: Callable[[], Awaitable[int]], interrupted: Call
             nursery.start_soon(run_program)
             async for number in signals:
                 now = trio.current_time()
-                if ending_since == math.inf:
-                    ending_since = now
+                if stopping_since == math.inf:
+                    stopping_since = now
                     COMMAND_LOG.write(Stopping(signal.Signals(number).name))
-                    _limit(ending.limit_s)
-                    ending.begin()
-                    scope.deadline = now + ending.grace_s
-                elif now - ending_since >= IMPATIENCE_S and not scope.cancel_called:
-                    ending_since = now
+                    _exit_after(shutdown.limit_s)
+                    shutdown.begin()
+                    scope.deadline = now + shutdown.grace_s
+                elif now - stopping_since >= SECOND_SIGNAL_S and not scope.cancel_called:
+                    stopping_since = now
                     scope.cancel()
-                elif now - ending_since >= IMPATIENCE_S:
+                elif now - stopping_since >= SECOND_SIGNAL_S:
                     signal.signal(number, signal.SIG_DFL)
                     os.kill(os.getpid(), number)
     return interrupted() if scope.cancelled_caught else status
 
 
-def _limit(seconds: float) -> None:
-    """Ends the process after so long, whichever thread still waits for a disk."""
+def _exit_after(seconds: float) -> None:
+    """Exit the process after a time, even if a thread is still waiting for a disk."""
 
     def give_up() -> None:
-        report_error(f"not ended {seconds:.0f} s after the signal; ended without finishing")
+        report_error(f"not stopped {seconds:.0f} s after the signal; exited without finishing")
         os._exit(1)
 
     if seconds < math.inf:
@@ -135,34 +134,92 @@ def _limit(seconds: float) -> None:
 
 
 def _discard_output() -> None:
-    """What is still buffered cannot be written; the interpreter would try again, and complain, when it exits."""
+    """Redirect standard output to nowhere; otherwise the interpreter would try to write it again when it exits."""
     if sys.stdout is not None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
 
 
-@asynccontextmanager
-async def tower_required(
-    events: EventFeed, config: Config, settling: SettlingNode | None = None
-) -> AsyncIterator[None]:
-    """Raises `DiscoveryError` into the block where no tower is heard for the configured time from the start on.
+class Supervisor:
+    """Metrics, health, notifications to the service manager, and a clean stop, for a command that runs nodes.
 
-    Likewise where a tower refuses this node's key, and none is heard in the moment after; and where a tower is heard,
-    and the node that is to settle does not hear itself through it.
+    Attributes:
+        monitor: the nodes that run.
+        is_stopping: whether a signal has stopped the command.
+    """
+
+    def __init__(self, config: Config, *roles: str) -> None:
+        """Create the supervisor of nodes with these roles, such as `store`."""
+        self.monitor = Monitor(*roles)
+        self.is_stopping = False
+        self._config = config
+        self._notifier = Notifier.from_environment()
+        self._waiting: trio.CancelScope | None = None
+
+    def shutdown(self, *, is_graceful: bool) -> Shutdown:
+        """Return what a signal does: a graceful program returns by itself, any other is cancelled at once."""
+        grace_s = self._config.node.grace_ms / 1000
+        limit_s = grace_s + self._config.node.linger_ms / 1000 + EXTRA_END_S
+        return Shutdown(self._stop, grace_s if is_graceful else 0.0, limit_s)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str | None]:
+        """Serve metrics and notify the service manager during the block, which gets the metrics' URL, if any."""
+        async with open_operations(self.monitor, self._config.metrics.listen, self._notifier) as url:
+            if url is not None:
+                COMMAND_LOG.write(MetricsServed(f"{url}/metrics"))
+            yield url
+
+    async def wait_unless_stopping(self, wait: Callable[[], Awaitable[_T]]) -> _T | None:
+        """Return the result of `wait`, or None as soon as a signal has stopped the command."""
+        if not self.is_stopping:
+            with trio.CancelScope() as self._waiting:
+                return await wait()
+        return None
+
+    def _stop(self) -> None:
+        self.is_stopping = True
+        begin_stopping(self.monitor, self._notifier)
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+
+class SettlingNode(Protocol):
+    """A producer, a consumer or an observer."""
+
+    @property
+    def events(self) -> EventFeed:
+        """The node's events."""
+
+    async def wait_settled(self) -> None:
+        """Wait until the node has found its peers."""
+
+
+@asynccontextmanager
+async def require_tower(events: EventFeed, config: Config, settling: SettlingNode | None = None) -> AsyncIterator[None]:
+    """Run a block, and end it with an error if no tower can be used.
+
+    Args:
+        events: the events of the node that needs a tower.
+        config: the node's configuration.
+        settling: the node, if it must also hear its own beacon through the tower.
+
+    Raises:
+        DiscoveryError: if no tower is heard for `tower_timeout_ms` from the start, if the only towers heard refuse this
+            node's key, or if `settling` does not hear its own beacon.
     """
 
     async def watch() -> None:
-        await _wait_heard(events, config)
+        await _wait_tower_heard(events, config)
         if settling is None:
             return
         with trio.move_on_after(config.node.tower_timeout_ms / 1000) as scope:
             await settling.wait_settled()
         if scope.cancelled_caught:
             raise DiscoveryError(
-                f"the tower at {', '.join(config.beacon.tower_pub)} is heard, but what is sent to "
-                f"{', '.join(config.beacon.tower_sub)} does not come back from it; "
-                "see that --tower-sub and --tower-pub name the same tower"
+                f"the tower at {', '.join(config.beacon.tower_pub)} is heard, but does not pass on what is sent to "
+                f"{', '.join(config.beacon.tower_sub)}; check that --tower-sub and --tower-pub name the same tower"
             )
 
     with single_exception():
@@ -172,20 +229,24 @@ async def tower_required(
             nursery.cancel_scope.cancel()
 
 
-async def _wait_heard(events: EventFeed, config: Config) -> None:
-    """Returns when a tower is heard. Raises `DiscoveryError` where none is, or where they refuse this node's key."""
-    towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
-    hint = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
+    """Wait for a tower.
 
-    with trio.CancelScope() as patience:
+    Raises:
+        DiscoveryError: if none is heard, or if all of them refuse this node's key.
+    """
+    towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
+    advice = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+
+    with trio.CancelScope() as refused:
         async for event in events:
             if isinstance(event, TowersHeard):
                 return
             if isinstance(event, RefusedByPeer) and event.endpoint in towers:
-                hint = str(event)
+                advice = str(event)
                 if event.is_certain:
-                    patience.deadline = min(patience.deadline, trio.current_time() + REFUSED_S)
+                    refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.tower_pub)
-                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {hint}")
-    raise DiscoveryError(f"no tower lets this node in: {hint}")
+                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {advice}")
+    raise DiscoveryError(f"no tower accepts this node: {advice}")

@@ -1,47 +1,53 @@
-"""`dafka status`: the cluster as its towers see it, and how far each store is behind each producer."""
+"""`dafka status` and `dafka health`: the state of a cluster, and of one running command."""
 
 from __future__ import annotations
 
+import http.client
 import json
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import trio
 
-from dafka.cli.options import DURATION, node_options
-from dafka.cli.runner import run, tower_required
-from dafka.cli.storage.common import counted, print_table, printable
-from dafka.config import Config
+from dafka.cli.options import DURATION, node_options, usage_mistakes
+from dafka.cli.runner import require_tower, run
+from dafka.cli.terminal import counted, print_table
+from dafka.config import Config, MetricsConfig
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
+from dafka.text import escape_unprintable
 
 UNKNOWN = "?"
-"""Instead of a number that nobody has told."""
+"""Is printed in place of a number that no node has reported."""
 
 ROLES = ("store", "store writer", "producer", "consumer", "observer")
 
 NONE = "-"
-"""Instead of the head of what has no records."""
+"""Is printed in place of the head of a partition without records."""
+
+HEALTH_BYTES_MAX = 4096
+"""The size up to which an answer to `dafka health` is read."""
 
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a look, in a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print each survey as one JSON object in a line.")
 @click.option(
-    "--watch", type=DURATION, metavar="DURATION", help="Look again each time after this long, until interrupted."
+    "--watch", type=DURATION, metavar="DURATION", help="Repeat the survey after this long, until interrupted."
 )
 @click.option(
     "--timeout",
     type=DURATION,
     metavar="DURATION",
-    help="How long to look for a tower, and then wait for answers.  [default: 10s]",
+    help="How long to look for a tower, and then to wait for answers.  [default: 10s]",
 )
 @click.option(
     "--max-lag",
     type=click.IntRange(min=0),
     metavar="N",
-    help="End with exit status 1 where a store lags by more records, or a node or tower is silent.",
+    help="Exit with 1 if a store lags by more records, or a node or tower is silent.",
 )
 @node_options
 def status(
@@ -52,10 +58,10 @@ def status(
     timeout: int | None,
     max_lag: int | None,
 ) -> None:
-    """Show a running cluster: nodes, topics, each store's lag.
+    """Show a running cluster: nodes, topics, and each store's lag.
 
-    Topics that only stores know of have to be named: nobody can be asked for a list. Where TOPICs are named, these
-    alone are shown.
+    With TOPICs, only these are shown. Name a topic that no producer or consumer uses: stores cannot be asked for a list
+    of their topics.
     """
     if timeout is not None:
         config = config.with_node(tower_timeout_ms=timeout)
@@ -63,7 +69,7 @@ def status(
 
     async def program() -> int:
         nonlocal last_status
-        async with open_observer(topics, config) as observer, tower_required(observer.events, config, observer):
+        async with open_observer(topics, config) as observer, require_tower(observer.events, config, observer):
             await observer.wait_settled()
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)
@@ -159,14 +165,14 @@ def _print(survey: ClusterSurvey, faults: list[str] | None) -> None:
     without = [topic.name for topic in survey.topics if not topic.partitions]
     if without:
         click.echo()
-        print_table(("topics of which no partition is known",), (), [(name,) for name in without])
+        print_table(("topics without a known partition",), (), [(name,) for name in without])
     click.echo(f"\n{_summary(survey)}")
     for sentence in survey.limits if faults is None else faults:
-        click.echo(f"{'note' if faults is None else 'fault'}: {printable(sentence)}")
+        click.echo(f"{'note' if faults is None else 'fault'}: {escape_unprintable(sentence)}")
 
 
 def _rank(node: NodeView) -> tuple[int, str]:
-    """Stores first."""
+    """Return the sort key of a node: stores come first."""
     role = node.roles[0] if node.roles else ""
     return (ROLES.index(role) if role in ROLES else len(ROLES), node.address)
 
@@ -180,7 +186,7 @@ def _node_row(node: NodeView, now: float) -> tuple[str, ...]:
 
 
 def _partition_rows(partition: PartitionView) -> list[tuple[str, ...]]:
-    """A row a store."""
+    """Return one row for each store that holds the partition."""
     producer = "up" if partition.has_producer else "gone"
     names = (partition.partition.topic, partition.partition.address, producer)
     head = UNKNOWN if partition.end_sequence is None else str(partition.end_sequence - 1)
@@ -206,9 +212,48 @@ def _summary(survey: ClusterSurvey) -> str:
 
 
 def _head(end_sequence: int | None) -> int | None:
-    """The last record's sequence; None where there is none, or nobody has told."""
+    """Return the sequence of the last record; None if there is none, or no node has reported it."""
     return end_sequence - 1 if end_sequence else None
 
 
 def _milliseconds(time: float) -> int:
     return round(time * 1000)
+
+
+@click.command()
+@click.argument("address", metavar="[ADDRESS:]PORT")
+@click.option("--live", is_flag=True, help="Ask only whether the command must be restarted, not whether it is ready.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    default="5s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long to wait for the answer.",
+)
+def health(address: str, live: bool, timeout: int) -> None:
+    """Ask a running command whether it is healthy.
+
+    The command must run with --metrics-listen [ADDRESS:]PORT. Exits with 0 if it is ready to work, otherwise with 1,
+    and prints the reason in one sentence. Use it as the health check of a container.
+    """
+    with usage_mistakes():
+        host, port = MetricsConfig(listen=address).address
+    status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout / 1000)
+    click.echo(sentence)
+    sys.exit(0 if status == 200 else 1)
+
+
+def _ask(host: str, port: int, path: str, timeout_s: float) -> tuple[int, str]:
+    """Return the HTTP status, or 0 without an answer, and a sentence."""
+    connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read(HEALTH_BYTES_MAX).decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return 0, f"no answer from {host} port {port}: {reason}"
+    finally:
+        connection.close()
+    return response.status, " ".join(body.split()) or f"status {response.status}"

@@ -1,81 +1,116 @@
-"""What the commands say to the operator, on standard error: log lines, and errors of one sentence."""
+"""What commands print: tables on standard output; log lines, errors and progress on standard error."""
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.logging import RichHandler
 
 from dafka.config import LogConfig
-from dafka.operations.lines import SentenceFormatter
+from dafka.operations.logs import SentenceFormatter, json_formatter
 from dafka.protocol import TowersHeard, TowersSilent
 from dafka.roles.events import NodeLog
 from dafka.roles.log_events import Failed, LogEvent
+from dafka.text import escape_unprintable
 
-console = Console(stderr=True)
-"""The one that log lines and a progress bar share, so that neither is written into the other."""
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+TIME_COLUMNS = 140
+"""A terminal with fewer columns shows dates and times in two lines, to leave room for names."""
+
+COMMAND_LOG = NodeLog(logging.getLogger("dafka.command"))
+"""Log lines of the command itself, not of one of its nodes."""
+
+_TIME_MARK = re.compile(r"(?<=\d)T(?=\d)")
+
+_handlers: list[logging.Handler] = []
+_formats: list[str] = []
 
 
 class UsageMistake(click.ClickException):
-    """The command was asked for wrongly: one sentence, exit status 2."""
+    """The command was used wrongly. Prints one sentence; the exit status is 2."""
 
     exit_code = 2
 
 
-COMMAND_LOG = NodeLog(logging.getLogger("dafka.command"))
-"""What the command itself logs, and no node of it."""
+@functools.cache
+def error_console() -> Console:
+    """Return the console of standard error, which log lines and progress bars share, so that they do not mix."""
+    from rich.console import Console  # noqa: PLC0415 (slow to load, and few commands need it)
 
-_formats: list[str] = []
-_handlers: list[logging.Handler] = []
+    return Console(stderr=True)
+
+
+def error_is_terminal() -> bool:
+    """Return whether standard error is a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def make_progress_bar() -> Progress:
+    """Return a progress bar on standard error with one task, which is refreshed only when it is updated."""
+    from rich.progress import (  # noqa: PLC0415 (slow to load)
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    return Progress(*columns, console=error_console(), auto_refresh=False)
 
 
 def report_error(sentence: object) -> None:
-    """Prints one sentence as click prints its own; where logs are objects, as the last of them."""
-    _say(f"Error: {sentence}", Failed(str(sentence)), logging.ERROR)
+    """Print an error in the form of click's own errors; with JSON logs, as a log line."""
+    _report(f"Error: {sentence}", Failed(str(sentence)), logging.ERROR)
 
 
-def report(notice: LogEvent) -> None:
-    """Prints a sentence that is no log line; where logs are objects, as one of them."""
-    _say(str(notice), notice, logging.WARNING)
+def report(event: LogEvent) -> None:
+    """Print a sentence that is not a log line; with JSON logs, as one."""
+    _report(str(event), event, logging.WARNING)
 
 
-def _say(sentence: str, notice: LogEvent, level: int) -> None:
+def _report(sentence: str, event: LogEvent, level: int) -> None:
     if _formats[-1:] == ["json"]:
-        COMMAND_LOG.write(notice, level)
+        COMMAND_LOG.write(event, level)
     else:
         click.echo(sentence, err=True)
 
 
 def start_logging(config: LogConfig) -> None:
-    """Logs to standard error from here on. Called again, it begins anew."""
+    """Log to standard error from now on, in place of an earlier configuration."""
     level = logging.getLevelNamesMapping()[config.level.upper()]
     _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
-        from dafka.operations.logs import json_formatter  # noqa: PLC0415 (structlog takes its time to load)
-
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(json_formatter())
-    elif console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, rich_tracebacks=False)
+    elif error_is_terminal():
+        from rich.logging import RichHandler  # noqa: PLC0415 (slow to load)
+
+        handler = RichHandler(console=error_console(), show_path=False, rich_tracebacks=False)
         handler.setFormatter(SentenceFormatter("%(name)s: %(message)s", "%H:%M:%S"))
     else:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(SentenceFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    handler.addFilter(_Selection(level))
+    handler.addFilter(_LevelFilter(level))
     root = logging.getLogger()
     for former in _handlers:
         root.removeHandler(former)
     _handlers[:] = [handler]
-    # What the filter must see to choose, a tower that is heard, is less important than the level may be.
+    # The filter must see that a tower is heard, which is logged at the level "info".
     logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 
 
-class _Selection(logging.Filter):
-    """Leaves out what is below the level, and the silence of towers never heard, which ends a command with an error."""
+class _LevelFilter(logging.Filter):
+    """Drops lines below a level, and the silence of towers that were never heard: it ends a command with an error."""
 
     def __init__(self, level: int) -> None:
         super().__init__()
@@ -88,3 +123,46 @@ class _Selection(logging.Filter):
         if isinstance(event, TowersSilent) and not self._is_tower_heard:
             return False
         return record.levelno >= self._level
+
+
+def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print a table: fitted to the width of a terminal, otherwise one line per row.
+
+    Args:
+        names: the headings of the columns of text, which come first.
+        numbers: the headings of the columns of numbers, which are aligned to the right.
+        rows: the cells.
+    """
+    cells = [tuple(map(escape_unprintable, row)) for row in rows]
+    if sys.stdout is None or not sys.stdout.isatty():
+        click.echo(_align([names + numbers, *cells], len(names)))
+        return
+    from rich.console import Console  # noqa: PLC0415 (slow to load)
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    output = Console()
+    table = Table(box=None, pad_edge=False, expand=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    mark = "T\n" if output.width < TIME_COLUMNS else "T"
+    for row in cells:
+        figures = (_TIME_MARK.sub(mark, cell) for cell in row[len(names) :])
+        table.add_row(*map(Text, (*row[: len(names)], *figures)))
+    output.print(table)
+
+
+def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
+    """Return one line per row, with aligned columns. rich would take seconds for tens of thousands of rows."""
+    columns = []
+    for index, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        columns.append([cell.ljust(width) if index < name_count else cell.rjust(width) for cell in column])
+    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 record`, or `1,000 records`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,28 +1,26 @@
-"""`dafka topics`: what a store on disk holds."""
+"""`dafka topics`: the topics and partitions that a store on disk holds."""
 
 from __future__ import annotations
 
 import json
 
 import click
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from dafka.cli.runner import run
+from dafka.cli.terminal import print_table
 from dafka.records import Partition
 from dafka.storage import PartitionInfo, open_storage
 
-LINE_WIDTH = 10_000
-"""Where no terminal sets one: wide enough for one line a partition."""
-
 
 @click.command()
-@click.option("--storage", required=True, metavar="URL", help="The store, as in sqlite:dafka.db.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a partition.")
+@click.option("--storage", required=True, metavar="URL", help="The store, such as sqlite:dafka.db.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per partition.")
 def topics(storage: str, as_json: bool) -> None:
-    """List a store's topics and partitions, their heads and sizes. The store may be in use."""
+    """List a store's topics and partitions, with their heads and sizes.
+
+    The store may be running. `dafka status` shows the topics of a whole cluster.
+    """
 
     async def program() -> int:
         async with open_storage(storage, read_only=True) as opened:
@@ -31,10 +29,8 @@ def topics(storage: str, as_json: bool) -> None:
             for partition, info in partitions:
                 click.echo(json.dumps(_to_json(partition, info)))
         else:
-            console = Console()
-            if not console.is_terminal:
-                console.width = LINE_WIDTH
-            console.print(_to_table(partitions))
+            names, numbers = ("topic", "partition"), ("earliest", "head", "records", "size")
+            print_table(names, numbers, [_to_row(partition, info) for partition, info in partitions])
         return 0
 
     run(program)
@@ -51,19 +47,6 @@ def _to_json(partition: Partition, info: PartitionInfo) -> dict[str, str | int]:
     }
 
 
-def _to_table(partitions: list[tuple[Partition, PartitionInfo]]) -> Table:
-    table = Table(box=None, pad_edge=False, expand=False)
-    for name in ("topic", "partition"):
-        table.add_column(name, overflow="fold")
-    for name in ("earliest", "head", "records", "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for partition, info in partitions:
-        counts = (info.earliest_sequence, info.end_sequence - 1, info.count)
-        names = (Text(_printable(name)) for name in (partition.topic, partition.address))
-        table.add_row(*names, *map(str, counts), decimal(info.content_bytes))
-    return table
-
-
-def _printable(name: str) -> str:
-    """As it is, or escaped where it would upset a terminal."""
-    return name if name.isprintable() else ascii(name)[1:-1]
+def _to_row(partition: Partition, info: PartitionInfo) -> tuple[str, ...]:
+    counts = (info.earliest_sequence, info.end_sequence - 1, info.count)
+    return (partition.topic, partition.address, *map(str, counts), decimal(info.content_bytes))

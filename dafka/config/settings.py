@@ -257,6 +257,12 @@ class MetricsConfig:
     listen: str = attrs.field(default="", validator=check_listen_address)
     """`PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free port. Empty: nothing is served."""
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """The host and the port of `listen`, which must not be empty."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]") or "127.0.0.1", int(port)
+
 
 def _takes_settings_of(
     section: Callable[_Settings, object],

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from dafka.endpoints import is_endpoint, is_host
 from dafka.errors import ConfigError
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
@@ -160,15 +161,13 @@ def check_texts(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 def check_host(section: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a value is a host's name or address, or empty."""
     check_text(section, attribute, value)
-    if value and not re.fullmatch(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]", value):
+    if value and not is_host(value):
         raise _refuse(attribute, "a host name or address, such as 10.0.0.7 or [fe80::1]", value)
 
 
 def check_endpoint(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Check that a value is a ZeroMQ endpoint: tcp, ipc or inproc."""
-    scheme, separator, rest = value.partition("://") if isinstance(value, str) else ("", "", "")
-    is_tcp = scheme == "tcp" and rest.rpartition(":")[0] and rest.rpartition(":")[2]
-    if not separator or not (is_tcp or (scheme in ("ipc", "inproc") and rest)):
+    if not isinstance(value, str) or not is_endpoint(value):
         raise _refuse(attribute, "an endpoint such as tcp://127.0.0.1:5556", value)
 
 

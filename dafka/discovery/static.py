@@ -12,10 +12,9 @@ import trio
 
 from dafka.config import Config
 from dafka.discovery.base import Advertisement, Discovery
-from dafka.endpoints import PeerEndpoint, is_key
-from dafka.errors import DiscoveryError, WireError
+from dafka.endpoints import PeerEndpoint, is_key, is_peer_endpoint
+from dafka.errors import DiscoveryError
 from dafka.protocol import DiscoveryEvent, PeerJoined, Settled
-from dafka.wire import check_endpoint
 
 
 class StaticDiscovery:
@@ -66,10 +65,8 @@ def _check_peer(peer: PeerEndpoint, has_keys: bool) -> None:
             "set [security] key_file and authorized_keys, or remove the key"
         )
     endpoint = peer.endpoint if has_keys else str(peer)
-    try:
-        check_endpoint(endpoint.encode("utf-8"))
-    except WireError:
-        raise DiscoveryError(f"static discovery: expected tcp://HOST:PORT, not {endpoint!r}") from None
+    if not is_peer_endpoint(endpoint):
+        raise DiscoveryError(f"static discovery: expected tcp://HOST:PORT, not {endpoint!r}")
     if has_keys and not is_key(peer.key):
         raise DiscoveryError(
             f"static discovery: expected a space and the node's public key after {endpoint}, "

@@ -1,7 +1,7 @@
-"""A small HTTP server for those who watch a process: short answers to GET, one a connection.
+"""A small HTTP server for supervisors and Prometheus: one short answer to GET for each connection.
 
-Whoever connects can take neither memory nor time: requests are bounded in size and time, connections in number, and
-nothing that they do ends the server.
+Clients cannot exhaust the process: the size and the duration of requests and the number of connections are limited, and
+no request ends the server. This module needs the extra `dafka[metrics]`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,23 @@ from typing import TypeAlias
 import attrs
 import h11
 import trio
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
 
+from dafka.config import MetricsConfig
 from dafka.errors import AddressInUseError
-from dafka.operations.addresses import split_address
+from dafka.operations.metrics import make_registry
+from dafka.operations.monitor import Monitor
+
+LIVE, READY, METRICS = "/livez", "/readyz", "/metrics"
 
 REQUEST_BYTES_MAX = 8192
-"""A request line with its headers; Prometheus' take a few hundred."""
+"""The largest request line with its headers, in bytes. Those of Prometheus take a few hundred."""
 
 CONNECTIONS_MAX = 32
-"""Connections at once; further ones are closed as they come."""
+"""Connections at once. Further ones are closed immediately."""
 
 EXCHANGE_S = 10.0
-"""How long a request may take to come, and its answer to be taken."""
+"""Seconds for a request to arrive and its answer to be received."""
 
 _REASONS = {
     200: b"OK",
@@ -40,7 +45,13 @@ _logger = logging.getLogger("dafka.metrics")
 
 @attrs.frozen
 class Answer:
-    """What is answered: a status, a text, and its kind."""
+    """An HTTP response.
+
+    Attributes:
+        status: The status code.
+        body: The body.
+        content_type: The `Content-Type` of the body.
+    """
 
     status: int
     body: bytes
@@ -48,21 +59,55 @@ class Answer:
 
 
 Handler: TypeAlias = Callable[[Mapping[str, str]], Answer]
-"""Answers a GET, given the request's headers, their names in lower case. Does not wait."""
+"""Answers a GET, given the request's headers with lower-case names. It must not wait."""
+
+
+def make_handlers(monitor: Monitor) -> dict[str, Handler]:
+    """Return the handlers of `/metrics` for Prometheus, and of `/livez` and `/readyz` for supervisors, by path."""
+    registry = make_registry(monitor)
+
+    def metrics(headers: Mapping[str, str]) -> Answer:
+        try:
+            encode, content_type = choose_encoder(headers.get("accept", ""))
+            return Answer(200, encode(registry), content_type)
+        except (TypeError, ValueError):  # an Accept header with an invalid version or escaping
+            return Answer(200, generate_latest(registry), CONTENT_TYPE_LATEST)
+
+    def live(_: Mapping[str, str]) -> Answer:
+        return _answer_health(monitor.health().trouble, "live")
+
+    def ready(_: Mapping[str, str]) -> Answer:
+        return _answer_health(monitor.health().unready, "ready")
+
+    return {METRICS: metrics, LIVE: live, READY: ready}
+
+
+def _answer_health(problem: str, state: str) -> Answer:
+    return Answer(503 if problem else 200, f"{problem or state}\n".encode())
 
 
 @asynccontextmanager
 async def open_server(listen: str, handlers: Mapping[str, Handler]) -> AsyncIterator[str]:
-    """Serves these paths during the block, which gets the URL (with the port that was free, for port 0).
+    """Serve these paths for the duration of a block.
 
-    Raises `AddressInUseError` where it cannot listen there.
+    Args:
+        listen: `PORT` or `ADDRESS:PORT`. Port 0 takes a free one.
+        handlers: The handlers, by path.
+
+    Yields:
+        The URL of the server, with its port.
+
+    Raises:
+        AddressInUseError: The server cannot listen at that address.
+        ConfigError: `listen` has another form.
     """
-    host, port = split_address(listen)
+    host, port = MetricsConfig(listen=listen).address
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise AddressInUseError(f"cannot serve metrics at {listen}: {reason}") from None
+        message = f"cannot serve metrics at {listen}: {reason}; choose another address or port ([metrics] listen)"
+        raise AddressInUseError(message) from None
     server = _Server(handlers)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, server.serve, listeners)
@@ -77,7 +122,7 @@ class _Server:
         self._connections = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """One connection, from its beginning to its end."""
+        """Answer one request, and close the connection."""
         if self._connections >= CONNECTIONS_MAX:
             await trio.aclose_forcefully(stream)
             return
@@ -86,7 +131,7 @@ class _Server:
             with trio.move_on_after(EXCHANGE_S), suppress(trio.BrokenResourceError):
                 await self._exchange(stream)
         except Exception:
-            _logger.exception("a connection for metrics ended in an error")
+            _logger.exception("An HTTP connection for metrics or health failed")
         finally:
             self._connections -= 1
             await trio.aclose_forcefully(stream)
@@ -116,7 +161,7 @@ class _Server:
         parts.append(connection.send(h11.EndOfMessage()))
         await stream.send_all(b"".join(part for part in parts if part))
         await stream.send_eof()
-        # Closing with octets unread would reset the connection, and the answer might be lost.
+        # Closing while received bytes are unread resets the connection, and the client may lose the answer.
         with trio.move_on_after(1.0):
             while await stream.receive_some(REQUEST_BYTES_MAX):
                 pass
@@ -125,19 +170,19 @@ class _Server:
         path = request.target.partition(b"?")[0].decode("ascii", "replace")
         handler = self._handlers.get(path)
         if handler is None:
-            return Answer(404, f"there is {' and '.join(self._handlers)}\n".encode())
+            return Answer(404, f"not found: expected {' or '.join(self._handlers)}\n".encode())
         if request.method not in (b"GET", b"HEAD"):
-            return Answer(405, b"only GET is answered\n")
+            return Answer(405, b"expected GET or HEAD\n")
         try:
             return handler({name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers})
         except Exception:
-            # A plugin's counters may be at fault, and the records go on.
-            _logger.exception("cannot answer %s", path)
-            return Answer(500, b"cannot be answered\n")
+            # A plugin's counters may raise anything, and must not end the process.
+            _logger.exception("The HTTP request for %s failed", path)
+            return Answer(500, b"the request failed; the log has the reason\n")
 
 
 async def _read_request(connection: h11.Connection, stream: trio.SocketStream) -> h11.Request | None:
-    """The request; None where the peer went without one. Raises `h11.RemoteProtocolError`."""
+    """Return the request; None if the client closed the connection first. Raises `h11.RemoteProtocolError`."""
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:

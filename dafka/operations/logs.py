@@ -1,36 +1,68 @@
-"""Log lines as objects: what happened by name, with its fields, by structlog.
+"""Log lines for operators: sentences, or JSON objects with the name and the fields of each event.
 
-Nodes log sentences to stdlib loggers (`dafka.store`), and lay name and fields beside them. The `dafka` command takes
-`json_formatter`; a program with a structlog configuration of its own puts `add_event` into its `ProcessorFormatter`.
+Nodes log sentences to loggers of the standard library (`dafka.store`). The name and the fields of the event are in
+`record.dafka`. `json_formatter` and `add_event` need the extra `dafka[json-logs]`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from typing import TYPE_CHECKING
 
-import structlog
-from structlog.typing import EventDict, WrappedLogger
+from dafka.extras import require_extra
+from dafka.text import escape_unprintable
 
-UNNAMED = "log"
-"""The event of a line that is only a sentence: other libraries'."""
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+OTHER_EVENT = "log"
+"""The event name of a line that is not an event of dafka, such as a line of another library."""
+
+
+class SentenceFormatter(logging.Formatter):
+    """A formatter that writes each record on one line: line ends and control characters are escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the base class's name)
+        """See `logging.Formatter.formatMessage`."""
+        record.message = escape_unprintable(record.message)
+        return super().formatMessage(record)
 
 
 def add_event(_: WrappedLogger, __: str, event_dict: EventDict) -> EventDict:
-    """A structlog processor: `event` is the name of what happened, `message` the sentence, and the fields stand beside.
+    """Add the name and the fields of dafka's event to a log line; a structlog processor.
 
-    For lines that came through stdlib loggers.
+    It is for lines that come from loggers of the standard library, in the `foreign_pre_chain` of a
+    `structlog.stdlib.ProcessorFormatter`.
+
+    Args:
+        _: The logger; not used.
+        __: The name of the logging method; not used.
+        event_dict: The line. Its `event` is the sentence.
+
+    Returns:
+        The line. Its `event` is the name of the event, `message` the sentence, and each field has a key of its own.
     """
     record: logging.LogRecord | None = event_dict.get("_record")
-    fields = getattr(record, "dafka", {"event": UNNAMED})
+    fields = getattr(record, "dafka", {"event": OTHER_EVENT})
     return {**event_dict, "message": event_dict["event"], **fields}
 
 
 def json_formatter() -> logging.Formatter:
-    """Formats a line of any stdlib logger as one JSON object: `timestamp` (UTC), `level`, `logger`, `event`, `message`.
+    """Return a formatter that writes each record of any logger as a JSON object on one line.
 
-    A dafka node's lines have `role`, `node` and the event's fields besides; an exception stands in `exception`.
+    Every line has `timestamp` (UTC), `level`, `logger`, `event` and `message`. A line of a dafka node also has `role`,
+    `node` and the fields of the event. A traceback is in `exception`.
+
+    Returns:
+        The formatter.
+
+    Raises:
+        MissingExtraError: The extra `dafka[json-logs]` is not installed.
     """
+    with require_extra("json-logs", "JSON logging"):
+        import structlog  # noqa: PLC0415 (optional, and slow to load)
+
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[
             structlog.stdlib.add_log_level,
@@ -41,13 +73,13 @@ def json_formatter() -> logging.Formatter:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
-            _in_order,
+            _order_keys,
             structlog.processors.JSONRenderer(serializer=json.dumps),
         ],
     )
 
 
-def _in_order(_: WrappedLogger, __: str, event_dict: EventDict) -> EventDict:
-    """What every line has comes first."""
+def _order_keys(_: WrappedLogger, __: str, event_dict: EventDict) -> EventDict:
+    """Put the keys that every line has first."""
     first = ("timestamp", "level", "logger", "event", "role", "node", "message")
     return {**{name: event_dict[name] for name in first if name in event_dict}, **event_dict}

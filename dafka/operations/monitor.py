@@ -1,4 +1,9 @@
-"""The nodes of one process, as supervisors see them: together, by role, and never one by one."""
+"""The nodes of one process as an operator sees them: health and metrics over HTTP, and state for systemd.
+
+monitor = Monitor("store")
+async with open_operations(monitor, listen="9464"):
+    monitor.add(await nursery.start(dafka.serve_store, config))
+"""
 
 from __future__ import annotations
 
@@ -8,35 +13,56 @@ from typing import TypeAlias
 
 from dafka.roles import Consumer, Health, Producer, Store, Tower
 
-Watched: TypeAlias = Store | Producer | Consumer | Tower
+MonitoredNode: TypeAlias = Store | Producer | Consumer | Tower
 
 _ROLES: dict[type, str] = {Store: "store", Producer: "producer", Consumer: "consumer", Tower: "tower"}
 
 
-def role_of(node: Watched) -> str:
-    """`store`, `producer`, `consumer` or `tower`."""
+def role_of(node: MonitoredNode) -> str:
+    """Return `store`, `producer`, `consumer` or `tower`.
+
+    Args:
+        node: A running node.
+
+    Returns:
+        The name of its role.
+    """
     return next(role for kind, role in _ROLES.items() if isinstance(node, kind))
 
 
 class Monitor:
-    """Attributes:
-    nodes: those that run.
-    is_stopping: whether the process has been told to end.
+    """The running nodes of one process, and their health together.
+
+    Attributes:
+        nodes: The running nodes.
+        is_stopping: Whether the process is shutting down. It is not ready then.
     """
 
     def __init__(self, *expected: str) -> None:
-        """`expected` are the roles that must be there before the process is ready; none: any one."""
-        self.nodes: list[Watched] = []
+        """Create a monitor without nodes.
+
+        Args:
+            *expected: The roles that must run before the process is ready. Without any, one node of any role suffices.
+        """
+        self.nodes: list[MonitoredNode] = []
         self.is_stopping = False
         self._expected = expected
 
-    def add(self, node: Watched) -> None:
-        """A node runs."""
+    def add(self, node: MonitoredNode) -> None:
+        """Add a running node.
+
+        Args:
+            node: The node.
+        """
         self.nodes.append(node)
 
     @contextmanager
-    def watching(self, node: Watched) -> Iterator[None]:
-        """A node runs during the block."""
+    def watching(self, node: MonitoredNode) -> Iterator[None]:
+        """Add a node for the duration of a block.
+
+        Args:
+            node: The node.
+        """
         self.add(node)
         try:
             yield
@@ -44,19 +70,23 @@ class Monitor:
             self.nodes.remove(node)
 
     def health(self) -> Health:
-        """The first trouble that any node has, and the first reason that any is not ready."""
+        """Return the health of the process: the first trouble of any node, and the first reason not to be ready.
+
+        Returns:
+            The health. Each reason begins with the role of its node.
+        """
         trouble = unready = ""
         for node in self.nodes:
             health, role = node.health(), role_of(node)
             trouble = trouble or (health.trouble and f"{role}: {health.trouble}")
             unready = unready or (health.unready and f"{role}: {health.unready}")
-        return Health(trouble, self._starting() or trouble or unready)
+        return Health(trouble, self._reason_not_started() or trouble or unready)
 
-    def _starting(self) -> str:
+    def _reason_not_started(self) -> str:
         if self.is_stopping:
             return "stopping"
-        here = {role_of(node) for node in self.nodes}
-        missing = [role for role in self._expected if role not in here]
+        running = {role_of(node) for node in self.nodes}
+        missing = [role for role in self._expected if role not in running]
         if missing:
             return f"{' and '.join(missing)} {'has' if len(missing) == 1 else 'have'} not started yet"
-        return "" if here else "no node has started yet"
+        return "" if running else "no node has started yet"

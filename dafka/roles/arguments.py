@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dafka.config import Config
-from dafka.errors import ConfigError, RecordError, WireError
+from dafka.errors import ConfigError, EncodingError, RecordError
 from dafka.records import encode_text
 from dafka.wire import Dialect
 
@@ -20,7 +20,7 @@ def check_topic(topic: str, config: Config) -> str:
         raise ConfigError(f"topic: expected a text, not {topic!r}")
     try:
         encoded = encode_text(topic, "topic")
-    except WireError as error:
+    except EncodingError as error:
         raise ConfigError(str(error)) from None
     if not encoded:
         raise ConfigError("topic: expected at least one character")

@@ -132,9 +132,9 @@ class NodeSockets:
             node.receive(messages, trio.current_time())
             hostile, before = self._hostile_count(node), hostile
             subscriber.report_discards(source, hostile - before)
-            if self._decoder.heard - {self._dialect} and not self._is_dialect_reported:
+            if self._decoder.dialects - {self._dialect} and not self._is_dialect_reported:
                 self._is_dialect_reported = True
-                (other,) = self._decoder.heard - {self._dialect}
+                (other,) = self._decoder.dialects - {self._dialect}
                 self.events.put(ForeignDialect(self._dialect.value, other.value))
 
     def _hostile_count(self, node: Node) -> int:

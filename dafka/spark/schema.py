@@ -107,7 +107,7 @@ def _to_binary_array(contents: Sequence[bytes]) -> pa.Array:
         return pa.array(contents, pa.binary())
     ends = np.zeros(len(contents) + 1, np.int32)
     np.cumsum(np.frombuffer(contents.lengths, ">u4"), out=ends[1:])
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(contents.octets)]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(contents.data)]
     return pa.Array.from_buffers(pa.binary(), len(contents), buffers)
 
 

@@ -9,11 +9,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, Settled
-from dafka.endpoints import PeerEndpoint
-from dafka.errors import WireError
+from dafka.endpoints import PeerEndpoint, is_peer_endpoint
 from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
-from dafka.wire import check_endpoint
 
 CANCEL_S = 1.0
 """How long a discovery may take to end when it is cancelled."""
@@ -108,9 +106,7 @@ class _Reports:
             return f"the own node was reported: {report!r}"
         if report.endpoint in self.joined:
             return f"{report!r} came twice without a PeerLeft between"
-        try:
-            check_endpoint(report.endpoint.endpoint.encode("utf-8", "surrogateescape"))
-        except WireError:
+        if not is_peer_endpoint(report.endpoint.endpoint):
             return f"{report!r} has no endpoint to connect to"
         return ""
 

@@ -134,7 +134,7 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
 
 
 _MODULE = "dafka.transport._accelerator"
-_INTERFACE = 3
+_INTERFACE = 4
 """The module's, as `accelerator/module.c` counts it."""
 
 

@@ -1,7 +1,7 @@
-"""RFC 46 on the wire: messages, the two dialects, subscriptions and beacons. Octets in, values out, no I/O."""
+"""RFC 46 on the wire: messages, the two dialects, subscriptions and beacons. Bytes in, values out, no I/O."""
 
 from dafka.wire.batch import BatchDecoder, BatchEncoder
-from dafka.wire.beacon import BEACON, WELCOME, NodeBeacon, TowerBeacon, check_endpoint
+from dafka.wire.beacon import BEACON, WELCOME, NodeBeacon, TowerBeacon
 from dafka.wire.codec import decode, encode
 from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, SIGNATURE, VERSION, Command, Dialect
 from dafka.wire.messages import (
@@ -52,7 +52,6 @@ __all__ = [
     "StoreHello",
     "Subscription",
     "TowerBeacon",
-    "check_endpoint",
     "decode",
     "decode_subscription",
     "encode",

@@ -1,9 +1,9 @@
-"""Frames to messages and back by the batch: what sits between a drained socket and a state machine.
+"""Messages to frames and back by the batch: the step between a socket and a state machine.
 
-Consecutive RECORDs of a partition differ in their last eight header octets alone, the sequence. The decoder knows a
-header it has read before by the rest of it, and gathers records into runs; the encoder writes a run's header once.
-Both agree with `codec`, message by message; a test compares them on random input. A transport that gathers runs by
-itself hands them over as `EncodedRun`, which is also what the encoder gives.
+Consecutive RECORDs of a partition differ only in the last eight bytes of their header, the sequence. The decoder
+recognizes a header it has read before by all bytes but these, and gathers records into runs; the encoder writes the
+header of a run once. Both agree with `dafka.wire.codec` message by message, which a test checks on random input. A
+transport that gathers runs itself passes them as `EncodedRun`, which is also what the encoder returns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 
 from dafka.contents import join_contents
-from dafka.errors import WireError
+from dafka.errors import EncodingError, WireError
 from dafka.records import Partition, RecordBatch
 from dafka.wire import codec
 from dafka.wire.constants import NUMBER_8_MAX, Command, Dialect
@@ -22,23 +22,26 @@ from dafka.wire.messages import BatchedMessage, DirectRecord, Record, RecordRun
 from dafka.wire.primitives import NUMBER_8
 
 HEADERS_MAX = 16_384
-"""Headers remembered: one a partition, and one a requestor and partition. When full it starts anew, at the cost of
-one slow decode a header; a peer that invents headers gains nothing else."""
+"""Headers remembered: one for each partition, and for each requestor and partition. When there are more, all are
+forgotten, and each costs one slow decode again. A peer that invents headers achieves nothing else."""
 
 OPEN_RUNS_MAX = 8
-"""Runs of one header that are gathered at once. Several nodes answer a node that asks for records, and their answers,
-which have the same headers, come in turns."""
+"""Runs with the same header that are gathered at once: the answers of several nodes to one FETCH arrive interleaved."""
 
 _RECORD_IDS = frozenset((Command.RECORD.value[0], Command.DIRECT_RECORD.value[0]))
 
 
 @attrs.frozen
 class EncodedRun:
-    """A run of records as it stands on the wire, without the frames of each.
+    """A run of records in wire format, without separate frames for each.
 
-    A record's frames are the topic frame (None where the header holds the topic), the header, which is the header
-    prefix and 8 bytes of sequence, and the content. `contents[0]` has sequence `first_sequence`, each next one the
-    sequence after.
+    The frames of a record are the topic frame, the header (the prefix and 8 bytes of sequence) and the content.
+
+    Attributes:
+        topic_frame: the topic frame; None if the header holds the topic (libdafka dialect).
+        header_prefix: the header without its sequence.
+        first_sequence: the sequence of `contents[0]`; each further record has the next one.
+        contents: the contents of the records.
     """
 
     topic_frame: bytes | None
@@ -47,7 +50,7 @@ class EncodedRun:
     contents: Sequence[bytes]
 
     def messages(self) -> Iterator[Sequence[bytes]]:
-        """The frames of each record, in order."""
+        """Return the frames of each record, in order."""
         pack, header_prefix = NUMBER_8.pack, self.header_prefix
         numbered = enumerate(self.contents, self.first_sequence)
         if self.topic_frame is None:
@@ -57,7 +60,14 @@ class EncodedRun:
 
 
 def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Sequence[bytes]]:
-    """The frames of every message, those of a run one by one."""
+    """Yield the frames of every message, those of a run one by one.
+
+    Args:
+        messages: messages as `BatchEncoder.encode` returns them.
+
+    Yields:
+        The frames of one ZeroMQ message.
+    """
     for message in messages:
         if isinstance(message, EncodedRun):
             yield from message.messages()
@@ -66,7 +76,7 @@ def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Se
 
 
 class _Run:
-    """Records of one header that follow each other, while they are being gathered; they stand where the first did."""
+    """Consecutive records with one header, while they are gathered. It takes the place of its first record."""
 
     __slots__ = ("contents", "first_sequence", "header", "next_sequence")
 
@@ -77,13 +87,13 @@ class _Run:
         self.next_sequence = sequence
 
     def close(self) -> RecordRun:
-        """Ends the run."""
+        """Return the run as a message."""
         header = self.header
         return RecordRun(RecordBatch(header.partition, self.first_sequence, self.contents), header.requestor)
 
 
 class _Header:
-    """A record header without its sequence, and the runs of records that it is gathering in this batch."""
+    """A record header without its sequence, and the runs that are gathered for it in this batch."""
 
     __slots__ = ("dialect", "last", "partition", "requestor", "runs")
 
@@ -94,8 +104,8 @@ class _Header:
         self.runs: list[_Run] = []
         self.last: _Run | None = None
 
-    def find_run(self, sequence: int, inbound: list[BatchedMessage | _Run]) -> _Run:
-        """The run that this record continues, which is the last one then; or the one that it begins."""
+    def find_run(self, sequence: int, batch: list[BatchedMessage | _Run]) -> _Run:
+        """Return the run that a record continues, or a new one; it becomes the last run."""
         runs = self.runs
         for run in reversed(runs):
             if run.next_sequence == sequence:
@@ -105,12 +115,12 @@ class _Header:
             del runs[0]
         self.last = run = _Run(self, sequence)
         runs.append(run)
-        inbound.append(run)
+        batch.append(run)
         return run
 
 
 def _close(run: _Run) -> RecordRun:
-    """Ends a run, and what its header was gathering in this batch."""
+    """Return a run as a message, and stop gathering for its header."""
     header = run.header
     if header.last is not None:
         header.last = None
@@ -119,38 +129,45 @@ def _close(run: _Run) -> RecordRun:
 
 
 class BatchDecoder:
-    """Turns drained messages into a list of runs and commands; discards and counts what is malformed.
+    """Decodes received messages to runs and commands; discards and counts malformed ones.
 
     Attributes:
-        discarded: how many messages were thrown away, by the field that was wrong.
-        heard: the dialects that well-formed messages came in.
+        discarded: how many messages were discarded, by the field that was wrong.
+        dialects: the dialects of the well-formed messages so far.
     """
 
     def __init__(self) -> None:
         self.discarded: Counter[str] = Counter()
-        self.heard: set[Dialect] = set()
+        self.dialects: set[Dialect] = set()
         self._headers: dict[bytes | tuple[bytes, bytes], _Header] = {}
 
     def decode(self, messages: Iterable[Sequence[bytes] | EncodedRun]) -> list[BatchedMessage]:
-        """Runs and other commands in the order in which they began. Malformed messages leave only a count."""
-        inbound: list[BatchedMessage | _Run] = []
+        """Decode messages. Malformed ones are left out and counted.
+
+        Args:
+            messages: the frames of each ZeroMQ message, or runs that the transport has gathered.
+
+        Returns:
+            Runs and other commands, in the order in which they began.
+        """
+        batch: list[BatchedMessage | _Run] = []
         headers = self._headers
         for message in messages:
             if isinstance(message, EncodedRun):
-                self._decode_run(message, inbound)
+                self._decode_run(message, batch)
                 continue
             frames = message
             first = frames[0] if frames else b""
             command = first[0] if first else -1
             if command not in _RECORD_IDS:
-                self._decode_other(frames, inbound)
+                self._decode_other(frames, batch)
                 continue
             key: bytes | tuple[bytes, bytes]
             if len(frames) == 2:
-                key, octets = first[:-8], first[-8:]
+                key, number = first[:-8], first[-8:]
             else:
                 fields = frames[1] if len(frames) > 1 else b""
-                key, octets = (first, fields[:-8]), fields[-8:]
+                key, number = (first, fields[:-8]), fields[-8:]
             header = headers.get(key)
             if header is None:
                 header = self._read_header(frames, key)
@@ -159,19 +176,19 @@ class BatchDecoder:
             elif len(frames) != (2 if header.dialect is Dialect.LIBDAFKA else 3):
                 self.discarded["frames"] += 1
                 continue
-            sequence = int.from_bytes(octets, "big")
+            sequence = int.from_bytes(number, "big")
             run = header.last
             if run is None or sequence != run.next_sequence:
-                run = header.find_run(sequence, inbound)
+                run = header.find_run(sequence, batch)
             contents = run.contents
             if type(contents) is not list:
                 run.contents = contents = list(contents)
             contents.append(frames[-1])
             run.next_sequence = sequence + 1
-        return [_close(item) if isinstance(item, _Run) else item for item in inbound]
+        return [_close(item) if isinstance(item, _Run) else item for item in batch]
 
-    def _decode_run(self, run: EncodedRun, inbound: list[BatchedMessage | _Run]) -> None:
-        """As its messages one by one would be. Whether a header is well-formed, its sequence does not say."""
+    def _decode_run(self, run: EncodedRun, batch: list[BatchedMessage | _Run]) -> None:
+        """Decode a run to what its messages would be decoded to. Its sequences cannot make a header malformed."""
         topic, header_prefix = run.topic_frame, run.header_prefix
         key = header_prefix if topic is None else (topic, header_prefix)
         header = self._headers.get(key)
@@ -184,19 +201,19 @@ class BatchDecoder:
             return
         gathered = header.last
         if gathered is None or run.first_sequence != gathered.next_sequence:
-            gathered = header.find_run(run.first_sequence, inbound)
+            gathered = header.find_run(run.first_sequence, batch)
         gathered.contents = join_contents([gathered.contents, run.contents]) if gathered.contents else run.contents
         gathered.next_sequence = run.first_sequence + len(run.contents)
 
-    def _decode_other(self, frames: Sequence[bytes], inbound: list[BatchedMessage | _Run]) -> None:
+    def _decode_other(self, frames: Sequence[bytes], batch: list[BatchedMessage | _Run]) -> None:
         try:
             message, dialect = codec.decode(frames)
         except WireError as error:
             self.discarded[error.field] += 1
             return
         assert not isinstance(message, (Record, DirectRecord))
-        self.heard.add(dialect)
-        inbound.append(message)
+        self.dialects.add(dialect)
+        batch.append(message)
 
     def _read_header(self, frames: Sequence[bytes], key: bytes | tuple[bytes, bytes]) -> _Header | None:
         try:
@@ -207,26 +224,38 @@ class BatchDecoder:
         assert isinstance(message, (Record, DirectRecord))
         if len(self._headers) >= HEADERS_MAX:
             self._headers.clear()
-        self.heard.add(dialect)
+        self.dialects.add(dialect)
         self._headers[key] = header = _Header(message, dialect)
         return header
 
 
 class BatchEncoder:
-    """Turns runs and commands into messages of one dialect; leaves out and counts what the dialect cannot carry.
+    """Encodes runs and commands in one dialect; leaves out and counts what the dialect cannot carry.
 
-    That is for names that a peer gave: a program's own are checked before they are used.
+    That happens only to names that a peer chose: the names that a program chooses are checked before they are used.
 
     Attributes:
         discarded: how many messages were left out, by the field that cannot be written.
     """
 
     def __init__(self, dialect: Dialect) -> None:
+        """Create an encoder.
+
+        Args:
+            dialect: how to write the messages.
+        """
         self.discarded: Counter[str] = Counter()
         self._dialect = dialect
 
     def encode(self, messages: Iterable[BatchedMessage]) -> list[Sequence[bytes] | EncodedRun]:
-        """The frames of every message, in order; of a run, what `EncodedRun` keeps of them."""
+        """Encode messages. Those that the dialect cannot carry are left out and counted.
+
+        Args:
+            messages: runs and other commands.
+
+        Returns:
+            The frames of every message, in order, or an `EncodedRun` for a run.
+        """
         encoded: list[Sequence[bytes] | EncodedRun] = []
         for message in messages:
             try:
@@ -234,7 +263,7 @@ class BatchEncoder:
                     encoded.extend(_encode_run(message, self._dialect))
                 else:
                     encoded.append(codec.encode(message, self._dialect))
-            except WireError as error:
+            except EncodingError as error:
                 self.discarded[error.field] += 1
         return encoded
 
@@ -245,7 +274,7 @@ def _encode_run(run: RecordRun, dialect: Dialect) -> Sequence[EncodedRun]:
         return ()
     partition, first_sequence = batch.partition, batch.first_sequence
     if batch.end_sequence - 1 > NUMBER_8_MAX:
-        raise WireError("sequence", f"a number from 0 to {NUMBER_8_MAX}, not {batch.end_sequence - 1}")
+        raise EncodingError("sequence", f"a number from 0 to {NUMBER_8_MAX}, not {batch.end_sequence - 1}")
     first: Record | DirectRecord
     if run.requestor is None:
         first = Record(partition.address, partition.topic, first_sequence, batch.contents[0])

@@ -1,67 +1,74 @@
-"""What nodes and towers say to each other (RFC 46, "Node Discovery and Presence").
+"""The messages between nodes and towers (RFC 46, "Node Discovery and Presence").
 
-node to tower     [B] [uuid] [host, may be empty] [port, decimal digits]
-tower to node     [B] [uuid] [tcp://host:port]
-tower, greeting   [W]
+    node to tower     [B] [uuid] [host, may be empty] [port, decimal digits]
+    tower to node     [B] [uuid] [tcp://host:port]
+    tower, greeting   [W]
 
-In a closed cluster a fourth frame of what towers send is the node's public key, which it has proven to the tower.
+In a closed cluster the tower adds a fourth frame: the public key that the node has proven to hold.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import attrs
 
-from dafka.endpoints import PeerEndpoint, is_key
+from dafka.endpoints import PeerEndpoint, is_host, is_key, is_port, split_tcp_endpoint
 from dafka.errors import WireError
-from dafka.records import decode_text, encode_text
+from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 
 BEACON = b"B"
+"""The first frame of a beacon."""
+
 WELCOME = b"W"
-
-_HOST_BYTES_MAX = 255
-_PORT = re.compile(rb"[1-9][0-9]{0,4}")
-_HOST = re.compile(rb"\[[0-9A-Fa-f:.%A-Za-z0-9]+\]|[A-Za-z0-9._-]+")
-_ENDPOINT = re.compile(rb"tcp://(?P<host>\[[^\]/]+\]|[^:/\[\]]+):(?P<port>[0-9]+)")
-
-
-def _check_host(host: bytes, offset_field: str) -> str:
-    if len(host) > _HOST_BYTES_MAX or not _HOST.fullmatch(host):
-        raise WireError(offset_field, "a host name or address")
-    return host.decode("ascii")
-
-
-def _check_port(port: bytes) -> int:
-    if not _PORT.fullmatch(port) or int(port) > 65535:
-        raise WireError("port", "decimal digits from 1 to 65535")
-    return int(port)
+"""The only frame of a tower's greeting to a new subscriber."""
 
 
 @attrs.frozen
 class NodeBeacon:
-    """A node's sign of life: its address, and where peers reach it (an empty host: where the tower sees it)."""
+    """The beacon that a node sends to its tower.
+
+    Attributes:
+        address: the node's address.
+        host: the host that peers connect to; empty for the host from which the tower sees the node connect.
+        port: the port that peers connect to.
+    """
 
     address: str
     host: str
     port: int
 
     def encode(self) -> list[bytes]:
-        """The beacon's frames."""
+        """Return the frames of the beacon."""
         return [BEACON, encode_text(self.address, "uuid"), self.host.encode("ascii"), b"%d" % self.port]
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> NodeBeacon:
-        """Raises `WireError` for anything but a node's beacon."""
+        """Return the beacon that frames carry.
+
+        Args:
+            frames: the frames of one ZeroMQ message.
+
+        Returns:
+            The beacon.
+
+        Raises:
+            WireError: the frames are not a node's beacon.
+        """
         _check_frames(frames, 4)
-        host = _check_host(frames[2], "host") if frames[2] else ""
-        return cls(_check_uuid(frames[1]), host, _check_port(frames[3]))
+        host = _decode_host(frames[2], "host") if frames[2] else ""
+        return cls(_decode_uuid(frames[1]), host, _decode_port(frames[3]))
 
 
 @attrs.frozen
 class TowerBeacon:
-    """A node's sign of life as the tower passes it on: its address and its endpoint, in a closed cluster its key."""
+    """The beacon of a node as the tower passes it on to all nodes.
+
+    Attributes:
+        address: the node's address.
+        endpoint: the endpoint that peers connect to, `tcp://host:port`.
+        key: the node's public key, 40 characters of Z85; empty in a plain cluster.
+    """
 
     address: str
     endpoint: str
@@ -73,26 +80,27 @@ class TowerBeacon:
         return PeerEndpoint(self.endpoint, self.key)
 
     def encode(self) -> list[bytes]:
-        """The beacon's frames."""
+        """Return the frames of the beacon."""
         frames = [BEACON, encode_text(self.address, "uuid"), self.endpoint.encode("ascii")]
         return [*frames, self.key.encode("ascii")] if self.key else frames
 
     @classmethod
     def decode(cls, frames: Sequence[bytes], *, has_key: bool = False) -> TowerBeacon:
-        """Raises `WireError` for anything but a tower's beacon, with a key or without."""
+        """Return the beacon that frames carry.
+
+        Args:
+            frames: the frames of one ZeroMQ message.
+            has_key: whether the cluster is closed, so that the beacon must have a key.
+
+        Returns:
+            The beacon.
+
+        Raises:
+            WireError: the frames are not a tower's beacon, or have a key too many or too few.
+        """
         _check_frames(frames, 4 if has_key else 3)
-        key = _check_key(frames[3]) if has_key else ""
-        return cls(_check_uuid(frames[1]), check_endpoint(frames[2]), key)
-
-
-def check_endpoint(endpoint: bytes) -> str:
-    """The endpoint as text. Raises `WireError` unless it is `tcp://host:port`, with nothing behind it."""
-    match = _ENDPOINT.fullmatch(endpoint)
-    if match is None:
-        raise WireError("endpoint", "tcp://host:port")
-    _check_host(match["host"], "endpoint")
-    _check_port(match["port"])
-    return endpoint.decode("ascii")
+        key = _decode_key(frames[3]) if has_key else ""
+        return cls(_decode_uuid(frames[1]), _decode_endpoint(frames[2]), key)
 
 
 def _check_frames(frames: Sequence[bytes], count: int) -> None:
@@ -102,14 +110,39 @@ def _check_frames(frames: Sequence[bytes], count: int) -> None:
         raise WireError("type", "B", 0)
 
 
-def _check_key(octets: bytes) -> str:
-    key = octets.decode("ascii", "replace")
+def _decode_host(data: bytes, field: str) -> str:
+    host = data.decode("ascii", "replace")
+    if not is_host(host):
+        raise WireError(field, "a host name or address")
+    return host
+
+
+def _decode_port(data: bytes) -> int:
+    port = data.decode("ascii", "replace")
+    if not is_port(port):
+        raise WireError("port", "decimal digits from 1 to 65535")
+    return int(port)
+
+
+def _decode_endpoint(data: bytes) -> str:
+    endpoint = data.decode("ascii", "replace")
+    parts = split_tcp_endpoint(endpoint)
+    if parts is None:
+        raise WireError("endpoint", "tcp://host:port")
+    host, port = parts
+    _decode_host(host.encode(), "endpoint")
+    _decode_port(port.encode())
+    return endpoint
+
+
+def _decode_key(data: bytes) -> str:
+    key = data.decode("ascii", "replace")
     if not is_key(key):
         raise WireError("key", "40 characters of Z85")
     return key
 
 
-def _check_uuid(octets: bytes) -> str:
-    if not 0 < len(octets) <= 255:
-        raise WireError("uuid", f"1 to 255 octets, not {len(octets)}")
-    return decode_text(octets)
+def _decode_uuid(data: bytes) -> str:
+    if not 0 < len(data) <= TEXT_BYTES_MAX:
+        raise WireError("uuid", f"1 to {TEXT_BYTES_MAX} bytes, not {len(data)}")
+    return decode_text(data)

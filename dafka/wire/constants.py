@@ -1,21 +1,27 @@
-"""The fixed octets of RFC 46: command ids, signature, version, and the number ranges."""
+"""The fixed values of RFC 46: command ids, signature, version and number ranges."""
 
 from __future__ import annotations
 
 import enum
 
 SIGNATURE = b"\xaa\xa5"
-"""RFC 46 also says `AA A0` in its prose; the grammar and its other sentences say this (erratum 1)."""
+"""The first two bytes of a header. The prose of RFC 46 also says `AA A0`; its grammar says this (erratum 1)."""
 
 VERSION = 1
-"""RFC 46 also says `%x30` once; the grammar says 1 (erratum 2)."""
+"""The protocol version in every header. RFC 46 also says `%x30` once; its grammar says 1 (erratum 2)."""
 
 NUMBER_4_MAX = 2**32 - 1
+"""The largest `number-4` of the grammar."""
+
 NUMBER_8_MAX = 2**64 - 1
+"""The largest `number-8` of the grammar."""
 
 
 class Command(enum.Enum):
-    """The nine commands of RFC 46, and one that is this project's (erratum 26); each value is the command's id."""
+    """A command. The value is its id: the first byte of the topic frame, and a byte of the header.
+
+    Nine commands are those of RFC 46; `DIRECT_EARLIEST` is an extension of this project (erratum 26).
+    """
 
     RECORD = b"M"
     DIRECT_RECORD = b"D"
@@ -30,7 +36,10 @@ class Command(enum.Enum):
 
 
 class Dialect(enum.Enum):
-    """The two ways nodes write the same messages; every node reads both."""
+    """A way to write the messages. Every node reads both; it writes the one of its `wire` setting.
+
+    `RFC46` follows the grammar of RFC 46, `LIBDAFKA` the C implementation (`dafka.wire.codec` shows both).
+    """
 
     RFC46 = "rfc46"
     LIBDAFKA = "libdafka"

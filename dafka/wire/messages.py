@@ -1,8 +1,12 @@
-"""The nine commands of RFC 46 as values, a tenth of our own, and the table that describes them.
+"""The commands of RFC 46 as values, and the table that describes them.
 
-A message is checked when it is made: what exists can be sent. Each class says which of its fields the ZeroMQ topic
-frame carries (`TOPIC`) and which follow, in order (`FIELDS`); the codec, the documentation page and the tests are
-driven by these two. Where a topic is also a field (the subject of RECORD and HEAD), both must agree.
+A message is checked when it is made, so that every message that exists can be sent. Each class says which of its fields
+the ZeroMQ topic frame carries (`TOPIC`) and which fields follow in order (`FIELDS`); the codec, the documentation and
+the tests are driven by these two. If the topic is also a field (the subject of RECORD and HEAD), both must agree.
+
+Addresses are those of nodes; the address of a producer is also the name of its partition. Making a message raises
+`EncodingError` for a value that the grammar cannot carry: a text of more than 255 bytes, a number out of range, a
+content that is not bytes.
 """
 
 from __future__ import annotations
@@ -13,13 +17,13 @@ from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
-from dafka.errors import WireError
+from dafka.errors import EncodingError
 from dafka.records import RecordBatch, encode_text
 from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, Command
 
 
 class FieldType(enum.Enum):
-    """How a field is written (the grammar's rule names)."""
+    """How a field is written: the name of the grammar's rule, or a frame of its own."""
 
     STRING = "string"
     STRINGS = "strings"
@@ -35,19 +39,19 @@ def _check_text(_: Any, attribute: attrs.Attribute[str], value: str) -> None:
 def _check_number(maximum: int) -> Any:
     def check(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
         if type(value) is not int or not 0 <= value <= maximum:
-            raise WireError(attribute.name, f"a number from 0 to {maximum}, not {value!r}")
+            raise EncodingError(attribute.name, f"a number from 0 to {maximum}, not {value!r}")
 
     return check
 
 
 def _check_content(_: Any, attribute: attrs.Attribute[bytes], value: bytes) -> None:
     if not isinstance(value, bytes):
-        raise WireError(attribute.name, f"bytes, not {type(value).__name__}")
+        raise EncodingError(attribute.name, f"bytes, not {type(value).__name__}")
 
 
 def _as_tuple(values: Iterable[str]) -> tuple[str, ...]:
     if isinstance(values, str):
-        raise WireError("subjects", "several topics, not one text")
+        raise EncodingError("subjects", "several topics, not one text")
     return tuple(values)
 
 
@@ -70,7 +74,14 @@ _HEAD_FIELDS = _RECORD_FIELDS[:3]
 
 @attrs.frozen
 class Record:
-    """RECORD: from a producer (`address`) to the consumers and stores of the topic `subject`."""
+    """RECORD: a producer publishes one record (RFC 46, "The RECORD Command").
+
+    Attributes:
+        address: the address of the producer, which is the name of the partition.
+        subject: the topic of the partition.
+        sequence: the sequence of the record in its partition, from 0.
+        content: the content of the record.
+    """
 
     COMMAND: ClassVar = Command.RECORD
     TOPIC: ClassVar = "subject"
@@ -84,7 +95,15 @@ class Record:
 
 @attrs.frozen
 class DirectRecord:
-    """DIRECT-RECORD: a stored record of partition `address`, to the node (`requestor`) that fetched it."""
+    """DIRECT-RECORD: a stored record, sent to the node that fetched it (RFC 46, "The DIRECT-RECORD Command").
+
+    Attributes:
+        requestor: the address of the node that fetched it.
+        address: the name of the partition.
+        subject: the topic of the partition.
+        sequence: the sequence of the record in its partition.
+        content: the content of the record.
+    """
 
     COMMAND: ClassVar = Command.DIRECT_RECORD
     TOPIC: ClassVar = "requestor"
@@ -99,9 +118,16 @@ class DirectRecord:
 
 @attrs.frozen
 class Fetch:
-    """FETCH: the node `address` asks for `count` records of a partition, from `sequence` on.
+    """FETCH: a node asks for records of a partition (RFC 46, "The FETCH Command").
 
-    The topic is the partition, not (as RFC 46's prose has it) the consumer's address (erratum 3).
+    The ZeroMQ topic is the partition, not the address of the consumer as the prose of RFC 46 says (erratum 3).
+
+    Attributes:
+        partition: the name of the partition.
+        address: the address of the node that asks.
+        subject: the topic of the partition.
+        sequence: the first record to send.
+        count: how many records to send.
     """
 
     COMMAND: ClassVar = Command.FETCH
@@ -122,9 +148,13 @@ class Fetch:
 
 @attrs.frozen
 class Ack:
-    """ACK: a store has made every record of a partition up to and including `sequence` durable.
+    """ACK: a store has made all records up to a sequence durable (RFC 46, "The ACK Command").
 
-    `address` is the store's (erratum 7). The libdafka dialect has no such field: there it is empty.
+    Attributes:
+        partition: the name of the partition.
+        subject: the topic of the partition.
+        sequence: the sequence of the last durable record.
+        address: the address of the store (erratum 7); empty in the libdafka dialect, which has no such field.
     """
 
     COMMAND: ClassVar = Command.ACK
@@ -139,7 +169,13 @@ class Ack:
 
 @attrs.frozen
 class Head:
-    """HEAD: the producer `address` has published up to and including `sequence`."""
+    """HEAD: a producer announces its last published record (RFC 46, "The HEAD Command").
+
+    Attributes:
+        address: the address of the producer.
+        subject: the topic of the partition.
+        sequence: the sequence of the last published record.
+    """
 
     COMMAND: ClassVar = Command.HEAD
     TOPIC: ClassVar = "subject"
@@ -152,7 +188,14 @@ class Head:
 
 @attrs.frozen
 class DirectHead:
-    """DIRECT-HEAD: the head of partition `address`, to the node (`requestor`) that asked for heads."""
+    """DIRECT-HEAD: the head of a partition, sent to the node that asked (RFC 46, "The DIRECT-HEAD Command").
+
+    Attributes:
+        requestor: the address of the node that asked.
+        address: the name of the partition.
+        subject: the topic of the partition.
+        sequence: the sequence of the last record.
+    """
 
     COMMAND: ClassVar = Command.DIRECT_HEAD
     TOPIC: ClassVar = "requestor"
@@ -166,7 +209,12 @@ class DirectHead:
 
 @attrs.frozen
 class GetHeads:
-    """GET-HEADS: the node `address` asks for the heads of all partitions of the topic `subject`."""
+    """GET-HEADS: a node asks for the heads of all partitions of a topic (RFC 46, "The GET-HEADS Command").
+
+    Attributes:
+        subject: the topic.
+        address: the address of the node that asks.
+    """
 
     COMMAND: ClassVar = Command.GET_HEADS
     TOPIC: ClassVar = "subject"
@@ -178,7 +226,13 @@ class GetHeads:
 
 @attrs.frozen
 class ConsumerHello:
-    """CONSUMER-HELLO: the consumer `address` tells the store `store` which topics it is subscribed to."""
+    """CONSUMER-HELLO: a consumer greets a store (RFC 46, "The CONSUMER-HELLO Command").
+
+    Attributes:
+        store: the address of the store.
+        address: the address of the consumer.
+        subjects: the topics that the consumer is subscribed to.
+    """
 
     COMMAND: ClassVar = Command.CONSUMER_HELLO
     TOPIC: ClassVar = "store"
@@ -191,7 +245,12 @@ class ConsumerHello:
 
 @attrs.frozen
 class StoreHello:
-    """STORE-HELLO: the store `address` greets the consumer `consumer`."""
+    """STORE-HELLO: a store greets a consumer (RFC 46, "The STORE-HELLO Command").
+
+    Attributes:
+        consumer: the address of the consumer.
+        address: the address of the store.
+    """
 
     COMMAND: ClassVar = Command.STORE_HELLO
     TOPIC: ClassVar = "consumer"
@@ -203,11 +262,18 @@ class StoreHello:
 
 @attrs.frozen
 class DirectEarliest:
-    """DIRECT-EARLIEST: the node `address` tells whoever fetched (`requestor`) that it has not got what was asked for.
+    """DIRECT-EARLIEST: a node does not have the record that was fetched (erratum 26).
 
-    Of that partition it holds the records from `sequence` on, if it holds any. Those before `gone` have been dropped by
-    who kept them; those that it merely has not got may be elsewhere. RFC 46 has no such command (erratum 26): it goes
-    to nodes alone that subscribe to it.
+    RFC 46 has no such command. It is sent only to nodes that subscribe to it.
+
+    Attributes:
+        requestor: the address of the node that fetched.
+        address: the address of the node that answers.
+        partition: the name of the partition.
+        subject: the topic of the partition.
+        sequence: the first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
+        gone: records before this sequence are unrecoverable as far as the answering node knows: they were dropped, and
+            not only missed.
     """
 
     COMMAND: ClassVar = Command.DIRECT_EARLIEST
@@ -230,10 +296,14 @@ class DirectEarliest:
 
 @attrs.frozen
 class RecordRun:
-    """A run of consecutive RECORDs of one partition, or of DIRECT-RECORDs to one `requestor`.
+    """Consecutive RECORDs of one partition, or DIRECT-RECORDs to one requestor.
 
-    Not a command: it stands for as many messages as it has records, and is what the batch encoder takes and
-    the batch decoder gives, so that nothing above the wire handles records one by one.
+    This is not a command. It stands for as many messages as it has records; the batch codec uses it so that nothing
+    above the wire handles records one by one.
+
+    Attributes:
+        batch: the records.
+        requestor: the address of the node that fetched them; None for RECORDs.
     """
 
     batch: RecordBatch
@@ -242,8 +312,10 @@ class RecordRun:
 
 _WithoutContent: TypeAlias = Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest
 Message: TypeAlias = Record | DirectRecord | _WithoutContent
+"""A command of the protocol."""
+
 BatchedMessage: TypeAlias = RecordRun | _WithoutContent
-"""What the batch decoder gives and the batch encoder takes: records come and go as runs."""
+"""A message as `BatchDecoder` returns it and `BatchEncoder` takes it: records come as runs, all others singly."""
 
 MESSAGES: tuple[type[Message], ...] = (
     Record,
@@ -257,3 +329,4 @@ MESSAGES: tuple[type[Message], ...] = (
     StoreHello,
     DirectEarliest,
 )
+"""The classes of all commands."""

@@ -1,6 +1,7 @@
-"""The grammar's primitive rules: `number-1/4/8`, `string`, `longstr`, `strings`. Big-endian, bounded, total.
+"""The primitive rules of RFC 46's grammar: `number-1`, `number-4`, `number-8`, `string`, `longstr` and `strings`.
 
-The reader never looks past its frame and never trusts a length or a count before checking it against what is left.
+Numbers are big-endian. The reader never reads beyond its frame, and checks every length and count against the bytes
+that are left before it uses it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, decode_text, encode_text
 
 STRINGS_MAX = 65_536
-"""Topics in one CONSUMER-HELLO: reading more would keep a node from its other work for too long."""
+"""Topics accepted in one CONSUMER-HELLO; reading more would keep a node from its other work for too long."""
+
+NUMBER_8 = struct.Struct(">Q")
+"""The layout of a `number-8`, such as a sequence."""
 
 _NUMBER_4 = struct.Struct(">I")
-NUMBER_8 = struct.Struct(">Q")
 
 
 class FrameReader:
-    """Reads one frame's fields from the start; every failure is a `WireError` with the field and the offset."""
+    """Reads the fields of one frame in order. Every method raises `WireError` with the field's name and its offset.
+
+    Attributes:
+        offset: where the next field begins, in bytes.
+    """
 
     __slots__ = ("_data", "offset")
 
@@ -26,83 +33,98 @@ class FrameReader:
         self._data = data
         self.offset = offset
 
-    def octets(self, count: int, field: str) -> bytes:
+    def read_bytes(self, count: int, field: str) -> bytes:
+        """Read so many bytes."""
         end = self.offset + count
         if end > len(self._data):
             left = len(self._data) - self.offset
-            raise WireError(field, f"{count} octets, the frame has {left} left", self.offset)
-        octets = self._data[self.offset : end]
+            raise WireError(field, f"{count} bytes, the frame has {left} left", self.offset)
+        data = self._data[self.offset : end]
         self.offset = end
-        return octets
+        return data
 
-    def literal(self, expected: bytes, field: str) -> None:
+    def expect_bytes(self, expected: bytes, field: str) -> None:
+        """Read bytes that must be these."""
         start = self.offset
-        if self.octets(len(expected), field) != expected:
+        if self.read_bytes(len(expected), field) != expected:
             raise WireError(field, expected.hex(" ").upper(), start)
 
-    def number_1(self, field: str) -> int:
-        return self.octets(1, field)[0]
+    def expect_end(self) -> None:
+        """Check that no bytes are left."""
+        if self.offset != len(self._data):
+            raise WireError("frame", f"its end, {len(self._data) - self.offset} bytes follow", self.offset)
 
-    def number_4(self, field: str) -> int:
-        return int(_NUMBER_4.unpack(self.octets(4, field))[0])
+    def read_number_1(self, field: str) -> int:
+        """Read a `number-1`."""
+        return self.read_bytes(1, field)[0]
 
-    def number_8(self, field: str) -> int:
-        return int(NUMBER_8.unpack(self.octets(8, field))[0])
+    def read_number_4(self, field: str) -> int:
+        """Read a `number-4`."""
+        return int(_NUMBER_4.unpack(self.read_bytes(4, field))[0])
 
-    def string(self, field: str) -> str:
-        return decode_text(self.octets(self.number_1(field), field))
+    def read_number_8(self, field: str) -> int:
+        """Read a `number-8`."""
+        return int(NUMBER_8.unpack(self.read_bytes(8, field))[0])
 
-    def longstr(self, field: str) -> str:
+    def read_string(self, field: str) -> str:
+        """Read a `string`: a `number-1` and as many bytes of text."""
+        return decode_text(self.read_bytes(self.read_number_1(field), field))
+
+    def read_longstr(self, field: str) -> str:
+        """Read a `longstr`: a `number-4` and as many bytes of text, at most 255."""
         start = self.offset
-        length = self.number_4(field)
+        length = self.read_number_4(field)
         if length > TEXT_BYTES_MAX:
-            raise WireError(field, f"at most {TEXT_BYTES_MAX} octets, not {length}", start)
-        return decode_text(self.octets(length, field))
+            raise WireError(field, f"at most {TEXT_BYTES_MAX} bytes, not {length}", start)
+        return decode_text(self.read_bytes(length, field))
 
-    def strings(self, field: str) -> tuple[str, ...]:
+    def read_strings(self, field: str) -> tuple[str, ...]:
+        """Read `strings`: a `number-4` and as many `longstr`."""
         start = self.offset
-        count = self.number_4(field)
+        count = self.read_number_4(field)
         if count > STRINGS_MAX:
             raise WireError(field, f"at most {STRINGS_MAX} strings, not {count}", start)
         if count * 4 > len(self._data) - self.offset:
             raise WireError(field, f"a count that the frame has room for, not {count}", start)
-        data, end, place = self._data, len(self._data), self.offset
+        # A loop of its own, for speed: it stops at the first faulty text.
+        data, end, position = self._data, len(self._data), self.offset
         texts: list[str] = []
         for _ in range(count):
-            if place + 4 > end:
+            if position + 4 > end:
                 break
-            (length,) = _NUMBER_4.unpack_from(data, place)
-            if length > TEXT_BYTES_MAX or place + 4 + length > end:
+            (length,) = _NUMBER_4.unpack_from(data, position)
+            if length > TEXT_BYTES_MAX or position + 4 + length > end:
                 break
-            place += 4 + length
-            texts.append(decode_text(data[place - length : place]))
-        self.offset = place
+            position += 4 + length
+            texts.append(decode_text(data[position - length : position]))
+        self.offset = position
         if len(texts) < count:
-            self.longstr(field)  # which says what is wrong with it
+            self.read_longstr(field)  # raises the error
         return tuple(texts)
-
-    def end(self) -> None:
-        if self.offset != len(self._data):
-            raise WireError("frame", f"its end, {len(self._data) - self.offset} octets follow", self.offset)
 
 
 def write_number_4(value: int) -> bytes:
+    """Return a `number-4`. The value must be one."""
     return _NUMBER_4.pack(value)
 
 
 def write_number_8(value: int) -> bytes:
+    """Return a `number-8`. The value must be one."""
     return NUMBER_8.pack(value)
 
 
 def write_string(value: str, field: str) -> bytes:
-    octets = encode_text(value, field)
-    return bytes((len(octets),)) + octets
+    """Return a `string`. Raises `EncodingError` for a text that is too long, or cannot be encoded."""
+    data = encode_text(value, field)
+    return bytes((len(data),)) + data
 
 
 def write_longstr(value: str, field: str) -> bytes:
-    octets = encode_text(value, field)
-    return _NUMBER_4.pack(len(octets)) + octets
+    """Return a `longstr`. Raises `EncodingError` for a text that is too long, or cannot be encoded."""
+    data = encode_text(value, field)
+    return _NUMBER_4.pack(len(data)) + data
 
 
 def write_strings(values: tuple[str, ...], field: str) -> bytes:
+    """Return `strings`. Raises `EncodingError` for a text that is too long, or cannot be encoded."""
     return _NUMBER_4.pack(len(values)) + b"".join(write_longstr(value, field) for value in values)

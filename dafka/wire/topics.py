@@ -1,7 +1,7 @@
-"""ZeroMQ topics: the prefixes that nodes subscribe to, and the subscription frames that an XPUB receives.
+"""ZeroMQ topics: the prefixes that nodes subscribe to, and the subscription frames that an XPUB socket receives.
 
-Every subscription is a command id, alone ("all RECORDs") or followed by a topic. ZeroMQ matches prefixes, so
-`hello` also brings `hello2`: whoever receives compares the subject (RFC 46, "ZeroMQ Subscriptions").
+A subscription is a command id, alone ("all RECORDs") or followed by a topic. ZeroMQ matches prefixes, so a
+subscription to `hello` also brings `hello2`; the receiver compares the subject (RFC 46, "ZeroMQ Subscriptions").
 """
 
 from __future__ import annotations
@@ -15,13 +15,30 @@ _BY_ID = {command.value: command for command in Command}
 
 
 def subscription_prefix(command: Command, topic: str = "") -> bytes:
-    """The prefix to subscribe to for one command and one topic; without a topic, for all of them."""
+    """Return the prefix to subscribe to for one command (RFC 46, "ZeroMQ Subscriptions").
+
+    Args:
+        command: the command to receive.
+        topic: the ZeroMQ topic to receive it for: a subject or an address, depending on the command. Empty for all.
+
+    Returns:
+        The bytes for ZeroMQ's SUBSCRIBE option.
+
+    Raises:
+        EncodingError: the topic is longer than 255 bytes, or not text that can be encoded.
+    """
     return command.value + encode_text(topic, "topic")
 
 
 @attrs.frozen
 class Subscription:
-    """What a peer subscribed to, or (`active` false) no longer wants."""
+    """A peer subscribed to something, or unsubscribed.
+
+    Attributes:
+        command: the command that it wants to receive.
+        topic: the beginning of the topics that it wants to receive; empty for all.
+        active: whether it subscribed; false if it unsubscribed.
+    """
 
     command: Command
     topic: str
@@ -33,12 +50,27 @@ class Subscription:
         return self.topic.encode("utf-8", "surrogateescape")
 
     def covers(self, command: Command, topic: str) -> bool:
-        """Does a message with this command and topic reach the subscriber?"""
+        """Return whether a message with this command and topic reaches the subscriber.
+
+        Args:
+            command: the message's command.
+            topic: the message's topic.
+
+        Returns:
+            Whether the command is the same, and the topic begins with the subscription's.
+        """
         return self.command is command and encode_text(topic).startswith(self._prefix)
 
 
 def decode_subscription(frame: bytes) -> Subscription | None:
-    """Reads an XPUB's subscription frame; None for what no Dafka node subscribes to."""
+    """Read a subscription frame of an XPUB socket (ZeroMQ RFC 29).
+
+    Args:
+        frame: `%x01` (subscribe) or `%x00` (unsubscribe), and the prefix.
+
+    Returns:
+        The subscription, or None if it is not one that a Dafka node makes.
+    """
     command, topic = _BY_ID.get(frame[1:2]), frame[2:]
     if frame[:1] not in (b"\0", b"\1") or command is None or len(topic) > TEXT_BYTES_MAX:
         return None

@@ -98,8 +98,9 @@ class Running:
 class Dafka:
     """Starts the command. `options` are added to those of every node."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, command: tuple[str, ...] = MODULE) -> None:
         self.folder = folder
+        self._command = command
         self.options: list[str] = []
         self._running: list[Running] = []
 
@@ -107,12 +108,12 @@ class Dafka:
         self,
         *arguments: str,
         stdin: int = subprocess.DEVNULL,
-        command: tuple[str, ...] = MODULE,
+        command: tuple[str, ...] = (),
         environment: dict[str, str] | None = None,
     ) -> Running:
         folder = self.folder / f"process-{len(self._running)}"
         folder.mkdir()
-        running = Running([*command, *arguments], folder, self.environment(environment), stdin)
+        running = Running([*(command or self._command), *arguments], folder, self.environment(environment), stdin)
         self._running.append(running)
         return running
 

@@ -4,7 +4,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from dafka.cli import main
+from dafka.cli import COMMANDS, main
+
+CONTEXT = click.Context(main)
 
 COMMON = {"--metrics-listen", "--log-level", "--log-format", "--config", "--verbose", "--help"}
 SECURITY = {"--key-file", "--authorized-keys"}
@@ -49,13 +51,14 @@ def show_help(*arguments: str, width: int = 80) -> str:
 
 
 def options_of(command: str) -> list[click.Option]:
-    found = main.commands[command]
+    found = main.get_command(CONTEXT, command)
+    assert found is not None
     context = click.Context(found, parent=click.Context(main, **main.context_settings))
     return [option for option in found.get_params(context) if isinstance(option, click.Option)]
 
 
 def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
-    assert list(main.commands) == list(OPTIONS)
+    assert main.list_commands(CONTEXT) == list(OPTIONS)
     listed = [line.split()[0] for line in show_help().partition("Commands:\n")[2].splitlines()]
     assert listed == list(OPTIONS)
 
@@ -63,10 +66,13 @@ def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_no_command_is_described_by_half_a_sentence(width: int) -> None:
     words = " ".join(show_help(width=width).split())
-    for command in main.commands.values():
+    for name in OPTIONS:
+        command = main.get_command(CONTEXT, name)
+        assert command is not None
         assert command.help is not None
         sentence = " ".join(command.help.partition(".")[0].split())
         assert f" {sentence}." in words
+        assert f"{sentence}." == COMMANDS[name][1]
 
 
 @pytest.mark.parametrize("command", OPTIONS)

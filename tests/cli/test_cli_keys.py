@@ -84,10 +84,10 @@ def test_the_configured_list_is_meant(folder: Path) -> None:
     [
         (["new", "there"], "there is there already, and a key is not written over"),
         (["new", "none/k"], "cannot write the key file none/k: No such file or directory"),
-        (["new", "k", "--name", 'a"b'], "expected printable characters, without a quotation mark"),
+        (["new", "k", "--name", 'a"b'], "expected printable characters without quotation marks"),
         (["show", "none"], "cannot read the file of public keys none: No such file or directory"),
         (["show", "there"], "there, line 1: expected a public key (40 characters of Z85), and then a name"),
-        (["authorize", "none"], "whose list? Name a file or folder with --authorized-keys"),
+        (["authorize", "none"], "expected a list to add the key to: name a file or folder with --authorized-keys"),
         (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85), or a file"),
         (["authorize", "there", "--authorized-keys", "x"], "there, line 1: expected a public key"),
         (["authorize", "a" * 40, "--authorized-keys", "none/x"], "cannot write none/x: No such file or directory"),

@@ -16,7 +16,7 @@ from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_until
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 # What the installed script does, after a mark that the interpreter itself is up: before that, the interrupt is its own.
-SCRIPT = (sys.executable, "-c", "import os, dafka_command; os.write(1, b'up\\n'); dafka_command.main()")
+SCRIPT = (sys.executable, "-c", "import os, dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()")
 
 
 @both_signals
@@ -137,4 +137,4 @@ def test_nohup_is_respected(dafka: Dafka, tower: list[str]) -> None:
     assert consumer.end().status == 0
 
 
-RUN_MODULE = "import dafka_command; dafka_command.main()"
+RUN_MODULE = "from dafka._entry import main; main()"

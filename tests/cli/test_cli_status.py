@@ -158,7 +158,7 @@ def test_a_wrong_key_is_a_sentence_and_a_right_one_is_let_in(
     member = ("--authorized-keys", "list", "--tower-keys", "hub.pub")
     ended = dafka.node("status", "--key-file", "stranger.key", *member)
     assert (ended.status, ended.output) == (1, b"")
-    assert ended.errors.splitlines()[-1].startswith("Error: no tower lets this node in")
+    assert ended.errors.splitlines()[-1].startswith("Error: no tower accepts this node")
     ended = dafka.node("status", "--key-file", "operator.key", *member, "--json", "--max-lag", "0")
     assert (ended.status, ended.errors) == (0, "")
     assert [node["roles"] for node in json.loads(ended.output)["nodes"]] == [["store"]]

@@ -199,7 +199,7 @@ def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing at the end of a number counts as zeros."""
-    octets = FrameReader.octets
+    octets = FrameReader.read_bytes
 
     def read(self: FrameReader, count: int, field: str) -> bytes:
         try:
@@ -209,7 +209,7 @@ def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
                 raise
             return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
 
-    monkeypatch.setattr(FrameReader, "octets", read)
+    monkeypatch.setattr(FrameReader, "read_bytes", read)
 
 
 def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,15 +360,15 @@ def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_version_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version may be the digit 1."""
-    literal = FrameReader.literal
+    literal = FrameReader.expect_bytes
 
     def read(self: FrameReader, expected: bytes, name: str) -> None:
         if name == "version" and self._data[self.offset : self.offset + 1] == b"1":
-            self.octets(1, name)
+            self.read_bytes(1, name)
         else:
             literal(self, expected, name)
 
-    monkeypatch.setattr(FrameReader, "literal", read)
+    monkeypatch.setattr(FrameReader, "expect_bytes", read)
 
 
 BITS_32 = 2**32 - 1

@@ -37,17 +37,17 @@ class Mutant:
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
     """A field that has one value by the grammar is read, and not looked at."""
-    literal = FrameReader.literal
+    literal = FrameReader.expect_bytes
 
     def read(self: FrameReader, expected: bytes, name: str) -> None:
         if name == field:
-            self.octets(len(expected), name)
+            self.read_bytes(len(expected), name)
         else:
             literal(self, expected, name)
 
-    patch.setattr(FrameReader, "literal", read)
+    patch.setattr(FrameReader, "expect_bytes", read)
 
 
 def accept_trailing(patch: pytest.MonkeyPatch) -> None:
     """What follows a message's last field is not looked at."""
-    patch.setattr(FrameReader, "end", lambda _self: None)
+    patch.setattr(FrameReader, "expect_end", lambda _self: None)

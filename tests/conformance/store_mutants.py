@@ -358,7 +358,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 def no_long_topics(patch: Patch) -> None:
     """A string of four octets' length is taken for one whose length has one octet, with a sign."""
-    strings = FrameReader.strings
+    strings = FrameReader.read_strings
 
     def short_strings(self: FrameReader, field: str) -> tuple[str, ...]:
         found = strings(self, field)
@@ -369,9 +369,9 @@ def no_long_topics(patch: Patch) -> None:
 
 def read_32_bits(patch: Patch) -> None:
     def number_8(self: FrameReader, field: str) -> int:
-        return int.from_bytes(self.octets(8, field)[4:], "big")
+        return int.from_bytes(self.read_bytes(8, field)[4:], "big")
 
-    patch.setattr(FrameReader, "number_8", number_8)
+    patch.setattr(FrameReader, "read_number_8", number_8)
     patch.setitem(codec._READ, FieldType.NUMBER_8, number_8)
 
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 from dafka import Config, Store, serve_store
 from dafka.cli import main
 from dafka.errors import StorageError
-from dafka.operations.answers import handlers
-from dafka.operations.http import Answer, open_server
+from dafka.operations.http import Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
 from dafka.records import RecordBatch
 from dafka.roles import Health
@@ -179,7 +178,7 @@ def test_a_process_is_as_well_as_all_of_its_nodes() -> None:
 def test_the_two_questions(health: Health, live: tuple[int, bytes], ready: tuple[int, bytes]) -> None:
     monitor = Monitor("store")
     monitor.add(FakeStore(health))
-    answers = handlers(monitor)
+    answers = make_handlers(monitor)
     for path, expected in (("/livez", live), ("/readyz", ready)):
         answer = answers[path]({})
         assert (answer.status, answer.body) == expected
@@ -220,5 +219,5 @@ async def test_a_bad_address_is_one_sentence(address: str) -> None:
     status, sentence = await probe(address)
     assert status == 2
     assert sentence == (
-        f"Error: listen: expected a port or an address with one, such as 9464 or 10.0.0.7:9464, not {address!r}\n"
+        f"Error: listen: expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464, not {address!r}\n"
     )

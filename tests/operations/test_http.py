@@ -11,8 +11,7 @@ import trio
 
 from dafka.errors import AddressInUseError
 from dafka.operations import http
-from dafka.operations.answers import handlers
-from dafka.operations.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, open_server
+from dafka.operations.http import CONNECTIONS_MAX, REQUEST_BYTES_MAX, Answer, make_handlers, open_server
 from dafka.operations.monitor import Monitor
 
 GET = b"GET /here HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -56,9 +55,9 @@ def status_of(answer: bytes) -> int:
         (b"GET /here?x=1 HTTP/1.0\r\n\r\n", 200, b"there"),
         (b"GET /here HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n", 200, b"y"),
         (b"HEAD /here HTTP/1.1\r\nHost: a\r\n\r\n", 200, b""),
-        (b"POST /here HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345", 405, b"only GET is answered\n"),
-        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 404, b"there is /here\n"),
-        (b"GET /here HTTP/1.1\r\nHost: a\r\nFail: 1\r\n\r\n", 500, b"cannot be answered\n"),
+        (b"POST /here HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345", 405, b"expected GET or HEAD\n"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 404, b"not found: expected /here\n"),
+        (b"GET /here HTTP/1.1\r\nHost: a\r\nFail: 1\r\n\r\n", 500, b"the request failed; the log has the reason\n"),
         (b"GET /here HTTP/1.1\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
         (b"\x16\x03\x01 hello\r\n\r\n", 400, b"expected an HTTP/1.1 request\n"),
         (b"GET /" + b"x" * 2 * REQUEST_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, b"expected an HTTP/1.1 request\n"),
@@ -130,7 +129,7 @@ async def test_an_address_may_be_given() -> None:
     ],
 )
 def test_metrics_in_the_form_that_is_asked_for(accept: str, content_type: str) -> None:
-    answer = handlers(Monitor())["/metrics"]({"accept": accept})
+    answer = make_handlers(Monitor())["/metrics"]({"accept": accept})
     assert answer.status == 200
     assert answer.content_type.startswith(content_type)
     assert b"process_resident_memory_bytes" in answer.body

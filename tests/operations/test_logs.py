@@ -18,8 +18,7 @@ import trio.testing
 
 from dafka import Config, Partition, StoreConfig
 from dafka.endpoints import PeerEndpoint
-from dafka.operations.lines import SentenceFormatter
-from dafka.operations.logs import add_event, json_formatter
+from dafka.operations.logs import SentenceFormatter, add_event, json_formatter
 from dafka.protocol import (
     Event,
     FetchUnanswered,

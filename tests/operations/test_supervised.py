@@ -99,7 +99,7 @@ def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) 
     assert (probed.exit_code, probed.output) == (0, "ready\n")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
-    assert 'dafka_ready{role="store"} 1.0' in text
+    assert 'dafka_ready_nodes{role="store"} 1.0' in text
     assert 'dafka_known_nodes{role="tower"} 1.0' in text
     ended = running.end(signal.SIGTERM)
     manager.wait_for("STOPPING=1")
@@ -261,17 +261,17 @@ def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: P
 def test_a_process_that_cannot_end_is_ended(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time, trio
-from dafka.cli.runner import Ending, run
+from dafka.cli.runner import Shutdown, run
 
 async def program():
     os.kill(os.getpid(), signal.SIGTERM)
     await trio.to_thread.run_sync(time.sleep, 600)
 
-run(program, ending=Ending(limit_s=0.2))
+run(program, shutdown=Shutdown(limit_s=0.2))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert done.stderr == "Error: not ended 0 s after the signal; ended without finishing\n"
+    assert done.stderr == "Error: not stopped 0 s after the signal; exited without finishing\n"
 
 
 @pytest.mark.parametrize(
@@ -279,10 +279,10 @@ run(program, ending=Ending(limit_s=0.2))
     [
         (
             ["--metrics-listen", "x"],
-            "[metrics] listen: expected a port or an address with one, such as 9464 or 10.0.0.7:9464",
+            "'--metrics-listen': expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464",
         ),
-        (["--metrics-listen", "70000"], "[metrics] listen: expected a port or an address with one"),
-        (["--metrics-listen", "tcp://*:9464"], "[metrics] listen: expected a port or an address with one"),
+        (["--metrics-listen", "70000"], "'--metrics-listen': expected a port, or an address and a port"),
+        (["--metrics-listen", "tcp://*:9464"], "'--metrics-listen': expected a port, or an address and a port"),
         (["--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
         (["--config", "{config}"], "[log] level: expected debug or info or warning or error, not 'loud'"),
@@ -303,5 +303,6 @@ def test_a_taken_port_ends_the_command_before_a_node_begins(tmp_path: Path) -> N
         path = tmp_path / "store.db"
         result = CliRunner().invoke(main, ["store", "--storage", f"sqlite:{path}", "--metrics-listen", str(port)])
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: cannot serve metrics at {port}: Address already in use\n"
+    problem = f"cannot serve metrics at {port}: Address already in use"
+    assert result.stderr == f"Error: {problem}; choose another address or port ([metrics] listen)\n"
     assert not path.exists()

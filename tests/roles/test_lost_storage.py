@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dafka import Store
-from dafka.cli.keeping import keep_store
+from dafka.cli.daemons import serve_store_with_restarts
 from dafka.config import Config
 from dafka.errors import StorageBusyError, StorageLostError
 from dafka.groups import single_exception
@@ -81,7 +81,7 @@ async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: s
     url = f"{scheme}:{tmp_path}/store"
     async with open_cluster() as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage=url)
-        first = await nursery.start(keep_store, config, noting(kept))
+        first = await nursery.start(serve_store_with_restarts, config, noting(kept))
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 5000))
             await producer.wait_stored()
@@ -104,7 +104,7 @@ async def test_kept_store_tries_on_while_its_storage_cannot_be_opened(
     folder.mkdir()
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         config = cluster.config.with_store(storage=f"sqlite:{folder}/store", retry_ms=20)
-        await nursery.start(keep_store, config, noting(kept))
+        await nursery.start(serve_store_with_restarts, config, noting(kept))
         shutil.rmtree(folder)
         await wait_until(lambda: "does not exist; create it first" in caplog.text)
         await trio.sleep(0.1)
@@ -120,4 +120,4 @@ async def test_store_that_cannot_start_ends(tmp_path: Path) -> None:
         config = Config().with_store(storage=f"sqlite:{tmp_path}/store").with_node(bind="tcp://127.0.0.1:*")
         with pytest.raises(StorageBusyError), single_exception():
             async with trio.open_nursery() as nursery:
-                await nursery.start(keep_store, config, noting([]))
+                await nursery.start(serve_store_with_restarts, config, noting([]))

@@ -83,7 +83,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
     assert sorted(map(list, iter_frames(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
     assert alike(decoder.decode(items)) == alike(reference.decode(messages))
-    assert (decoder.discarded, decoder.heard) == (reference.discarded, reference.heard)
+    assert (decoder.discarded, decoder.dialects) == (reference.discarded, reference.dialects)
 
 
 @settings(max_examples=150, deadline=None)

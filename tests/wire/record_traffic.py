@@ -110,7 +110,7 @@ class Reference:
 
     inbound: list[Message | list[Record | DirectRecord]] = attrs.field(factory=list)
     discarded: Counter[str] = attrs.field(factory=Counter)
-    heard: set[Dialect] = attrs.field(factory=set)
+    dialects: set[Dialect] = attrs.field(factory=set)
 
     def decode(self, drained: Iterable[Frames]) -> list[BatchedMessage]:
         inbound: list[Any] = []
@@ -121,7 +121,7 @@ class Reference:
             except WireError as error:
                 self.discarded[error.field] += 1
                 continue
-            self.heard.add(dialect)
+            self.dialects.add(dialect)
             if not isinstance(message, (Record, DirectRecord)):
                 inbound.append(message)
                 continue

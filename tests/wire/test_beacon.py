@@ -1,7 +1,8 @@
 import pytest
 
+from dafka.endpoints import is_peer_endpoint
 from dafka.errors import WireError
-from dafka.wire import NodeBeacon, TowerBeacon, check_endpoint
+from dafka.wire import NodeBeacon, TowerBeacon
 
 UUID = b"FC83322A248C4C30A13C28A5D5649931"
 GOOD_HOSTS = [b"127.0.0.1", b"node-1.example.org", b"a_b", b"[::1]", b"[fe80::1%eth0]", b"h" * 255]
@@ -51,9 +52,8 @@ def test_host_that_is_none_is_refused(host: bytes) -> None:
 
 @pytest.mark.parametrize("endpoint", BAD_ENDPOINTS)
 def test_endpoint_with_anything_but_a_host_and_a_port_is_refused(endpoint: bytes) -> None:
-    with pytest.raises(WireError) as caught:
-        check_endpoint(endpoint)
-    assert caught.value.field == "endpoint"
+    assert refused(TowerBeacon, [b"B", UUID, endpoint]) == "endpoint"
+    assert not is_peer_endpoint(endpoint.decode())
 
 
 @pytest.mark.parametrize("uuid", [b"", b"u" * 256])

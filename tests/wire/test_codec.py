@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import attrs
 import pytest
 
-from dafka.errors import WireError
+from dafka.errors import EncodingError, WireError
 from dafka.wire import (
     MESSAGES,
     NUMBER_4_MAX,
@@ -268,7 +268,7 @@ def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector)
     original: Any = vector.message
     topic = original.TOPIC
     message = attrs.evolve(original, **{topic: "ab\0c"})
-    with pytest.raises(WireError, match="NUL") as caught:
+    with pytest.raises(EncodingError, match="NUL") as caught:
         encode(message, LIBDAFKA)
     assert (caught.value.field, caught.value.offset) == (topic, 2)
     assert decode(encode(message, RFC46)) == (message, RFC46)
@@ -288,7 +288,7 @@ BAD_VALUES: dict[str, list[Any]] = {
 def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
     for attribute in attrs.fields(type(message)):
         for value in BAD_VALUES.get(attribute.name, BAD_TEXTS):
-            with pytest.raises(WireError) as caught:
+            with pytest.raises(EncodingError) as caught:
                 attrs.evolve(message, **{attribute.name: value})
             assert (caught.value.field, caught.value.offset) == (attribute.name, None)
 

@@ -41,7 +41,7 @@ def test_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None
     for drained in drains:
         assert alike(decoder.decode(drained)) == alike(reference.decode(drained))
     assert decoder.discarded == reference.discarded
-    assert decoder.heard == reference.heard
+    assert decoder.dialects == reference.dialects
 
 
 @settings(max_examples=100, deadline=None)

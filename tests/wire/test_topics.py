@@ -1,6 +1,6 @@
 import pytest
 
-from dafka.errors import WireError
+from dafka.errors import EncodingError
 from dafka.wire import Command, Subscription, decode_subscription, subscription_prefix
 
 
@@ -39,7 +39,7 @@ def test_subscription_that_no_message_can_answer_is_passed_over() -> None:
 
 @pytest.mark.parametrize("topic", ["t" * 256, "\ud800"])
 def test_topic_that_octets_cannot_carry_has_no_prefix(topic: str) -> None:
-    with pytest.raises(WireError, match="topic"):
+    with pytest.raises(EncodingError, match="topic"):
         subscription_prefix(Command.RECORD, topic)
 
 

@@ -165,16 +165,6 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def printable(text: str) -> str:
-    """A text in which nothing can disturb a terminal or a page: what is not printable is escaped, as in `\\x1b`."""
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for letter in text
-    )
-
-
 def _found(result: ScenarioResult) -> Iterable[tuple[str, str]]:
     """The clauses and messages that a scenario found, once it went wrong."""
     found = [(check.clause, check.message) for check in result.checks if not check.holds]

@@ -13,6 +13,7 @@ from itertools import groupby
 import attrs
 import jinja2
 
+from dafka.text import escape_unprintable
 from dafka_conformance.model import (
     Clause,
     ClauseVerdict,
@@ -30,7 +31,6 @@ from dafka_conformance.report.findings import (
     faults,
     figures,
     group_failures,
-    printable,
 )
 from dafka_conformance.report.svg_chart import Diagram, draw_chart, truncate
 
@@ -114,7 +114,7 @@ def _shown(value: object) -> object:
     """What stands in the page for a value: no letter that cannot be printed, for some are not allowed in HTML."""
     if type(value) is not str:  # what is marked as safe is a subclass, and the page's own
         return value
-    return value if value.isprintable() else "\n".join(printable(line) for line in value.split("\n"))
+    return value if value.isprintable() else "\n".join(escape_unprintable(line) for line in value.split("\n"))
 
 
 def _headline(run: Run) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from dafka.text import escape_unprintable
 from dafka_conformance.model import Event, Kind, Role, ScenarioResult
-from dafka_conformance.report.findings import printable
 from dafka_conformance.report.text_chart import TIMES_MARK, Omitted, describe_fault, select_events
 
 LANES_MAX = 10
@@ -209,5 +209,5 @@ def _field(name: str, value: str) -> str:
 
 def truncate(text: str, letters_max: int) -> str:
     """A text for showing, shortened where it is longer."""
-    text = printable(text)
+    text = escape_unprintable(text)
     return text if len(text) <= letters_max else f"{text[: letters_max - 1]}…"

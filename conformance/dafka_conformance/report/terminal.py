@@ -19,8 +19,9 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
+from dafka.text import escape_unprintable
 from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
-from dafka_conformance.report.findings import Failure, dialects_of, duration, faults, figures, group_failures, printable
+from dafka_conformance.report.findings import Failure, dialects_of, duration, faults, figures, group_failures
 from dafka_conformance.report.text_chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, text_chart
 
 WIDTH_PLAIN = 120
@@ -141,7 +142,7 @@ class Progress:
     def _show(self) -> None:
         if self._bar is not None:
             running = ", ".join(f"{name} ({dialect.value})" for name, dialect in self._running)
-            self._bar.update(self._task, passed=self._passed, failed=self._failed, running=printable(running))
+            self._bar.update(self._task, passed=self._passed, failed=self._failed, running=escape_unprintable(running))
 
 
 class _RunningColumn(TextColumn):
@@ -167,7 +168,7 @@ class _Printer:
 
     def text(self, text: str) -> str:
         """A text with what the output cannot show replaced."""
-        text = printable(text)
+        text = escape_unprintable(text)
         encoding = self.console.encoding
         if encoding.startswith("utf"):
             return text

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from dafka.text import escape_unprintable
 from dafka_conformance.model import Event, Kind
-from dafka_conformance.report.findings import printable
 
 FAULT_MARK = "✗"
 OMITTED_MARK = "…"
@@ -114,12 +114,12 @@ def field_value(event: Event, name: str) -> str | None:
 
 def describe_fault(event: Event, text: str) -> str:
     """What is wrong with an event, after the field and its value where it is one field that is wrong."""
-    text = printable(text)
+    text = escape_unprintable(text)
     if not event.fault_field:
         return text
     value = field_value(event, event.fault_field)
-    field = printable(event.fault_field)
-    return f"{field}: {text}" if value is None else f"{field}={printable(value)}: {text}"
+    field = escape_unprintable(event.fault_field)
+    return f"{field}: {text}" if value is None else f"{field}={escape_unprintable(value)}: {text}"
 
 
 def _fault(event: Event, text: str, indent: str, width: int) -> Iterator[str]:
@@ -138,15 +138,17 @@ def _time(event: Event) -> str:
 def _who(event: Event) -> str:
     if event.kind is Kind.NOTE:
         return "·"
-    sender, receiver = (_cut(printable(name), _NAME_WIDTH_MAX) for name in (event.sender, event.receiver))
+    sender, receiver = (_cut(escape_unprintable(name), _NAME_WIDTH_MAX) for name in (event.sender, event.receiver))
     return f"{sender} {_ARROWS[event.kind]} {receiver}".rstrip()
 
 
 def _what(event: Event) -> str:
-    parts = [printable(event.label)]
+    parts = [escape_unprintable(event.label)]
     if event.count > 1:
         parts.append(f"{TIMES_MARK}{event.count}")
-    parts.extend(f"{printable(name)}={_cut(printable(value), VALUE_WIDTH_MAX)}" for name, value in event.fields)
+    parts.extend(
+        f"{escape_unprintable(name)}={_cut(escape_unprintable(value), VALUE_WIDTH_MAX)}" for name, value in event.fields
+    )
     return " ".join(parts)
 
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from dafka.cli.runner import run
-from dafka.cli.terminal import console, report_error
+from dafka.cli.terminal import error_is_terminal, make_progress_bar, report_error
 from dafka.errors import StorageCorruptError
 from dafka.groups import single_exception
 from dafka.storage.tools.copy import RecordsDifferError
 
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
 REFRESH_S = 0.1
-
-WIDE = 140
-"""A terminal of fewer columns has a time's date and hour in two lines, so that names keep room."""
-
-_TIME_MARK = re.compile(r"(?<=\d)T(?=\d)")
 
 url_argument = click.argument("url")
 topics_option = click.option(
@@ -41,14 +34,14 @@ class Meter:
     def __init__(self) -> None:
         self.done = 0
         self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._task: TaskID | None = None
         self._started_at = self._shown_at = 0.0
 
     def __call__(self, done: int, total: int | None) -> None:
         """A storage tool's `progress`."""
         self.done = done
         now = time.perf_counter()
-        if self._bar is not None and (now - self._shown_at >= REFRESH_S or done == total):
+        if self._bar is not None and self._task is not None and (now - self._shown_at >= REFRESH_S or done == total):
             self._shown_at = now
             rate = done / max(now - self._started_at, REFRESH_S)
             text = f"{done:,} records, {rate:,.0f}/s"
@@ -56,9 +49,8 @@ class Meter:
 
     def __enter__(self) -> Meter:
         self._started_at = time.perf_counter()
-        if console.is_terminal:
-            columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=console, auto_refresh=False)
+        if error_is_terminal():
+            self._bar = make_progress_bar()
             self._task = self._bar.add_task("", total=None)
             self._bar.start()
         return self
@@ -96,41 +88,3 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
 def print_summary(sentence: str, values: dict[str, Any], as_json: bool, *, err: bool = False) -> None:
     """Prints what was done, for people or for programs."""
     click.echo(json.dumps(values) if as_json else sentence, err=err)
-
-
-def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Columns of names first, then columns of numbers, which stand to the right; a terminal gets lines that fit."""
-    cells = [tuple(map(printable, row)) for row in rows]
-    output = Console()
-    if not output.is_terminal:
-        click.echo(_align([names + numbers, *cells], len(names)))
-        return
-    table = Table(box=None, pad_edge=False, expand=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    mark = "T\n" if output.width < WIDE else "T"
-    for row in cells:
-        figures = (_TIME_MARK.sub(mark, cell) for cell in row[len(names) :])
-        table.add_row(*map(Text, (*row[: len(names)], *figures)))
-    output.print(table)
-
-
-def _align(rows: list[tuple[str, ...]], name_count: int) -> str:
-    """A line a row, however long: laying out tens of thousands of rows as a table takes many seconds."""
-    columns = []
-    for index, column in enumerate(zip(*rows, strict=True)):
-        width = max(map(len, column))
-        columns.append([cell.ljust(width) if index < name_count else cell.rjust(width) for cell in column])
-    return "\n".join("  ".join(row).rstrip() for row in zip(*columns, strict=True))
-
-
-def printable(text: str) -> str:
-    """As it is, or escaped where it would upset a terminal."""
-    return text if text.isprintable() else ascii(text)[1:-1]
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 record`, `1,000 records`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

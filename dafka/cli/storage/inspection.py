@@ -11,20 +11,13 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.runner import run
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_table,
-    printable,
-    run_metered,
-    topics_option,
-    url_argument,
-)
+from dafka.cli.storage.common import Meter, json_option, run_metered, topics_option, url_argument
+from dafka.cli.terminal import counted, print_table
 from dafka.records import Partition
 from dafka.storage import Damage, PartitionInfo, Storage, StorageStatistics, open_storage
 from dafka.storage.tools.partitions import select_partitions
 from dafka.storage.tools.verify import Verification, verify_storage
+from dafka.text import escape_unprintable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -168,7 +161,7 @@ def verify(url: str, as_json: bool) -> None:
             click.echo(json.dumps(_verification_values(found, damages)))
         else:
             for damage in damages:
-                click.echo(printable(str(damage)))
+                click.echo(escape_unprintable(str(damage)))
             click.echo(
                 f"{counted(found.records, 'record')} in {counted(found.partitions, 'partition')}: "
                 + (counted(len(damages), "damage") if damages else "all there, and as written")

@@ -11,21 +11,13 @@ import click
 from rich.filesize import decimal
 
 from dafka.cli.lines import StreamError, read_lines, write_bytes
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_summary,
-    printable,
-    run_metered,
-    topics_option,
-    url_argument,
-)
-from dafka.cli.terminal import UsageMistake
+from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
+from dafka.cli.terminal import UsageMistake, counted
 from dafka.storage import open_storage
 from dafka.storage.tools.copy import CopySummary, copy_storage
 from dafka.storage.tools.json_lines import export_lines, import_lines
 from dafka.storage.tools.partitions import select_partitions
+from dafka.text import escape_unprintable
 
 
 @click.command()
@@ -66,7 +58,9 @@ def _print_copied(summary: CopySummary, as_json: bool) -> None:
     }
     if not as_json:
         for partition in summary.ahead:
-            click.echo(f"{printable(str(partition))}: the target holds more than the source, and was left as it is")
+            click.echo(
+                f"{escape_unprintable(str(partition))}: the target holds more than the source, and was left as it is"
+            )
     print_summary(sentence, values, as_json)
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import click
 
 from dafka.cli.options import BYTES, DURATION
-from dafka.cli.storage.common import (
-    Meter,
-    counted,
-    json_option,
-    print_summary,
-    printable,
-    run_metered,
-    topics_option,
-    url_argument,
-)
-from dafka.cli.terminal import UsageMistake
+from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, topics_option, url_argument
+from dafka.cli.terminal import UsageMistake, counted
 from dafka.records import Partition
 from dafka.storage import RetentionPolicy, open_storage
 from dafka.storage.tools.partitions import select_partitions
+from dafka.text import escape_unprintable
 
 
 @click.command()
@@ -69,7 +61,7 @@ def _print_dropped(dropped: dict[Partition, int], as_json: bool) -> None:
     records = sum(dropped.values())
     if not as_json:
         for partition, count in sorted(dropped.items()):
-            click.echo(f"{printable(str(partition))}: {counted(count, 'record')} dropped")
+            click.echo(f"{escape_unprintable(str(partition))}: {counted(count, 'record')} dropped")
     values = {
         "records": records,
         "partitions": [

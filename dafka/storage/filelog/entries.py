@@ -121,12 +121,12 @@ def encode_entries(runs: Iterable[Run], position: int, seed: int) -> tuple[list[
     for number, run in enumerate(parts):
         flags = (FLAG_FIRST if number == 0 else 0) | (FLAG_MORE if number < len(parts) - 1 else 0)
         contents = pack(run.contents)
-        crc = crc32c(contents.octets, crc32c(contents.lengths))
-        body_bytes = len(contents.lengths) + len(contents.octets)
+        crc = crc32c(contents.data, crc32c(contents.lengths))
+        body_bytes = len(contents.lengths) + len(contents.data)
         entry = Entry(position, flags, body_bytes, run.first_sequence, len(contents), run.stored_at, crc)
         header = HEADER.pack(MAGIC, *entry[1:], 0)[:-_CRC_BYTES]
         heading = header + crc32c(header, (seed + position) & _MASK).to_bytes(4, "big") + contents.lengths
-        buffers += (heading, contents.octets)
+        buffers += (heading, contents.data)
         entries.append(entry)
         position = entry.next_position
     return entries, buffers

@@ -112,12 +112,12 @@ def _insert_run(writer: sqlite3.Connection, row_id: int, batch: RecordBatch, sto
             writer.execute(_INSERT_ONE, (row_id, sequence, stored_at, contents[0]))
         elif (length := contents.common_length()) is not None:
             elements = f"[{'0,' * (count - 1)}0]"
-            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.octets, elements, length))
+            writer.execute(_INSERT_EVEN_RUN, (row_id, sequence, stored_at, contents.data, elements, length))
         else:
             ends = contents.ends
             positions = [start + 1 << 32 | end - start for start, end in pairwise(ends)]
             # The repr of a list of integers is valid JSON.
-            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.octets, repr(positions)))
+            writer.execute(_INSERT_RUN, (row_id, sequence, stored_at, contents.data, repr(positions)))
         sequence += count
 
 

@@ -45,9 +45,9 @@ typedef struct {
     void (*version)(int *, int *, int *);
     int is_open;
     PyObject *run_class;    /* EncodedRun(topic_frame, header_prefix, first_sequence, contents) */
-    PyObject *packed_class; /* PackedContents(octets, lengths) */
+    PyObject *packed_class; /* PackedContents(data, lengths) */
     PyObject *failure;      /* the exception for an error number of libzmq's */
-    PyObject *topic_frame_name, *header_prefix_name, *first_sequence_name, *contents_name, *octets_name, *lengths_name;
+    PyObject *topic_frame_name, *header_prefix_name, *first_sequence_name, *contents_name, *data_name, *lengths_name;
 } State;
 
 /* The state of a module that is connected to libzmq; else NULL, and an exception. */

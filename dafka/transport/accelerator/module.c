@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 3 /* counted up with every change that Python sees */
+#define INTERFACE 4 /* counted up with every change that Python sees */
 
 void raise_failure(State *state, int number)
 {
@@ -100,10 +100,10 @@ static int module_exec(PyObject *module)
     state->header_prefix_name = PyUnicode_InternFromString("header_prefix");
     state->first_sequence_name = PyUnicode_InternFromString("first_sequence");
     state->contents_name = PyUnicode_InternFromString("contents");
-    state->octets_name = PyUnicode_InternFromString("octets");
+    state->data_name = PyUnicode_InternFromString("data");
     state->lengths_name = PyUnicode_InternFromString("lengths");
     if (!state->topic_frame_name || !state->header_prefix_name || !state->first_sequence_name || !state->contents_name
-        || !state->octets_name || !state->lengths_name)
+        || !state->data_name || !state->lengths_name)
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
@@ -131,7 +131,7 @@ static int module_clear(PyObject *module)
         Py_CLEAR(state->header_prefix_name);
         Py_CLEAR(state->first_sequence_name);
         Py_CLEAR(state->contents_name);
-        Py_CLEAR(state->octets_name);
+        Py_CLEAR(state->data_name);
         Py_CLEAR(state->lengths_name);
     }
     return 0;

@@ -257,7 +257,7 @@ static PyObject *find_contents(State *state, PyObject *contents, Records *record
             Py_CLEAR(listed);
         return listed;
     }
-    PyObject *octets = PyObject_GetAttr(contents, state->octets_name);
+    PyObject *octets = PyObject_GetAttr(contents, state->data_name);
     PyObject *lengths = PyObject_GetAttr(contents, state->lengths_name);
     if (octets == NULL || lengths == NULL || find_packed(octets, lengths, records) < 0)
         Py_CLEAR(octets);

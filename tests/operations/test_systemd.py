@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from dafka.operations import serving
+from dafka.operations import open_operations, systemd
 from dafka.operations.monitor import Monitor
-from dafka.operations.notify import ALIVE, READY, Notifier
-from dafka.operations.serving import open_operations
+from dafka.operations.systemd import ALIVE, READY, Notifier
 from dafka.roles import Health, Store
 
 
@@ -112,7 +111,7 @@ class FakeStore(Store):
 async def test_ready_once_alive_while_well_and_stopping_at_the_end(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "LOOK_S", 0.005)
+    monkeypatch.setattr(systemd, "READY_POLL_S", 0.005)
     monitor, store = Monitor("store"), FakeStore()
     notifier = Notifier(manager.path, watchdog_s=0.04)
     async with open_operations(monitor, notifier=notifier):

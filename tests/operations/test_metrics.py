@@ -13,9 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dafka import Consumer, Partition
-from dafka.operations import collecting
-from dafka.operations.answers import make_registry
-from dafka.operations.collecting import COMMIT_SECONDS, COUNTERS, GAUGES, NodeCollector
+from dafka.operations import metrics
+from dafka.operations.metrics import COMMIT_SECONDS, COUNTERS, GAUGES, NodeCollector, make_registry
 from dafka.operations.monitor import Monitor
 from dafka.roles import ConsumerStatistics, Health, Histogram
 from dafka.testing import open_cluster
@@ -58,7 +57,7 @@ async def test_metrics_say_what_happened() -> None:
         while given < 100:
             given += len(await consumer.next_batch(60))
         for role in ("tower", "store", "producer", "consumer"):
-            await wait_for(monitor, ("dafka_ready", role), 1)
+            await wait_for(monitor, ("dafka_ready_nodes", role), 1)
         for role in ("store", "producer", "consumer"):
             found = await wait_for(monitor, ("dafka_peers", role), 2)
     assert found["dafka_records_total", "published", "producer"] == 100
@@ -76,9 +75,12 @@ async def test_metrics_say_what_happened() -> None:
     assert found["dafka_known_nodes", "tower"] == 3
     assert found["dafka_beacons_total", "tower"] >= 3
     commits = cluster.store.statistics().commits
-    assert found["dafka_commit_seconds_count", "store"] == found["dafka_commit_seconds_bucket", "+Inf", "store"]
-    assert found["dafka_commit_seconds_count", "store"] == commits
-    assert 0 < found["dafka_commit_seconds_sum", "store"] < 30
+    assert (
+        found["dafka_commit_duration_seconds_count", "store"]
+        == found["dafka_commit_duration_seconds_bucket", "+Inf", "store"]
+    )
+    assert found["dafka_commit_duration_seconds_count", "store"] == commits
+    assert 0 < found["dafka_commit_duration_seconds_sum", "store"] < 30
 
 
 async def test_records_that_nobody_acknowledges() -> None:
@@ -185,12 +187,12 @@ def test_nodes_of_a_role_are_added_up_and_partitions_have_no_series() -> None:
     both = read(monitor)
     assert both.keys() == one.keys()
     assert (one["dafka_nodes", "consumer"], both["dafka_nodes", "consumer"]) == (1, 2)
-    assert (one["dafka_ready", "consumer"], both["dafka_ready", "consumer"]) == (0, 1)
+    assert (one["dafka_ready_nodes", "consumer"], both["dafka_ready_nodes", "consumer"]) == (0, 1)
     assert both["dafka_lag_records", "consumer"] == 3 + 500_500
-    assert both["dafka_largest_lag_records", "consumer"] == 1000
+    assert both["dafka_lag_records_max", "consumer"] == 1000
     assert both["dafka_lagging_partitions", "consumer"] == both["dafka_partitions", "consumer"] == 1001
     assert both["dafka_discarded_messages_total", "frames", "consumer"] == 4
-    assert both["dafka_gone_records_total", "consumer"] == 2
+    assert both["dafka_unrecoverable_records_total", "consumer"] == 2
 
 
 def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +210,7 @@ def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPat
     monitor.add(consumer)
     collector = NodeCollector(monitor, lambda: now)
     first = list(collector.collect())
-    now = 100.0 + 2.0 * collecting.IDLE_FACTOR - 0.1
+    now = 100.0 + 2.0 * metrics.CACHE_FACTOR - 0.1
     assert (list(collector.collect()), consumer.reads) == (first, 1)
     now += 0.2
     collector.collect()
@@ -216,9 +218,7 @@ def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_histograms_of_several_stores_are_one() -> None:
-    buckets, seconds = collecting._buckets(
-        [Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)]
-    )
+    buckets, seconds = metrics._buckets([Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)])
     assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
 
 

@@ -1,7 +1,8 @@
-"""Prometheus metrics of the nodes of one process, read from their counters when somebody asks.
+"""Prometheus metrics of the nodes of one process, read from their counters at each scrape.
 
-Nodes of a role are added up: how many series there are depends on neither nodes nor partitions. Reading the lag looks
-at every partition, so it takes a share of the time that stays small however many there are.
+The values of all nodes of a role are added up, so the number of series depends on neither nodes nor partitions. Reading
+the lag examines every partition. With very many partitions, the same values are therefore returned for a while, so that
+reading takes a small share of the time. This module needs the extra `dafka[metrics]`.
 """
 
 from __future__ import annotations
@@ -12,88 +13,127 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dafka.operations.monitor import Monitor, Watched, role_of
+from dafka.operations.monitor import Monitor, MonitoredNode, role_of
 from dafka.records import Partition
 from dafka.roles import ConsumerStatistics, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
 
-IDLE_FACTOR = 20
-"""After reading the counters took so long, what was read is given again for so many times that time."""
+CACHE_FACTOR = 20
+"""The values of a scrape are returned again for this many times as long as reading them took."""
 
 Statistics: TypeAlias = StoreStatistics | ProducerStatistics | ConsumerStatistics | TowerStatistics
 
 Samples: TypeAlias = dict[str, dict[tuple[str, ...], float]]
-"""By a metric's name, and then by its labels besides the role, its value."""
+"""Values by the name of the metric, and then by its labels besides the role."""
 
 
 @attrs.frozen
-class Described:
-    """What a metric says, and its labels besides the role."""
+class MetricHelp:
+    """The help text of a metric.
+
+    Attributes:
+        text: What the metric counts or measures, and its unit.
+        labels: The names of its labels besides `role`.
+    """
 
     text: str
     labels: tuple[str, ...] = ()
 
 
 COUNTERS = {
-    "dafka_records": Described(
-        "Records made durable by a store (stored), sent by a producer (published), given to a consumer's program "
-        "(delivered), or sent again to who had missed them (resent).",
+    "dafka_records": MetricHelp(
+        "Records that a store made durable (stored), a producer sent (published), a consumer's program received "
+        "(delivered), or a store or producer sent again on request (resent).",
         ("direction",),
     ),
-    "dafka_record_bytes": Described("The contents of these records, in bytes.", ("direction",)),
-    "dafka_fetches": Described(
-        "FETCHes sent for records that were missed, and those received that are answered.", ("direction",)
+    "dafka_record_bytes": MetricHelp("Bytes of content in these records.", ("direction",)),
+    "dafka_fetches": MetricHelp(
+        "FETCH messages sent for missing records, and FETCH messages received and answered.", ("direction",)
     ),
-    "dafka_discarded_messages": Described("Messages of peers that were thrown away.", ("reason",)),
-    "dafka_dropped_records": Described("Records that a store's retention has dropped."),
-    "dafka_gone_records": Described("Records that a consumer had to leave out, because nobody holds them any more."),
-    "dafka_beacons": Described("Beacons that a tower has passed on."),
+    "dafka_discarded_messages": MetricHelp("Messages of peers that were discarded.", ("reason",)),
+    "dafka_retention_dropped_records": MetricHelp("Records that a store's retention dropped."),
+    "dafka_unrecoverable_records": MetricHelp("Records that a consumer skipped because no node holds them any more."),
+    "dafka_beacons": MetricHelp("Beacons that a tower passed on."),
 }
 
 GAUGES = {
-    "dafka_nodes": Described("Nodes of this role in this process."),
-    "dafka_ready": Described("Nodes of this role that are ready to do their work."),
-    "dafka_peers": Described("Nodes connected to."),
-    "dafka_known_nodes": Described("Distinct nodes that a tower has heard since it began."),
-    "dafka_partitions": Described("Partitions held by a store or followed by a consumer."),
-    "dafka_lag_records": Described(
-        "Records known to exist and not yet durable in the store, or not yet given to the consumer's program."
+    "dafka_nodes": MetricHelp("Nodes of this role in this process."),
+    "dafka_ready_nodes": MetricHelp("Nodes of this role that are ready to work."),
+    "dafka_peers": MetricHelp("Peers that the node connects to."),
+    "dafka_known_nodes": MetricHelp("Nodes that a tower introduces."),
+    "dafka_partitions": MetricHelp("Partitions that a store holds or a consumer follows."),
+    "dafka_lag_records": MetricHelp(
+        "Records known to exist that are not yet durable in the store, or not yet received by the consumer's program."
     ),
-    "dafka_largest_lag_records": Described("The lag of the partition that is furthest behind."),
-    "dafka_lagging_partitions": Described("Partitions with any lag."),
-    "dafka_pending_bytes": Described("Received, and not yet durable in the store or taken by the consumer's program."),
-    "dafka_unacknowledged_records": Described("Records of a producer that too few stores have acknowledged."),
-    "dafka_unacknowledged_bytes": Described("Their contents, as far as they are in memory; a spool's are on disk."),
+    "dafka_lag_records_max": MetricHelp("The lag, in records, of the partition with the largest lag."),
+    "dafka_lagging_partitions": MetricHelp("Partitions with any lag."),
+    "dafka_pending_bytes": MetricHelp(
+        "Bytes received that are not yet durable in the store, or not yet received by the consumer's program."
+    ),
+    "dafka_unacknowledged_records": MetricHelp("Records of a producer that too few stores have acknowledged."),
+    "dafka_unacknowledged_bytes": MetricHelp(
+        "Bytes of content in these records that are in memory; those in a spool are on disk."
+    ),
 }
 
-COMMIT_SECONDS = "dafka_commit_seconds"
-COMMIT_TEXT = "How long a store's storage took to make what had gathered durable, one transaction."
+COMMIT_SECONDS = "dafka_commit_duration_seconds"
+COMMIT_TEXT = "Seconds that a store's storage took for each transaction, until its records were durable."
 
-_LARGEST = {"dafka_largest_lag_records"}
-"""Of several nodes, the largest value counts, and not the sum."""
+_LARGEST = {"dafka_lag_records_max"}
+"""Metrics of which the largest value of all nodes counts, not the sum."""
+
+
+def make_registry(monitor: Monitor) -> CollectorRegistry:
+    """Return a registry with the metrics of a monitor's nodes and of the process (memory, CPU time, open files).
+
+    Args:
+        monitor: The nodes.
+
+    Returns:
+        A new registry.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(NodeCollector(monitor))
+    ProcessCollector(registry=registry)
+    return registry
 
 
 class NodeCollector(Collector):
-    """Gives a Prometheus registry the metrics of the nodes that a monitor knows."""
+    """A collector of the metrics of a monitor's nodes, for a Prometheus registry."""
 
     def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
+        """Create a collector.
+
+        Args:
+            monitor: The nodes.
+            clock: Returns the time in seconds.
+        """
         self._monitor = monitor
         self._clock = clock
         self._metrics: list[Metric] = []
-        self._is_good_until = 0.0
+        self._cached_until = 0.0
 
     def collect(self) -> Iterator[Metric]:
-        """See `prometheus_client.registry.Collector`."""
+        """Return the metrics; see `prometheus_client.registry.Collector`.
+
+        Returns:
+            An iterator over the metrics.
+        """
         begun = self._clock()
-        if begun >= self._is_good_until:
+        if begun >= self._cached_until:
             self._metrics = _read(self._monitor)
-            self._is_good_until = begun + IDLE_FACTOR * (self._clock() - begun)
+            self._cached_until = begun + CACHE_FACTOR * (self._clock() - begun)
         return iter(self._metrics)
 
     def describe(self) -> list[Metric]:
-        """None: registering it reads no counters."""
+        """Return no metrics, so that registering the collector reads no counters.
+
+        Returns:
+            An empty list.
+        """
         return []
 
 
@@ -107,12 +147,12 @@ def _read(monitor: Monitor) -> list[Metric]:
         if isinstance(found, StoreStatistics):
             commits.setdefault(role, []).append(found.commit_seconds)
     metrics: list[Metric] = []
-    for name, described in COUNTERS.items():
-        counter = CounterMetricFamily(name, described.text, labels=("role", *described.labels))
+    for name, help_ in COUNTERS.items():
+        counter = CounterMetricFamily(name, help_.text, labels=("role", *help_.labels))
         _fill(counter, name, samples)
         metrics.append(counter)
-    for name, described in GAUGES.items():
-        gauge = GaugeMetricFamily(name, described.text, labels=("role", *described.labels))
+    for name, help_ in GAUGES.items():
+        gauge = GaugeMetricFamily(name, help_.text, labels=("role", *help_.labels))
         _fill(gauge, name, samples)
         metrics.append(gauge)
     histogram = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_TEXT, labels=("role",))
@@ -135,12 +175,12 @@ def _add(total: Samples, samples: Samples) -> None:
             values[labels] = max(before, value) if name in _LARGEST else before + value
 
 
-def _health_samples(node: Watched) -> Samples:
+def _health_samples(node: MonitoredNode) -> Samples:
     health = node.health()
-    return {"dafka_nodes": {(): 1}, "dafka_ready": {(): not (health.trouble or health.unready)}}
+    return {"dafka_nodes": {(): 1}, "dafka_ready_nodes": {(): not (health.trouble or health.unready)}}
 
 
-def _discard_samples(node: Watched) -> Samples:
+def _discard_samples(node: MonitoredNode) -> Samples:
     return {"dafka_discarded_messages": {(reason,): count for reason, count in node.discarded().items()}}
 
 
@@ -161,7 +201,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_records": {("stored",): found.records_stored, ("resent",): found.records_sent},
         "dafka_record_bytes": {("stored",): found.bytes_stored, ("resent",): found.bytes_sent},
         "dafka_fetches": {("sent",): found.fetches_sent, ("received",): found.fetches_received},
-        "dafka_dropped_records": {(): found.records_dropped},
+        "dafka_retention_dropped_records": {(): found.records_dropped},
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): found.partitions},
         "dafka_pending_bytes": {(): found.pending_bytes},
@@ -185,7 +225,7 @@ def _consumer_samples(found: ConsumerStatistics) -> Samples:
         "dafka_records": {("delivered",): found.records},
         "dafka_record_bytes": {("delivered",): found.bytes},
         "dafka_fetches": {("sent",): found.fetches_sent},
-        "dafka_gone_records": {(): found.records_gone},
+        "dafka_unrecoverable_records": {(): found.records_gone},
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): len(found.positions)},
         "dafka_pending_bytes": {(): found.buffered_bytes},
@@ -196,13 +236,13 @@ def _consumer_samples(found: ConsumerStatistics) -> Samples:
 def _lag_samples(lag: Mapping[Partition, int]) -> Samples:
     return {
         "dafka_lag_records": {(): sum(lag.values())},
-        "dafka_largest_lag_records": {(): max(lag.values(), default=0)},
+        "dafka_lag_records_max": {(): max(lag.values(), default=0)},
         "dafka_lagging_partitions": {(): len(lag)},
     }
 
 
 def _buckets(histograms: list[Histogram]) -> tuple[list[tuple[str, float]], float]:
-    """The buckets of several stores together, each with those below it, and the seconds of all."""
+    """Return the cumulative buckets of several stores together, and the seconds of all commits."""
     counts: Counter[float] = Counter()
     for each in histograms:
         counts.update(dict(zip((*each.bounds, float("inf")), each.counts, strict=True)))

@@ -1,0 +1,30 @@
+"""Parts of dafka that need an optional dependency (an extra) say which one when it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dafka.errors import MissingExtraError
+
+_OWN_PACKAGES = ("dafka", "dafka_conformance")
+
+
+@contextmanager
+def require_extra(extra: str, feature: str) -> Iterator[None]:
+    """Turn a failed import in the block into an error that names the extra to install.
+
+    Args:
+        extra: The name of the extra, as in `pip install 'dafka[EXTRA]'`.
+        feature: What needs the packages; the first words of the message.
+
+    Raises:
+        MissingExtraError: A package that is imported in the block is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0].replace("_", "-")
+        if not package or package.replace("-", "_") in _OWN_PACKAGES:
+            raise
+        raise MissingExtraError(f"{feature} needs {package}: pip install 'dafka[{extra}]'") from None

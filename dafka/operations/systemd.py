@@ -1,0 +1,110 @@
+"""State of the process for systemd, by the protocol of sd_notify(3): one datagram for each message.
+
+Without systemd nothing is sent. If its socket cannot be reached, the process goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+import trio
+
+from dafka.roles import Health
+
+READY = "READY=1"
+STOPPING = "STOPPING=1"
+ALIVE = "WATCHDOG=1"
+
+READY_POLL_S = 0.1
+"""Seconds between two checks until the nodes are ready."""
+
+STATUS_S = 5.0
+"""Seconds between two reports once the nodes are ready. A short watchdog interval shortens it."""
+
+WATCHDOG_FACTOR = 4
+"""Signs of life sent in each watchdog interval, so that a late one does no harm."""
+
+
+class Notifier:
+    """A sender of messages to systemd.
+
+    Attributes:
+        watchdog_s: Seconds within which systemd expects the next sign of life; None without a watchdog.
+    """
+
+    def __init__(self, path: str = "", watchdog_s: float | None = None) -> None:
+        """Create a notifier.
+
+        Args:
+            path: The path of systemd's socket; after an `@`, the name of an abstract socket. Empty: nothing is sent.
+            watchdog_s: Seconds within which systemd expects the next sign of life.
+        """
+        self.watchdog_s = watchdog_s
+        self._path = f"\0{path[1:]}" if path.startswith("@") else path
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Notifier:
+        """Create a notifier from NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, which systemd sets.
+
+        Args:
+            environ: The environment variables; those of the process by default.
+
+        Returns:
+            The notifier; one that sends nothing if NOTIFY_SOCKET is not set.
+        """
+        environ = os.environ if environ is None else environ
+        path = environ.get("NOTIFY_SOCKET", "")
+        if not path.startswith(("/", "@")):
+            return cls()
+        microseconds = environ.get("WATCHDOG_USEC", "")
+        is_for_this_process = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        is_number = microseconds.isascii() and microseconds.isdigit() and int(microseconds) > 0
+        return cls(path, int(microseconds) / 1e6 if is_for_this_process and is_number else None)
+
+    def __bool__(self) -> bool:
+        """Return whether there is a socket to send to."""
+        return bool(self._path)
+
+    def send(self, *assignments: str) -> bool:
+        """Send `READY=1`, `STATUS=...` and the like, without waiting.
+
+        Args:
+            *assignments: The assignments of one message.
+
+        Returns:
+            Whether the message was sent.
+        """
+        if not self:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(assignments).encode(), self._path)
+        except OSError:
+            return False
+        return True
+
+
+async def report_state(health: Callable[[], Health], notifier: Notifier) -> None:
+    """Report the state until cancelled: ready once the nodes are, and alive as long as no node is in trouble.
+
+    Args:
+        health: Returns the health of the process.
+        notifier: Sends the messages.
+    """
+    watchdog_s = float("inf") if notifier.watchdog_s is None else notifier.watchdog_s / WATCHDOG_FACTOR
+    pause = min(READY_POLL_S, watchdog_s)
+    is_ready_sent = False
+    while True:
+        now = health()
+        message = [f"STATUS={now.trouble or now.unready or 'ready'}"]
+        if not now.unready and not is_ready_sent:
+            is_ready_sent = True
+            pause = min(STATUS_S, watchdog_s)
+            message.append(READY)
+        if notifier.watchdog_s is not None and not now.trouble:
+            message.append(ALIVE)
+        notifier.send(*message)
+        await trio.sleep(pause)

@@ -1,0 +1,70 @@
+"""A command whose extra is not installed fails with one sentence that names the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from dafka.errors import MissingExtraError
+from dafka.extras import require_extra
+
+PROGRAM = "import sys; sys.modules.update(dict.fromkeys({missing!r})); from dafka._entry import {entry} as run; run()"
+
+
+def run_without(missing: list[str], entry: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a Python that cannot import some packages."""
+    program = PROGRAM.format(missing=missing, entry=entry)
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "entry", "arguments", "sentence"),
+    [
+        (
+            ["h11", "prometheus_client"],
+            "main",
+            ["tower", "--metrics-listen", "127.0.0.1:0", "--sub", "tcp://127.0.0.1:*", "--pub", "tcp://127.0.0.1:*"],
+            "the HTTP server for metrics and health needs h11: pip install 'dafka[metrics]'",
+        ),
+        (
+            ["structlog"],
+            "main",
+            ["tower", "--log-format", "json"],
+            "JSON logging needs structlog: pip install 'dafka[json-logs]'",
+        ),
+        (["jinja2"], "main", ["bench", "--plot", "plot.svg"], "--plot needs jinja2: pip install 'dafka[bench]'"),
+        (["abnf"], "conformance", ["list"], "dafka-conformance needs abnf: pip install 'dafka[conformance]'"),
+    ],
+    ids=["metrics", "json-logs", "bench", "conformance"],
+)
+def test_missing_extra_is_one_sentence(missing: list[str], entry: str, arguments: list[str], sentence: str) -> None:
+    done = run_without(missing, entry, *arguments)
+    assert (done.returncode, done.stderr) == (2, f"Error: {sentence}\n")
+
+
+def test_commands_work_without_any_extra() -> None:
+    missing = ["abnf", "h11", "jinja2", "prometheus_client", "structlog", "pyspark", "pyarrow", "pandas", "fastavro"]
+    for arguments in (["--help"], ["produce", "--help"], ["status", "--help"], ["--version"]):
+        done = run_without(missing, "main", *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_module_of_our_own_that_is_missing_is_no_missing_extra() -> None:
+    with pytest.raises(ModuleNotFoundError) as caught, require_extra("metrics", "a test"):
+        import dafka.no_such_module  # type: ignore[import-not-found]  # noqa: F401
+    assert not isinstance(caught.value, MissingExtraError)
+
+
+def test_importing_the_package_imports_none_of_its_modules() -> None:
+    program = "import sys, dafka; print(sorted({'trio', 'zmq', 'attrs', 'dafka.roles'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_every_public_name_can_be_imported() -> None:
+    program = "import dafka\nfor name in dafka.__all__: getattr(dafka, name)\nfrom dafka import *"
+    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
