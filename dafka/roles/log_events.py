@@ -108,9 +108,7 @@ class CommitSlow:
     bytes: int
 
     def __str__(self) -> str:
-        return (
-            f"Slow commit: the storage took {self.seconds:.1f} s to write {self.records} records ({self.bytes} bytes)"
-        )
+        return f"Slow commit: {self.seconds:.1f} s to write {self.records} records ({self.bytes} bytes)"
 
 
 @attrs.frozen
