@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, TypeVar
 import attrs
 import trio
 
+from dafka.cli.advice import with_advice
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
@@ -243,7 +244,7 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
             if isinstance(event, TowersHeard):
                 return
             if isinstance(event, RefusedByPeer) and event.endpoint in towers:
-                advice = str(event)
+                advice = with_advice(event)
                 if event.is_certain:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):

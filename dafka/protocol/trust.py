@@ -25,13 +25,10 @@ class PeerRefused:
 
     def __str__(self) -> str:
         if self.key:
-            return (
-                f"refused {self.host}: its public key {self.key} is not authorized here; "
-                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
-            )
+            return f"Refused {self.host}: its public key {self.key} is not authorized here"
         if self.reason == "no key":
-            return "refused a connection without a key: whoever it is needs one, and [security] settings"
-        return "refused a connection that expected another public key here: `dafka keys show` tells the right one"
+            return "Refused a connection without a key"
+        return "Refused a connection that expects another public key than this node's"
 
 
 @attrs.frozen
@@ -54,15 +51,15 @@ class RefusedByPeer:
         return self.reason != "unknown"
 
     def __str__(self) -> str:
-        begin = f"{self.endpoint} does not take this node's connection"
+        begin = f"{self.endpoint} refuses this node's connection"
         if self.reason == "key not authorized":
-            return f"{begin}: its key is not authorized there; on that side: dafka keys authorize '{self.own_key}'"
+            return f"{begin}: its key is not authorized there"
         if not self.own_key:
-            what = "closed to nodes" if self.is_certain else "no tower or node at all, or closed to those"
-            return f"{begin}: it is {what} without a key ([security], --key-file and --authorized-keys)"
+            what = "it requires a key" if self.is_certain else "it requires a key, or is neither a tower nor a node"
+            return f"{begin}: {what}, and this node has no key"
         if self.reason == "no key":
-            return f"{begin}: one has a key and the other has none; see that both have [security] settings"
-        return f"{begin}: the public key expected there may be another's; `dafka keys show` there tells the right one"
+            return f"{begin}: only one of the two has a key"
+        return f"{begin}: it may have another public key than the expected one"
 
 
 @attrs.frozen
@@ -74,10 +71,7 @@ class PeerNotAuthorized:
     list: str
 
     def __str__(self) -> str:
-        return (
-            f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here; "
-            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
-        )
+        return f"Not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
 
 
 @attrs.frozen
@@ -88,7 +82,7 @@ class AddressConflict:
     endpoint: str
 
     def __str__(self) -> str:
-        return f"ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
+        return f"Ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
 
 
 @attrs.frozen
@@ -98,7 +92,7 @@ class AuthorizedKeysUnreadable:
     reason: str
 
     def __str__(self) -> str:
-        return f"the authorized keys are left as they were: {self.reason}"
+        return f"Keeping the former authorized keys: {self.reason}"
 
 
 @attrs.frozen
@@ -109,10 +103,7 @@ class EndpointsExposed:
 
     def __str__(self) -> str:
         where = " and ".join(self.endpoints)
-        return (
-            f"whoever reaches {where} can read and write everything: "
-            "listen at 127.0.0.1, or close the cluster with keys ([security], docs/how-to/security.md)"
-        )
+        return f"Without keys, anyone who can reach {where} can read and write everything"
 
 
 @attrs.frozen
@@ -123,10 +114,7 @@ class LoopbackOnly:
     tower: str
 
     def __str__(self) -> str:
-        return (
-            f"nodes on other machines cannot connect to {self.endpoint}, and the tower at {self.tower} may be on one:"
-            " set [node] bind (--bind 'tcp://*:*')"
-        )
+        return f"Nodes on other machines cannot connect to {self.endpoint}, but the tower at {self.tower} may be on one"
 
 
 TrustEvent: TypeAlias = (

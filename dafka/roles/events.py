@@ -35,7 +35,7 @@ from dafka.protocol import (
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_advice, event_fields, event_name
+from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_fields, event_name
 
 EVENTS_MAX = 1000
 """Events kept for readers. A reader that is further behind misses the oldest."""
@@ -90,9 +90,7 @@ class NodeLog:
         """Log an event."""
         if self._logger.isEnabledFor(level):
             fields = {"event": event_name(type(event)), **self._common, **event_fields(event)}
-            advice = event_advice(event)
-            text, arguments = ("%s. %s", (event, advice)) if advice else ("%s", (event,))
-            self._logger.log(level, text, *arguments, extra={"dafka": fields})
+            self._logger.log(level, "%s", event, extra={"dafka": fields})
 
 
 class EventFeed:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import attrs
 
 from dafka.endpoints import PeerEndpoint
-from dafka.protocol.events import Event, ForeignDialect, PartitionHalted, PeerJoined, PeerLeft
+from dafka.protocol.events import Event, PeerJoined, PeerLeft
 from dafka.protocol.trust import AddressConflict
 from dafka.records import Partition
 
@@ -256,12 +256,3 @@ def event_fields(event: Event | LogEvent) -> dict[str, Field]:
         else:
             fields[attribute.name] = list(value) if isinstance(value, tuple) else value
     return fields
-
-
-def event_advice(event: Event | LogEvent) -> str:
-    """Return what an operator can do about an event, as a sentence to log after it; empty for most events."""
-    if isinstance(event, ForeignDialect):
-        return f"Set [node] wire to {event.heard!r} (--wire {event.heard}), or change the peer"
-    if isinstance(event, PartitionHalted):
-        return "Stop the store and drop the earlier records with `dafka storage trim`"
-    return ""

@@ -9,7 +9,7 @@ from tests.cli.harness import Dafka, wait_until
 LINES = [f"{sequence}\n" for sequence in range(500)]
 
 
-def test_consume_tells_which_records_are_gone(dafka: Dafka) -> None:
+def test_consume_logs_which_records_are_gone(dafka: Dafka) -> None:
     config = dafka.folder / "retention.toml"
     config.write_text("[store]\nretention_interval_ms = 20\n")
     up = dafka.start_up("--storage", "memory:", "--retention-records", "100", "--config", str(config), "-v")
@@ -38,7 +38,7 @@ def test_consume_tells_which_records_are_gone(dafka: Dafka) -> None:
         ("--retention-records", "many", "expected a whole number of at least 0, not 'many'"),
     ],
 )
-def test_retention_that_cannot_be(dafka: Dafka, option: str, value: str, sentence: str) -> None:
+def test_invalid_retention_is_refused(dafka: Dafka, option: str, value: str, sentence: str) -> None:
     ended = dafka.run("store", option, value)
     assert ended.status == 2
     assert ended.errors.splitlines()[-1] == f"Error: Invalid value for '{option}': {sentence}"

@@ -208,7 +208,7 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     from_pipe.process.stdin.write(b"0\n1\n2\n")
     from_pipe.process.stdin.flush()
     for producer in (from_file, from_pipe):
-        producer.wait_errors("records wait")
+        producer.wait_errors("are unacknowledged")
         producer.process.send_signal(signal.SIGTERM)
     manager.wait_for("STOPPING=1")
     manager.close()
@@ -233,7 +233,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
         *("produce", "t", "--file", str(tmp_path / "input"), "--grace-ms", "10m"),
         environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
     )
-    producer.wait_errors("3 records wait")
+    producer.wait_errors("3 are unacknowledged")
     signals = 0
     while producer.process.poll() is None and signals < 10:
         producer.process.send_signal(signal.SIGTERM)

@@ -80,6 +80,7 @@ async def test_reader_that_is_far_behind_misses_the_oldest() -> None:
         (TowersHeard(), logging.INFO),
         (StoresHeard(), logging.INFO),
         (StorageFailed("disk full"), logging.WARNING),
+        (ForeignDialect("rfc46", "libdafka"), logging.WARNING),
     ],
 )
 def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -96,13 +97,3 @@ def test_a_flood_of_events_of_one_kind_fills_no_log(caplog: pytest.LogCaptureFix
         assert len(caplog.records) <= LINES_BURST + 20
         feed.put(StoresHeard())
     assert caplog.messages[-1] == str(StoresHeard())
-
-
-def test_advice_for_the_operator_is_logged_after_the_event(caplog: pytest.LogCaptureFixture) -> None:
-    event = ForeignDialect("rfc46", "libdafka")
-    with caplog.at_level(logging.DEBUG, "dafka.test"):
-        EventFeed(LOGGER).put(event)
-    advice = "Set [node] wire to 'libdafka' (--wire libdafka), or change the peer"
-    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
-        (logging.WARNING, f"{event}. {advice}")
-    ]

@@ -13,9 +13,13 @@ from click.testing import CliRunner
 from tests.simulation import Plan, make_plan, planted, run_plan, run_seed, shrink
 from tests.simulation.__main__ import main
 
-FIXED_SEEDS = 400
-FRESH_SEEDS = 400
 PART = 50
+PARTS = [
+    *range(0, 200, PART),
+    *(pytest.param(first, marks=pytest.mark.long) for first in range(200, 2000, PART)),
+]
+"""The first seeds of the groups that are run as one test each."""
+
 FRESH_FIRST = random.SystemRandom().randrange(2**32)
 
 FOUND_BEFORE = (10940, 4987, 2061, 2414, 3350, 1766, 3277)
@@ -28,13 +32,13 @@ def history(plan: Plan) -> list[str]:
     return [*lines, outcome.promise, outcome.detail]
 
 
-@pytest.mark.parametrize("first", range(0, FIXED_SEEDS, PART))
+@pytest.mark.parametrize("first", PARTS)
 def test_every_promise_is_kept(first: int) -> None:
     failed = [seed for seed in range(first, first + PART) if not run_seed(seed).is_good]
     assert failed == [], f"python -m tests.simulation --seed {failed[0]}"
 
 
-@pytest.mark.parametrize("part", range(0, FRESH_SEEDS, PART))
+@pytest.mark.parametrize("part", PARTS)
 def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     first = FRESH_FIRST + part
     with capsys.disabled():

@@ -298,7 +298,7 @@ def test_memory_and_references_are_given_back() -> None:
     content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
     run = EncodedRun(topic, header_prefix, 7, [content] * 500)
     packed = pack([content] * 100)
-    counted = (content, topic, header_prefix, run.contents, packed.octets, packed.lengths, EncodedRun)
+    counted = (content, topic, header_prefix, run.contents, packed.data, packed.lengths, EncodedRun)
 
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
