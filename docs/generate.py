@@ -74,14 +74,14 @@ or one text with commas.
 CLAUSES_PREFACE = """\
 # The clauses of the conformance suite
 
-Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](../how-to/conformance.md) is about
-the suite.
+`docs/generate.py` writes this page from `clauses.toml` and the scenarios. [conformance.md](../how-to/conformance.md)
+describes the suite.
 
-A clause is one demand of RFC 46. Its level is the RFC's keyword; or **grammar**: a grammar rule, its comment, or what a
-field means; or **deployed**: not written down, but every implementation relies on it. SHOULD, RECOMMENDED and MAY bind
-nobody; everything else does. Where the RFC contradicts itself, the readings are given, and the one that holds is in
-bold. `store.grammar.*` (37) are so many of the grammar's sentences. *Always* means that everything a target says, in
-whatever scenario, is held against the clause.
+A clause is one requirement of RFC 46. Its level is the RFC's keyword; **grammar** for what a grammar rule, its comment,
+or the meaning of a field determines; or **deployed** for what is not written down but every implementation relies on.
+All levels are binding, except SHOULD, RECOMMENDED and MAY. If the RFC contradicts itself, the readings are listed, and
+the one that the suite tests is in bold. `store.grammar.*` (37) stands for 37 of the grammar's sentences. *Always* means
+that every message of the target is checked, in every scenario.
 """
 
 
