@@ -44,6 +44,9 @@ class EndedBySignalError(Exception):
 
     Attributes:
         number: The signal.
+
+    Args:
+        number: The signal's number.
     """
 
     def __init__(self, number: int) -> None:

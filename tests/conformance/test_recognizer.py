@@ -84,13 +84,13 @@ def test_rejects(said: list[tuple[Role, Message]], last: tuple[Role, Message]) -
     assert not recognizer.accept(*last)
 
 
-def test_what_was_rejected_opens_no_way() -> None:
+def test_rejected_message_allows_nothing() -> None:
     recognizer = GRAMMAR.recognizer()
     recognizer.accept(C, fetch())
     assert not recognizer.accept(P, direct_record())
 
 
-def test_roles_are_those_of_the_prefixes() -> None:
+def test_roles_of_a_message_are_its_prefixes() -> None:
     recognizer = GRAMMAR.recognizer()
     assert recognizer.roles_of("DIRECT-RECORD") == {P, S}
     assert recognizer.roles_of("ACK") == {S}

@@ -1,4 +1,4 @@
-"""Broken towers, and nodes that do not do what every node must do towards towers and peers."""
+"""Broken towers, and nodes with broken discovery."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def no_beacon_for_newcomers(patch: Patch) -> None:
 
 
 def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patch], None]:
-    """A node's address is written otherwise."""
+    """Change how a node's address is written."""
     new_address = role.new_address
     return lambda patch: patch.setattr(role, "new_address", lambda: change(new_address()))
 

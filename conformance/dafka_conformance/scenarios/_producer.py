@@ -14,11 +14,7 @@ FED = (Ability.FEED,)
 
 
 async def publish(testbed: Testbed, contents: Sequence[bytes], *, seconds: float | None = None) -> int:
-    """Make the target publish records, and return the sequence of the first one.
-
-    Raises:
-        UnmetError: The last one is not published in time.
-    """
+    """Make the target publish records, and return the sequence of the first one."""
     first, place = testbed.message_checks.published_count(testbed.address), len(testbed.received)
     await testbed.feed(contents)
     last = first + len(contents) - 1
@@ -60,9 +56,6 @@ async def expect_answer(
         count: The number of records.
         place: The index in `received` at which the answers start.
         after: What was sent before the FETCH and may prevent an answer, for the finding.
-
-    Raises:
-        UnmetError: A record is missing.
     """
     missing = set(range(first, first + count))
     since = place

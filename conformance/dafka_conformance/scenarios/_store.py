@@ -115,9 +115,6 @@ async def fetch_back(
 
     Returns:
         The DIRECT-RECORDs, in the order of arrival.
-
-    Raises:
-        UnmetError: A record is missing.
     """
     since = place = len(testbed.received)
     wanted = set(range(first, last + 1))

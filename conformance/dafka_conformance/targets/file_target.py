@@ -74,11 +74,7 @@ class FileTarget(Target):
             yield node
 
     def _prepare(self, what: str, role: RoleCommand, request: Request) -> ProcessCommand:
-        """Write the role's files and return its command with all placeholders replaced.
-
-        Raises:
-            KeyError: A placeholder has no value for these endpoints.
-        """
+        """Write the role's files and return its command. Raise `KeyError` if a placeholder has no value."""
         values = {**self._description.values, **_values(request)}
         output = None
         if role.output is not None:

@@ -49,6 +49,14 @@ class MessageChecks:
         is_alone: Whether the cluster has no nodes beside the target and the peers. If it has, messages about those
             nodes are not checked.
         message_names: The names of the messages that arrived, for the clauses that they follow.
+
+    Args:
+        grammar: The grammar.
+        role: The target's role.
+        dialect: The dialect that it must send.
+        known_records: The records and FETCHes that were sent to it.
+        trace: The trace that the messages are added to.
+        report: Called for each fault.
     """
 
     def __init__(

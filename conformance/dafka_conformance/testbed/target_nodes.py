@@ -60,6 +60,10 @@ class TargetListener:
 
     Attributes:
         connected: The endpoints that it is connected to.
+
+    Args:
+        sockets: Opens its sockets.
+        changed: Called when it has connected to an endpoint.
     """
 
     def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
@@ -101,6 +105,11 @@ class TargetNodes(Expectations):
         message_checks: The checks that apply to every message.
         nodes: The target's nodes, by address.
         discovery: The suite's tower, or the connection to another one.
+
+    Args:
+        config: What is tested.
+        nursery: Runs the background tasks.
+        stack: Closes the sockets.
     """
 
     def __init__(self, config: TestbedConfig, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
