@@ -199,15 +199,15 @@ def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read missing bytes at the end of a number as zeros."""
-    octets = FrameReader.read_bytes
+    read_bytes = FrameReader.read_bytes
 
     def read(self: FrameReader, count: int, field: str) -> bytes:
         try:
-            return octets(self, count, field)
+            return read_bytes(self, count, field)
         except WireError:
             if field != "sequence":
                 raise
-            return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
+            return read_bytes(self, len(self._data) - self.offset, field).ljust(count, b"\0")
 
     monkeypatch.setattr(FrameReader, "read_bytes", read)
 
@@ -511,21 +511,21 @@ MUTANTS: list[Mutant] = [
         _stop_paging,
     ),
     Mutant(
-        "consumer-hands-on-twice",
+        "consumer-delivers-twice",
         "consumer.live",
         "delivery.once",
         "were delivered more than once",
         _acting(_deliver_twice),
     ),
     Mutant(
-        "consumer-hands-on-duplicates",
+        "consumer-delivers-duplicates",
         "consumer.duplicate-records",
         "delivery.once",
         "were delivered more than once",
         _take_duplicates,
     ),
     Mutant(
-        "consumer-hands-on-backwards",
+        "consumer-delivers-backwards",
         "consumer.live",
         "delivery.in-order",
         "was delivered, expected",
@@ -539,7 +539,7 @@ MUTANTS: list[Mutant] = [
         _skip_gaps,
     ),
     Mutant(
-        "consumer-drops-what-came-out-of-order",
+        "consumer-drops-out-of-order-records",
         "consumer.out-of-order",
         "delivery.complete",
         "2 of 3 records were not delivered",
@@ -553,7 +553,7 @@ MUTANTS: list[Mutant] = [
         _match_prefixes,
     ),
     Mutant(
-        "consumer-believes-topic-frames",
+        "consumer-trusts-topic-frames",
         "consumer.foreign-subject",
         "subject.exact",
         "was delivered to a consumer of",
@@ -644,7 +644,7 @@ MUTANTS: list[Mutant] = [
         _forget_the_silent,
     ),
     Mutant(
-        "consumer-believes-lower-heads",
+        "consumer-trusts-lower-heads",
         "consumer.lower-head",
         "delivery.complete",
         "of 5,000 records were not delivered",
@@ -665,7 +665,7 @@ MUTANTS: list[Mutant] = [
         _one_gap_at_a_time,
     ),
     Mutant(
-        "consumer-holds-all-up-for-a-gap",
+        "consumer-blocks-all-partitions-at-a-gap",
         "consumer.gap-of-another",
         "delivery.complete",
         "5 of 5 records were not delivered",

@@ -475,7 +475,7 @@ MUTANTS: list[Mutant] = [
         Dialect.LIBDAFKA,
     ),
     mutant(
-        "trailing-octets",
+        "trailing-bytes",
         "malformed-fetch",
         "robust.malformed",
         "a FETCH with 1 byte after it was answered",

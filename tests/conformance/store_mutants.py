@@ -174,7 +174,7 @@ def take_others_answers(patch: Patch) -> None:
     patch.setattr(StoreMachine, "_receive_run", receive_all)
 
 
-def greet_nobody(patch: Patch) -> None:
+def send_no_hello(patch: Patch) -> None:
     subscribed = StoreMachine.receive_subscriptions
 
     def subscribed_silently(self: StoreMachine, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -217,7 +217,7 @@ def drop_further_frames(frames: Sequence[bytes]) -> Sequence[bytes]:
     return frames[:3] if frames[0][:1] == b"M" else frames
 
 
-def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
+def drop_trailing_bytes(frames: Sequence[bytes]) -> Sequence[bytes]:
     """Ignore bytes after the fields of a FETCH."""
     if frames[0][:1] != b"F" or len(frames) < 2:
         return frames
@@ -260,11 +260,11 @@ def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], lis
 
 
 def tell_once(patch: Patch) -> None:
-    told: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
 
     def change(_: StoreMachine, topic: str, requestor: str, actions: list[Action]) -> list[Action]:
-        is_new = (topic, requestor) not in told
-        told.add((topic, requestor))
+        is_new = (topic, requestor) not in answered
+        answered.add((topic, requestor))
         return actions if is_new else []
 
     tell_heads_with(change, patch)
@@ -635,7 +635,7 @@ MUTANTS: list[Mutant] = [
         drop_equal_contents,
     ),
     Mutant(
-        "store-greets-nobody", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 arrived", greet_nobody
+        "store-sends-no-hello", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 arrived", send_no_hello
     ),
     Mutant("store-ignores-hellos", "store.hello", "direct-head.store", "no DIRECT-HEAD of 0 arrived", ignore_hellos),
     Mutant(
@@ -651,7 +651,7 @@ MUTANTS: list[Mutant] = [
         "store.malformed-requests",
         "robust.malformed",
         "FETCH with 1 byte after its fields was answered",
-        partial(decode_with, drop_further_octets),
+        partial(decode_with, drop_trailing_bytes),
     ),
     Mutant(
         "store-takes-first-of-frames",

@@ -437,8 +437,8 @@ def sentence(number: int, *failing: str) -> ScenarioResult:
 def test_sentences_that_violate_the_same_clauses_are_one_failure() -> None:
     results = (sentence(1, "ack.sent"), sentence(2, "ack.sent"), sentence(3, "fetch.topic"), sentence(4, "ack.sent"))
     run = Run("target", 0.0, 1.0, results, ())
-    told = [(failure.scenario, failure.similar) for failure in group_failures(run)]
-    assert told == [
+    found = [(failure.scenario, failure.similar) for failure in group_failures(run)]
+    assert found == [
         ("store.grammar.publish.01", ("store.grammar.publish.02", "store.grammar.publish.04")),
         ("store.grammar.publish.03", ()),
     ]

@@ -68,7 +68,7 @@ async def test_passed_scenario_conforms_to_all_its_clauses() -> None:
 
 async def test_failed_scenario_violates_the_failed_clause_only() -> None:
     async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.no-gap", False, "it said so")
+        testbed.require_clause("ack.no-gap", False, "a fault")
 
     finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
     assert not finished.conforms
@@ -97,7 +97,7 @@ async def test_reading_that_holds_is_the_default() -> None:
 
 async def test_scenarios_share_a_target_until_one_fails() -> None:
     async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.sent", False, "it said so")
+        testbed.require_clause("ack.sent", False, "a fault")
 
     target = CountingTarget()
     shared = [scenario(f"store.{name}", fails if name == "c" else passes, shares_target=True) for name in "abcdef"]
@@ -195,12 +195,13 @@ async def test_target_that_dies_fails_the_scenario_with_its_exit_reason() -> Non
 
 
 async def test_listener_hears_of_every_scenario() -> None:
-    told: list[str] = []
+    progress: list[str] = []
     listener = ProgressListener(
-        lambda name, dialect: told.append(f"{name} {dialect.value}"), lambda result: told.append(result.scenario)
+        lambda name, dialect: progress.append(f"{name} {dialect.value}"),
+        lambda result: progress.append(result.scenario),
     )
     await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46, listener=listener)
-    assert told == ["store.a rfc46", "store.a"]
+    assert progress == ["store.a rfc46", "store.a"]
 
 
 def test_selection() -> None:

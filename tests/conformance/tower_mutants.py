@@ -171,7 +171,7 @@ def deaf_after_tower_restart(patch: Patch) -> None:
     patch.setattr(BeaconMachine, "_hear", hear_first_tower)
 
 
-def connect_to_nobody(patch: Patch) -> None:
+def never_connect(patch: Patch) -> None:
     patch.setattr(NodeSockets, "connect", lambda _, __: False)
 
 
@@ -338,11 +338,11 @@ MUTANTS: list[Mutant] = [
         deaf_after_tower_restart,
     ),
     Mutant(
-        "node-connects-to-nobody",
+        "node-never-connects",
         "consumer.discovers",
         "subscriber.connects",
         "C1 was announced to the",
-        connect_to_nobody,
+        never_connect,
     ),
     Mutant(
         "node-never-connects-again",

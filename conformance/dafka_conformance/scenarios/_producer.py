@@ -60,7 +60,7 @@ async def expect_answer(
     missing = set(range(first, first + count))
     since = place
 
-    def look() -> bool:
+    def is_complete() -> bool:
         nonlocal place
         for message in testbed.messages("DIRECT-RECORD", place):
             if message.topic == peer.address:
@@ -68,7 +68,7 @@ async def expect_answer(
         place = len(testbed.received)
         return not missing
 
-    if not await testbed.wait(look):
+    if not await testbed.wait(is_complete):
         testbed.check_running("robust.malformed" if after else clause)
         others = [message.get_number("sequence") for message in testbed.messages("DIRECT-RECORD", since)]
         found = f"; the last DIRECT-RECORD was {others[-1]}" if others else ""

@@ -166,18 +166,18 @@ class Expectations(CheckLog, abc.ABC):
     ) -> ReceivedMessage | None:
         """Wait for a message as `expect` does, without a check. Return None if it does not arrive in time."""
         found: list[ReceivedMessage] = []
-        place = since
+        index = since
 
-        def look() -> bool:
-            nonlocal place
-            while not found and place < len(self.received):
-                received = self.received[place]
-                place += 1
+        def check_received() -> bool:
+            nonlocal index
+            while not found and index < len(self.received):
+                received = self.received[index]
+                index += 1
                 if received.message.name == name and matches(received.message):
                     found.append(received)
             return bool(found)
 
-        await self.wait(look, seconds)
+        await self.wait(check_received, seconds)
         return found[0] if found else None
 
     async def expect_delivered(self, contents: Sequence[bytes], *, seconds: float | None = None) -> None:
@@ -185,16 +185,16 @@ class Expectations(CheckLog, abc.ABC):
         wanted = set(contents)
         remaining = set(contents)
         found: list[bytes] = []
-        place = 0
+        index = 0
 
-        def look() -> bool:
-            nonlocal place
-            found.extend(each.content for each in self.delivered[place:] if each.content in wanted)
-            remaining.difference_update(each.content for each in self.delivered[place:])
-            place = len(self.delivered)
+        def check_received() -> bool:
+            nonlocal index
+            found.extend(each.content for each in self.delivered[index:] if each.content in wanted)
+            remaining.difference_update(each.content for each in self.delivered[index:])
+            index = len(self.delivered)
             return not remaining
 
-        await self.wait(look, seconds)
+        await self.wait(check_received, seconds)
         missing = wanted - set(found)
         first = next((content for content in contents if content in missing), b"")
         text = (

@@ -161,9 +161,9 @@ class ScriptedPeer:
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
         """Send frames that are not a valid message."""
-        place = self._trace.add_frames(self.label, self._target_label, label, frames)
+        index = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
-            self._trace.events[place].fields = (("deliberately", fault),)
+            self._trace.events[index].fields = (("deliberately", fault),)
         self._pub.send_many([frames])
 
     async def send_records(
