@@ -253,14 +253,14 @@ def test_a_store_that_trims_tells_so() -> None:
     assert store.records_trimmed({HELLO: 150}) == 150
     assert store.records_trimmed({HELLO: 160}) == 10
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert (answer.sequence, answer.gone) == (160, 160)
+    assert (answer.sequence, answer.unrecoverable_end) == (160, 160)
 
 
 def test_a_store_tells_that_it_does_not_know_a_partition() -> None:
     store = make_store()
     store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert (answer.sequence, answer.gone) == (HOLDS_NOTHING, 0)
+    assert (answer.sequence, answer.unrecoverable_end) == (HOLDS_NOTHING, 0)
 
 
 def test_a_store_says_nothing_of_what_it_may_yet_receive() -> None:
@@ -300,10 +300,10 @@ def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
     for first in range(0, 200, 10):
         producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert answer.sequence == answer.gone == producer.retransmit_buffer.first_sequence > 0
+    assert answer.sequence == answer.unrecoverable_end == producer.retransmit_buffer.first_sequence > 0
     consumer = make_consumer()
     consumer.peer_joined(HELLO.address, 0.1)
-    told = wire.DirectEarliest(ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.gone)
+    told = wire.DirectEarliest(ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.unrecoverable_end)
     assert gone(consumer.receive([told], 0.2)) == [RecordsGone(HELLO, 0, answer.sequence)]
 
 

@@ -277,7 +277,7 @@ def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector)
 BAD_TEXTS = ["é" * 128, "t" * 256, "\ud800", "\udcc3\udca9", b"bytes", 1, None]
 BAD_VALUES: dict[str, list[Any]] = {
     "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
-    "gone": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "unrecoverable_end": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "content": ["7", bytearray(b"7"), memoryview(b"7"), 7, None],
     "subjects": [[text] for text in BAD_TEXTS] + ["hello"],
@@ -297,7 +297,7 @@ def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
 def test_message_at_its_limits_can_be_sent(message: Any) -> None:
     limits = {
         "sequence": NUMBER_8_MAX,
-        "gone": NUMBER_8_MAX,
+        "unrecoverable_end": NUMBER_8_MAX,
         "count": NUMBER_4_MAX,
         "content": b"",
         "subjects": ("é" * 127 + "t",) * 3,
