@@ -1,4 +1,4 @@
-"""Every fault once, at a small cluster: real processes, a fixed seed, a small rate."""
+"""Every fault once, on a small cluster of real processes, with a fixed seed and a low rate."""
 
 from __future__ import annotations
 
