@@ -103,7 +103,8 @@ def _to_json(survey: ClusterSurvey, faults: list[str] | None) -> dict[str, Any]:
         ],
         "nodes": [_node_to_json(node) for node in survey.nodes],
         "topics": [
-            {"topic": topic.name, "partitions": topic.partitions, "wanted": topic.is_wanted} for topic in survey.topics
+            {"topic": topic.name, "partitions": topic.partitions, "wanted": topic.is_subscribed}
+            for topic in survey.topics
         ],
         "partitions": [
             {

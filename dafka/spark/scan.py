@@ -63,6 +63,9 @@ def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: boo
         fail_on_data_loss: Whether to raise an error for records that are damaged or no longer stored; otherwise they
             are skipped with a warning.
 
+    Yields:
+        The batches.
+
     Raises:
         StorageError: If a store cannot be read, or if records are damaged or no longer stored.
     """

@@ -50,21 +50,21 @@ class Census:
         self.machine.start(self.now)
 
     def join(self, address: str, role: str = "", place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.note_discovery(PeerJoined(address, PeerEndpoint.parse(place)), self.now)
         for command in COMMANDS.get(role, ()):
             self.machine.receive_subscriptions(subscription(command, address), self.now)
 
     def leave(self, address: str, place: str = "tcp://10.0.0.1:7000") -> None:
-        self.machine.found(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
+        self.machine.note_discovery(PeerLeft(address, PeerEndpoint.parse(place)), self.now)
 
     def see(self, address: str, tower: str = TOWER, endpoint: str = "tcp://10.0.0.1:7000", key: str = "") -> None:
-        self.machine.node_table.seen(tower, TowerBeacon(address, endpoint, key), self.now)
+        self.machine.node_table.note_beacon(tower, TowerBeacon(address, endpoint, key), self.now)
 
     def hear(self, sequence: int, partition: Partition = PRODUCER) -> None:
         self.machine.receive([head(sequence, partition)], self.now)
 
     def begin(self) -> list[Action]:
-        return self.machine.begin(self.now) + self.machine.node_settled(self.now)
+        return self.machine.begin_round(self.now) + self.machine.node_settled(self.now)
 
     def wait(self, seconds: float) -> list[Action]:
         """Lets time pass; gives what it asks meanwhile."""
@@ -85,14 +85,14 @@ class Census:
             for partition, end in ends.items()
             if partition.topic in topics
         ]
-        self.machine.told(store, answers, self.now)
+        self.machine.receive_from_store(store, answers, self.now)
         for fetch in published(actions, wire.Fetch):
             assert (fetch.partition, fetch.address) == (ME, ME)
             self.answer(store, fetch.subject)
 
     def answer(self, store: str, subject: str, *, requestor: str = ME, address: str = "") -> None:
         answer = wire.DirectEarliest(requestor, address or store, ME, subject, HOLDS_NOTHING, 0)
-        self.machine.told(store, [answer], self.now)
+        self.machine.receive_from_store(store, [answer], self.now)
 
     @property
     def is_complete(self) -> bool:
@@ -181,7 +181,7 @@ def test_what_is_announced_after_a_stores_word_is_no_lag_of_it() -> None:
     play.hear(19_999)
     assert play.partition().end_sequence == 20_000
     assert play.holder() == HolderView(STORE, 100, 0)
-    play.tell(STORE, play.machine.begin(play.now), {PRODUCER: 15_000})
+    play.tell(STORE, play.machine.begin_round(play.now), {PRODUCER: 15_000})
     assert play.holder() == HolderView(STORE, 15_000, 5000)
 
 
@@ -221,7 +221,7 @@ def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
     asked = play.wait(poll_schedule.PATIENCE_S - 0.5)
     assert len(published(asked, wire.Fetch)) == 1
     assert not play.is_complete
-    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
+    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 1099)], play.now)
     play.wait(poll_schedule.ASK_AGAIN_S)
     assert play.is_complete
     assert play.holder() == HolderView(STORE, 1100, 0)
@@ -278,9 +278,9 @@ def test_each_head_counts_for_the_store_by_whose_connection_it_came() -> None:
     play.begin()
     other = wire.DirectHead("SOMEBODY", PRODUCER.address, "orders", 9)
     mine = wire.DirectHead(ME, PRODUCER.address, "orders", 9)
-    play.machine.told(STORE, [other], play.now)
-    play.machine.told("NOBODY", [mine], play.now)
-    play.machine.told(STORE, [head(9)], play.now)
+    play.machine.receive_from_store(STORE, [other], play.now)
+    play.machine.receive_from_store("NOBODY", [mine], play.now)
+    play.machine.receive_from_store(STORE, [head(9)], play.now)
     play.machine.receive([mine], play.now)
     assert play.machine.survey(play.now).partitions == ()
     assert play.machine.discarded == {"another requestor": 1, "not asked for": 1, "unexpected command": 2}
@@ -317,7 +317,7 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
     assert play.is_complete
     assert round(play.now - began, 2) == poll_schedule.PATIENCE_S
     (fault,) = play.machine.survey(play.now).faults(0)
-    assert fault == "store STORE at tcp://10.0.0.1:7000 has not told its heads"
+    assert fault == "store STORE at tcp://10.0.0.1:7000 has not answered how much it holds"
 
 
 def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
@@ -329,7 +329,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
     assert published(asked, wire.GetHeads) == [wire.GetHeads("", ME)]
     play.tell(STORE, asked, {})
     orders, others = wire.DirectHead(ME, "A", "orders", 9), wire.DirectHead(ME, "B", "others", 0)
-    play.machine.told("READER", [orders, others], play.now)
+    play.machine.receive_from_store("READER", [orders, others], play.now)
     # Ours has answered, and was not asked for these by name.
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
     asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
@@ -376,7 +376,7 @@ def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_q
         assert not play.is_complete
         play.wait(0.01)
         assert play.is_complete
-        play.machine.begin(play.now)
+        play.machine.begin_round(play.now)
 
 
 def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
@@ -388,11 +388,11 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     play.machine.receive_subscriptions(subscription(Command.RECORD), play.now)
     asked = published(play.wait(poll_schedule.ASK_S), wire.GetHeads)
     assert {message.subject for message in asked} == {"wanted", "served"}
-    topics = {topic.name: topic.is_wanted for topic in play.machine.survey(play.now).topics}
+    topics = {topic.name: topic.is_subscribed for topic in play.machine.survey(play.now).topics}
     assert topics == {"wanted": True, "served": False}
     for command in (Command.RECORD, Command.HEAD):
         play.machine.receive_subscriptions(subscription(command, "wanted", active=False), play.now)
-    assert not any(topic.is_wanted for topic in play.machine.survey(play.now).topics)
+    assert not any(topic.is_subscribed for topic in play.machine.survey(play.now).topics)
 
 
 def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None:
@@ -403,7 +403,7 @@ def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None
     play.machine.receive_subscriptions(subscription(Command.RECORD, "orders"), play.now)
     asked = play.begin()
     assert published(asked, wire.GetHeads) == [wire.GetHeads("named", ME)]
-    play.machine.told(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
+    play.machine.receive_from_store(STORE, [wire.DirectHead(ME, PRODUCER.address, "orders", 9)], play.now)
     survey = play.machine.survey(play.now)
     assert ([topic.name for topic in survey.topics], survey.partitions) == (["named"], ())
     play.tell(STORE, asked, {})
@@ -427,10 +427,10 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     gone = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
     assert list(survey.faults(1000)) == [gone, "no store was found"]
     play.now += node_table.FORGET_S - 4.1
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert len(play.machine.survey(play.now).nodes) == 1
     play.now += 0.1
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert play.machine.survey(play.now).nodes == ()
 
 
@@ -466,7 +466,7 @@ def test_each_towers_word_is_kept() -> None:
     ]
     assert [(tower.is_heard, tower.nodes) for tower in survey.towers] == [(True, 1), (False, 1)]
     assert "no entry" in list(survey.faults(0))
-    (moved,) = survey.at(5000.0).nodes
+    (moved,) = survey.with_time(5000.0).nodes
     assert [(each.first_seen, each.last_seen) for each in moved.sightings] == [(4999.0, 5000.0), (5000.0, 5000.0)]
     play.now += 3.0
     assert [tower.is_heard for tower in play.machine.survey(play.now).towers] == [False, False]
@@ -523,7 +523,7 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     ]
     assert sorted(survey.limits) == sorted(limits)
     assert set(limits) <= set(survey.faults(0))
-    play.machine.begin(play.now)
+    play.machine.begin_round(play.now)
     assert play.machine.survey(play.now).limits == ()
 
 
@@ -575,7 +575,7 @@ def test_a_recorded_cluster_of_libdafka_is_understood(
     for event in events:
         frames = [bytes.fromhex(frame) for frame in event["frames"]]
         if event["kind"] == "beacon" and len(frames) == 3:
-            machine.node_table.seen(TOWER, TowerBeacon.decode(frames), event["t"])
+            machine.node_table.note_beacon(TOWER, TowerBeacon.decode(frames), event["t"])
         elif event["kind"] == "subscription":
             found = decode_subscription(frames[0])
             assert found is not None
