@@ -26,16 +26,16 @@ from tests.chaos.schedule import FAULTS, LOSSES, Lanes, Pace, plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="chaos", description="Run a cluster of real processes under faults, and check its promises.")
+    parser = argparse.ArgumentParser(prog="chaos", description="Run real processes under faults, and check promises.")
     parser.add_argument("--minutes", type=float, default=5.0, help="how long faults are applied (5)")
-    parser.add_argument("--stores", type=int, default=3, help="number of stores; every second one is a file log (3)")
-    parser.add_argument("--producers", type=int, default=4, help="number of producers; every second one has a spool (4)")
-    parser.add_argument("--consumers", type=int, default=2, help="number of consumers; each reads all topics (2)")
-    parser.add_argument("--rate", type=float, default=20_000, help="records per second of all producers together (20000)")
+    parser.add_argument("--stores", type=int, default=3, help="stores; every second one is a file log (3)")
+    parser.add_argument("--producers", type=int, default=4, help="producers; every second one has a spool (4)")
+    parser.add_argument("--consumers", type=int, default=2, help="consumers; each reads all topics (2)")
+    parser.add_argument("--rate", type=float, default=20_000, help="records per second of all producers (20000)")
     parser.add_argument("--seed", type=int, help="determines the faults and their times (random)")
     parser.add_argument("--only", default="", metavar="FAULT,...", help=f"only these faults, of {', '.join(FAULTS)}")
     parser.add_argument("--losses-every", type=float, default=Pace().losses_every_s, metavar="SECONDS")
-    parser.add_argument("--folder", type=Path, help="where to keep all files (a temporary folder, removed if no problem is found)")
+    parser.add_argument("--folder", type=Path, help="where to keep all files (temporary, removed without problems)")
     found = parser.parse_args(arguments)
     unknown = [name for name in found.only.split(",") if name and name not in FAULTS]
     if unknown:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 
+from dafka.events import StorageFailed, StorageLost
 from tests.chaos.cluster import Cluster, StoreNode
 from tests.chaos.processes import Node
 from tests.chaos.proxy import GOOD, Conditions
@@ -22,8 +23,8 @@ POLL_S = 0.5
 NOTICED_S = 60.0
 """Seconds within which a ready store must notice that its storage was taken away."""
 
-FAILED = "the storage failed, and is tried again"
-LOST = "the storage is lost, nothing more is acknowledged"
+FAILED = str(StorageFailed("")).rstrip(": ")
+LOST = str(StorageLost("")).rstrip(": ")
 
 COPY_AGE_S = 3
 """The age of an older copy, as a multiple of the fault's duration."""
