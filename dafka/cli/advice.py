@@ -9,6 +9,7 @@ from dafka.protocol import (
     EndpointsExposed,
     ForeignDialect,
     LoopbackOnly,
+    PartitionHalted,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
@@ -35,6 +36,8 @@ def advise(event: object) -> str:
             advice = "to listen on all network interfaces, use --bind 'tcp://*:*'"
         case ForeignDialect(heard=heard):
             advice = f"use --wire {heard}, or change the peer"
+        case PartitionHalted():
+            advice = "to drop the earlier records, stop the store and run `dafka storage trim`"
     return advice
 
 
