@@ -11,6 +11,7 @@ from dafka.protocol import (
     EndpointsExposed,
     ForeignDialect,
     LoopbackOnly,
+    PartitionHalted,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
@@ -39,6 +40,8 @@ def advise(event: object) -> str:
             advice = "check with `dafka status` that enough stores run"
         case ForeignDialect(heard=heard):
             advice = f"use --wire {heard}, or change the peer"
+        case PartitionHalted():
+            advice = "to drop the earlier records, stop the store and run `dafka storage trim`"
     return advice
 
 

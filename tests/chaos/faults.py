@@ -22,8 +22,8 @@ POLL_S = 0.5
 NOTICED_S = 60.0
 """A store that is ready has noticed after this what was done to its storage."""
 
-FAILED = "the storage failed, and is tried again"
-LOST = "the storage is lost, nothing more is acknowledged"
+FAILED = "Storage failed; retrying"
+LOST = "Storage lost; nothing more is acknowledged"
 
 COPY_AGE_S = 3
 """An older copy is older by so many times the fault's duration."""

@@ -26,6 +26,6 @@ async def test_every_fault_once_and_no_promise_broken(tmp_path: Path) -> None:
     assert problems == [], (tmp_path / "timeline.txt").read_text()
     assert run.result["faults"] == dict.fromkeys(sorted(FAULTS), 1)
     timeline = (tmp_path / "timeline.txt").read_text()
-    assert "the storage is lost, nothing more is acknowledged" in timeline
-    assert "the storage failed, and is tried again" in timeline
-    assert "the storage works again" in timeline
+    assert "Storage lost; nothing more is acknowledged" in timeline
+    assert "Storage failed; retrying" in timeline
+    assert "Storage works again" in timeline

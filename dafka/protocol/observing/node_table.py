@@ -95,6 +95,12 @@ class _Tower:
 class NodeTable:
     """The towers and nodes that an observer knows.
 
+    Args:
+        own_address: The address of the observer, which is left out.
+        towers: The endpoints of the towers.
+        timeout: The seconds after which a node without beacons, or a tower, counts as silent.
+        nodes_max: How many nodes to remember.
+
     Attributes:
         entries: The nodes, by address.
     """
@@ -144,6 +150,9 @@ class NodeTable:
 
         Subscriptions of nodes that are not known yet are kept, until they unsubscribe. What a node that left was is
         still of interest.
+
+        Args:
+            subscription: A subscription to one of `OWN_COMMANDS`.
 
         Returns:
             The entry of the node, or None if it is not known yet.

@@ -82,6 +82,11 @@ class SurveyMachine:
 
     A round of questions begins with `begin_round`, and is over when `is_complete`.
 
+    Args:
+        address: The address of the observer.
+        config: The settings of its node.
+        topics: The topics to look at; none for all.
+
     Attributes:
         node_table: The towers and nodes.
         stores: The endpoints of the stores that need a connection of their own, by address.
