@@ -323,7 +323,7 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
     def believe(self: GapResolver, partition: Partition, next_sequence: int, attempts: int) -> Any:
         asked, answers = self._answers.get(partition, (next_sequence, {}))
-        believed = {name: attrs.evolve(each, gone=each.sequence) for name, each in answers.items()}
+        believed = {name: attrs.evolve(each, unrecoverable_end=each.sequence) for name, each in answers.items()}
         self._answers[partition] = asked, believed
         return earliest(self, partition, next_sequence, attempts)
 
