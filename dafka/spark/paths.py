@@ -36,7 +36,7 @@ class StoreFinder:
     Files are inspected again only after they have changed.
 
     Args:
-        options: Options, of which those in `PATH_OPTIONS` are read.
+        options: The options of a reader. Those in `PATH_OPTIONS` are read.
 
     Raises:
         ConfigError: If no path is given, or `paths` is not a JSON list of paths.

@@ -93,7 +93,7 @@ class _OpenStore:
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
     def use_driver(self, url: str) -> AdbcStatement:
-        """Return an ADBC statement, each query of which is a transaction; raise `DriverError` if there is none."""
+        """Return an ADBC statement; each query is a transaction. Raise `DriverError` if there is none."""
         if self._statement is None or self._opened != ("driver", url):
             self.close()
             path = url.partition(":")[2].partition("?")[0]

@@ -137,8 +137,8 @@ def test_mistakes_on_the_command_line(arguments: list[str], error: str) -> None:
 def test_a_script_gets_names_arguments_and_neighboring_modules(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "neighbour.py").write_text("NAME = 'beside'")
-    text = "import sys, neighbour\nprint(neighbour.NAME, __name__, sys.argv[1:], spark.range(2).count())"
+    (tmp_path / "neighbor.py").write_text("NAME = 'beside'")
+    text = "import sys, neighbor\nprint(neighbor.NAME, __name__, sys.argv[1:], spark.range(2).count())"
     assert run_script(spark, tmp_path / "script.py", text) == 0
     assert capsys.readouterr() == ("beside __main__ ['--flag'] 2\n", "")
 

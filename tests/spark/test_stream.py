@@ -1,28 +1,25 @@
-"""Following stores in Spark: each record exactly once while stores and queries come and go."""
+"""Following stores in Spark: each record exactly once while stores grow and queries stop and start.
+
+`test_stream_reader` has what does not need Spark.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-from dafka.records import Partition
 from tests.spark.queries import finish_query, start_query, wait_for
-from tests.spark.stores import TIME, A, B, batch, content, fill, trim
+from tests.spark.stores import TIME, A, B, batch, content, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-ORDERS = Partition("orders", A)
 
 
 @attrs.frozen
@@ -96,23 +93,6 @@ def test_new_records_topics_and_stores_are_noticed(pipeline: Pipeline) -> None:
         query.stop()
 
 
-@pytest.mark.parametrize(
-    ("options", "offsets"),
-    [
-        ({"startingOffsets": "latest"}, []),
-        ({"startingOffsets": {"orders": {A: 7}}}, [7, 8, 9]),
-        ({"startingOffsets": {"orders": {A: -2}}}, list(range(10))),
-        ({"startingTimestamp": TIME + 6}, [6, 7, 8, 9]),
-        ({"startingTimestamp": TIME + 60}, []),
-        ({"startingOffsets": {"orders": {A: 70}}, "failOnDataLoss": "false"}, []),
-    ],
-)
-def test_starting_offsets_and_times(pipeline: Pipeline, options: dict[str, Any], offsets: list[int]) -> None:
-    fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 10))
-    pipeline.run(**options)
-    assert pipeline.found().get(("orders", A), []) == offsets
-
-
 def test_limited_micro_batches_and_progress(pipeline: Pipeline) -> None:
     fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 30), batch("orders", B, 0, 10))
     query = pipeline.run(startingOffsets="earliest", maxOffsetsPerTrigger=16)
@@ -157,64 +137,6 @@ def test_windows_with_a_watermark(pipeline: Pipeline) -> None:
         fill(url, batch("orders", A, 25, 45, step_ms=1000)) if run == 0 else None
     rows = pipeline.spark.read.parquet(f"{pipeline.folder}/out").collect()
     assert {row["start"] - TIME: row["count"] for row in rows} == {0: 10, 10_000: 10, 20_000: 10, 30_000: 10}
-
-
-def failure(pipeline: Pipeline, **options: object) -> str:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 (Spark raises several kinds)
-        pipeline.run(**options)
-    return str(caught.value)
-
-
-def test_records_that_retention_dropped_before_they_were_read(pipeline: Pipeline, scheme: str) -> None:
-    url = fill(f"{scheme}:{pipeline.path}/store", batch("orders", A, 0, 10))
-    pipeline.run(startingOffsets="earliest")
-    fill(url, batch("orders", A, 10, 30))
-    trim(url, {ORDERS: 20})
-    message = failure(pipeline)
-    assert f"orders/{A}: records 10 to 19 are no longer in the stores" in message
-    pipeline.run(failOnDataLoss="false")
-    assert pipeline.found() == {("orders", A): [*range(10), *range(20, 30)]}
-
-
-def test_a_store_replaced_by_an_older_copy(pipeline: Pipeline) -> None:
-    store = Path(f"{pipeline.path}/store.db")
-    url = fill(f"sqlite:{store}", batch("orders", A, 0, 10))
-    with closing(sqlite3.connect(store)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(store, pipeline.folder / "copy.db")
-    fill(url, batch("orders", A, 10, 30))
-    pipeline.run(startingOffsets="earliest")
-    store.unlink()
-    (pipeline.folder / "copy.db").rename(store)
-    assert f"orders/{A} was seen up to offset 29, and now ends at 10" in failure(pipeline)
-    pipeline.run(failOnDataLoss="false")
-    fill(url, batch("orders", A, 10, 35))
-    pipeline.run()
-    assert pipeline.found() == {("orders", A): list(range(35))}
-
-
-def test_a_store_that_disappears(pipeline: Pipeline) -> None:
-    fill(f"sqlite:{pipeline.path}/one.db", batch("orders", A, 0, 10))
-    fill(f"sqlite:{pipeline.path}/two.db", batch("orders", B, 0, 10))
-    pipeline.run(startingOffsets="earliest")
-    Path(f"{pipeline.path}/two.db").unlink()
-    fill(f"sqlite:{pipeline.path}/one.db", batch("orders", A, 10, 12))
-    assert f"orders/{B} is no longer in any of the stores" in failure(pipeline)
-    pipeline.run(failOnDataLoss="false")
-    assert pipeline.found() == {("orders", A): list(range(12)), ("orders", B): list(range(10))}
-    shutil.rmtree(pipeline.path)
-    assert f"path {pipeline.path}: there is nothing here" in failure(pipeline, failOnDataLoss="false")
-
-
-def test_replicas_that_take_turns_being_ahead(pipeline: Pipeline) -> None:
-    urls = [f"sqlite:{pipeline.path}/one.db", f"filelog:{pipeline.path}/two"]
-    reached = [0, 0]
-    for step, end in enumerate([10, 25, 27, 60]):
-        which = step % 2
-        fill(urls[which], batch("orders", A, reached[which], end))
-        reached[which] = end
-        pipeline.run(startingOffsets="earliest")
-    assert pipeline.found() == {("orders", A): list(range(60))}
 
 
 def test_process_all_available_includes_all_stored_records(tmp_path: Path, spark: SparkSession) -> None:
