@@ -1,4 +1,4 @@
-"""A program that uses the public names of the library. `test_public_api.py` has type checkers read it; nothing runs it."""
+"""A program that uses the public names of the library. `test_public_api.py` checks its types; nothing runs it."""
 
 from __future__ import annotations
 
