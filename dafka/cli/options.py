@@ -50,12 +50,7 @@ BYTES = FuncParamType(_positive(parse_size_bytes, "a size"))
 
 
 class SettingOption(click.Option):
-    """An option that changes a setting.
-
-    Attributes:
-        section: the setting's section.
-        setting: the setting's name.
-    """
+    """An option that changes the setting `setting` of the section `section`."""
 
     def __init__(self, *args: Any, section: str, setting: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,6 +71,9 @@ def setting_option(
         flag: the option, if its name alone says too little: `--log-level`.
         default: what the help says of the default, if the default itself says too little.
         multiple: whether the option may be repeated.
+
+    Returns:
+        A decorator for the command.
     """
     flag = flag or f"--{name.replace('_', '-')}"
     kind = SECTIONS[section]
