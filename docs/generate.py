@@ -83,8 +83,8 @@ This page is made from `clauses.toml` and the scenarios by `docs/generate.py`.
 A clause is one requirement of RFC 46. Its level is the RFC's keyword, or **grammar** for a grammar rule, its comment or
 the meaning of a field, or **deployed** for a rule that is not written down but that every implementation relies on.
 SHOULD, RECOMMENDED and MAY are not binding; all other levels are. If the RFC contradicts itself, the page gives the
-readings, and the one that holds is in bold. `store.grammar.*` (37) stands for 37 scenarios, one for each sentence of the grammar.
-*Always* means that every message of the target, in all scenarios, is checked against the clause.
+readings, and the one that holds is in bold. `store.grammar.*` (37) stands for 37 scenarios, one for each sentence of
+the grammar. *Always* means that every message of the target, in all scenarios, is checked against the clause.
 """
 
 
