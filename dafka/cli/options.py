@@ -21,7 +21,7 @@ from dafka.config import Config
 from dafka.config.loading import log_unknown_variables, parse_value
 from dafka.config.settings import SECTIONS, change_section, load_config
 from dafka.config.values import parse_duration_ms, parse_size_bytes
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, MissingExtraError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -218,7 +218,7 @@ def _make_config(path: str | None, verbose: int) -> Config:
             config = config.with_log(level="info" if verbose == 1 else "debug")
         for (section, name), value in click.get_current_context().meta.get(_GIVEN, {}).items():
             config = change_section(config, section, {name: value})
-    start_logging(config.log)
+        start_logging(config.log)
     log_unknown_variables(unknown_variables)
     return config
 
@@ -241,8 +241,8 @@ log_options = _give_config(*_LOG_OPTIONS)
 
 @contextmanager
 def usage_mistakes() -> Iterator[None]:
-    """Turn a `ConfigError` into a `UsageMistake`."""
+    """Turn the error of a wrong setting, or of a missing extra, into a `UsageMistake`."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, MissingExtraError) as error:
         raise UsageMistake(str(error)) from None
