@@ -28,7 +28,7 @@ class DamagedStorage(MemoryStorage):
         self.missing: set[int] = set()
         self.corrupt: dict[int, int] = {}
         """The sequence after the damage, for each damaged sequence."""
-        self.message = "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7)"
+        self.message = "orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7)"
         self.found: list[Damage] = []
         self.listed: dict[Partition, PartitionInfo] = {}
         self.lost: int = 0
@@ -108,7 +108,7 @@ async def test_damage_is_reported_and_skipped(storage: DamagedStorage) -> None:
     assert ranges(found) == [(1, 3), (7, 8)]
     assert found.records == 13 - 3
     assert str(found.damages[0]) == (
-        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7) (found by reading)"
+        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7) (found by reading)"
     )
 
 

@@ -43,7 +43,7 @@ async def _check_trim_of_everything(storage: Storage) -> None:
     for earliest in (10, 1000, SEQUENCE_BEYOND):
         await storage.trim(partition, earliest)
         info = await read_info(storage, partition)
-        assert info == PartitionInfo(10, 10, 0), f"a partition of which all was trimmed is listed as {info!r}"
+        assert info == PartitionInfo(10, 10, 0), f"a partition whose records were all trimmed is listed as {info!r}"
     await expect_absent(storage, partition, [0, 9, 10])
     await expect_refused(storage, [make_batch(partition, 0, 1)], "a trimmed partition that starts again")
     await expect_refused(storage, [make_batch(partition, 11, 1)], "a gap after trimming")
