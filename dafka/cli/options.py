@@ -111,13 +111,37 @@ def _show_default(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-_NODE_OPTIONS = (
+_ONLY_OWN_TOWER = "only this process's tower"
+
+_BEACON_OPTIONS = (
     setting_option(
         "beacon", "tower_sub", "ENDPOINT", "A tower's SUB endpoint; repeat it for several towers.", multiple=True
     ),
     setting_option(
         "beacon", "tower_pub", "ENDPOINT", "A tower's PUB endpoint; repeat it for several towers.", multiple=True
     ),
+)
+
+_OTHER_TOWERS_OPTIONS = (
+    setting_option(
+        "beacon",
+        "tower_sub",
+        "ENDPOINT",
+        "Another tower's SUB endpoint; repeat it for several towers.",
+        default=_ONLY_OWN_TOWER,
+        multiple=True,
+    ),
+    setting_option(
+        "beacon",
+        "tower_pub",
+        "ENDPOINT",
+        "Another tower's PUB endpoint; repeat it for several towers.",
+        default=_ONLY_OWN_TOWER,
+        multiple=True,
+    ),
+)
+
+_NODE_OPTIONS = (
     setting_option("node", "bind", "ENDPOINT", "Where this node listens to its peers, such as tcp://*:*."),
     setting_option(
         "beacon",
@@ -201,8 +225,11 @@ def _make_config(path: str | None, verbose: int) -> Config:
     return config
 
 
-node_options = _give_config(*_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+node_options = _give_config(*_BEACON_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
 """Adds the options of every node to a command, which gets `config`."""
+
+up_options = _give_config(*_OTHER_TOWERS_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+"""Adds the options of a node that runs beside its own tower to a command, which gets `config`."""
 
 tower_options = _give_config(*_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
 """Adds the options that towers and nodes share to a command, which gets `config`."""

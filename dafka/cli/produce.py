@@ -97,7 +97,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
             await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
-            raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None
+            raise DiscoveryError(f"{_outstanding(producer, config)}: {error}") from None
         raise
     except UnacknowledgedError as error:
         if not is_all_sent:

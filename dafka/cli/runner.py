@@ -77,7 +77,7 @@ def run(
         _discard_output()
         status = 0
     except DafkaError as error:
-        report_error(error)
+        report_error(with_advice(error))
         status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
@@ -249,5 +249,5 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.tower_pub)
-                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {advice}")
+                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s; {advice}")
     raise DiscoveryError(f"no tower accepts this node: {advice}")

@@ -25,10 +25,10 @@ class PeerRefused:
 
     def __str__(self) -> str:
         if self.key:
-            return f"refused {self.host}: its public key {self.key} is not authorized here"
+            return f"Refused {self.host}: its public key {self.key} is not authorized here"
         if self.reason == "no key":
-            return "refused a connection without a key"
-        return "refused a connection that expects another public key than this node's"
+            return "Refused a connection without a key"
+        return "Refused a connection that expects another public key than this node's"
 
 
 @attrs.frozen
@@ -71,7 +71,7 @@ class PeerNotAuthorized:
     list: str
 
     def __str__(self) -> str:
-        return f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
+        return f"Not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
 
 
 @attrs.frozen
@@ -82,7 +82,7 @@ class AddressConflict:
     endpoint: str
 
     def __str__(self) -> str:
-        return f"ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
+        return f"Ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
 
 
 @attrs.frozen
@@ -92,7 +92,7 @@ class AuthorizedKeysUnreadable:
     reason: str
 
     def __str__(self) -> str:
-        return f"the authorized keys are left as they were: {self.reason}"
+        return f"Keeping the former authorized keys: {self.reason}"
 
 
 @attrs.frozen
@@ -103,7 +103,7 @@ class EndpointsExposed:
 
     def __str__(self) -> str:
         where = " and ".join(self.endpoints)
-        return f"without keys, anyone who can reach {where} can read and write everything"
+        return f"Without keys, anyone who can reach {where} can read and write everything"
 
 
 @attrs.frozen
@@ -114,7 +114,7 @@ class LoopbackOnly:
     tower: str
 
     def __str__(self) -> str:
-        return f"nodes on other machines cannot connect to {self.endpoint}, but the tower at {self.tower} may be on one"
+        return f"Nodes on other machines cannot connect to {self.endpoint}, but the tower at {self.tower} may be on one"
 
 
 TrustEvent: TypeAlias = (

@@ -136,7 +136,7 @@ class Dafka:
     def start_consumer(self, *arguments: str) -> Running:
         """Start a consumer, and wait until it has settled."""
         consumer = self.start_node("consume", "-v", *arguments)
-        consumer.wait_errors("following")
+        consumer.wait_errors("Following")
         return consumer
 
     def start_tower(self) -> Running:

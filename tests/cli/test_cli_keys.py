@@ -174,10 +174,10 @@ def test_refused_nodes_get_an_error_with_advice(dafka: Dafka, folder: Path) -> N
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
     up.wait_errors(
-        f"refused 127.0.0.1: its public key {public} is not authorized here; "
+        f"Refused 127.0.0.1: its public key {public} is not authorized here; "
         f"to authorize it, run: dafka keys authorize '{public}' --authorized-keys list"
     )
-    up.wait_errors("refused a connection without a key; if it belongs to the cluster, start it with --key-file")
+    up.wait_errors("Refused a connection without a key; if it belongs to the cluster, start it with --key-file")
     assert up.end().status == 0
 
 

@@ -30,7 +30,7 @@ def test_interrupt_restores_the_terminal(cluster: Dafka) -> None:
         terminal.wait_for(b"1 published, 1 stored")
         terminal.type(b"\x03")
         assert terminal.wait() == 0
-        assert b"interrupted: 1 published, 0 of them not acknowledged" in terminal.seen
+        assert b"Interrupted: 1 published, 0 of them not acknowledged" in terminal.seen
         assert b"\x1b[?25h" in terminal.seen
         assert b"Traceback" not in terminal.seen
 

@@ -16,14 +16,14 @@ def test_consume_logs_which_records_are_gone(dafka: Dafka) -> None:
     assert dafka.node("produce", "hello", stdin="".join(LINES).encode()).status == 0
 
     def look() -> bool | None:
-        dropped = re.findall(r"retention dropped (\d+) records of 1 partition", up.errors)
+        dropped = re.findall(r"Retention dropped (\d+) records of 1 partition", up.errors)
         return sum(map(int, dropped)) == 400 or None
 
     wait_until(look, lambda: up.errors)
     ended = dafka.node("consume", "hello", "--from-beginning", "--count", "100")
     assert (ended.status, ended.output) == (0, "".join(LINES[400:]).encode())
     (line,) = ended.errors.splitlines()
-    assert re.search(r"records 0 to 399 of hello/[0-9A-F]{32} are gone: nobody holds them any more", line), line
+    assert re.search(r"Records 0 to 399 of hello/[0-9A-F]{32} are lost: no node holds them any more", line), line
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ def test_consume_ends_cleanly(dafka: Dafka, tower: list[str], number: signal.Sig
 def test_produce_ends_cleanly_while_it_waits_for_input(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
     dafka.options = tower
     producer = dafka.start_node("produce", "t", "-v", stdin=subprocess.PIPE)
-    producer.wait_errors("a tower is heard")
+    producer.wait_errors("Tower heard")
     ended = producer.end(number)
     assert ended.status == 0
-    assert ended.errors.endswith("\ninterrupted: 0 published, 0 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 0 published, 0 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
@@ -67,10 +67,10 @@ def test_produce_reports_missing_acks_when_it_is_stopped(
         str(tmp_path / "input"),
         environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
     )
-    producer.wait_errors("3 records wait")
+    producer.wait_errors("3 are unacknowledged")
     ended = producer.end(number)
     assert ended.status == 1
-    assert ended.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
@@ -85,7 +85,7 @@ def test_early_interrupt_leaves_no_traceback(dafka: Dafka, tower: list[str], com
         wait_until(partial(is_harmless, running), lambda: "SIGINT stays caught")
         time.sleep(delay)
         ended = running.end(signal.SIGINT)
-        assert ended.errors in ("", "interrupted: 0 published, 0 of them not acknowledged\n")
+        assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
         statuses.add(ended.status)
     assert -signal.SIGINT in statuses
     assert statuses <= {-signal.SIGINT, 0}
@@ -113,7 +113,7 @@ def test_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: 
 
 def test_ctrl_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         terminal.type(b"\x03")
         assert terminal.wait() == 0
         assert b"Traceback" not in terminal.seen
@@ -121,7 +121,7 @@ def test_ctrl_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
 
 def test_closed_terminal_ends_the_command(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         os.kill(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 0
 
@@ -130,7 +130,7 @@ def test_nohup_is_respected(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     ignoring = (sys.executable, "-c", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + RUN_MODULE)
     consumer = dafka.start("consume", "t", "-v", *tower, command=ignoring)
-    consumer.wait_errors("following t")
+    consumer.wait_errors("Following t")
     consumer.process.send_signal(signal.SIGHUP)
     assert dafka.start_consumer("t").end().status == 0
     assert consumer.process.poll() is None

@@ -105,7 +105,7 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
                 public = keys.pairs["other"].public
                 assert (refused.own_key, refused.reason) == (public, "key not authorized")
                 assert "its key is not authorized there" in str(refused)
-                assert f"refused 127.0.0.1: its public key {public} is not authorized here" in caplog.text
+                assert f"Refused 127.0.0.1: its public key {public} is not authorized here" in caplog.text
                 keys.authorise("tower", "store", "producer", "other")
                 await receive_partition(consumer, 0, 10)
         secrets = [pair.secret for pair in keys.pairs.values()]
@@ -231,7 +231,7 @@ async def test_who_has_no_key_is_told(keys: Keys, caplog: pytest.LogCaptureFixtu
         async with cluster.consumer(["t"], plain) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
             assert "closed to" in str(refused)
-            await wait_until(lambda: "refused a connection without a key" in caplog.text)
+            await wait_until(lambda: "Refused a connection without a key" in caplog.text)
 
 
 async def test_who_has_a_key_is_told_that_the_tower_has_none(keys: Keys) -> None:

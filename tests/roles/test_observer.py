@@ -144,7 +144,7 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
             (idle.partition.address, ("producer",), NodeState.UP),
         }
         assert all(abs(each.last_seen - found.time) < DEADLINE_S for each in found.nodes)
-        assert [(each.name, each.partitions, each.is_wanted) for each in found.topics] == [
+        assert [(each.name, each.partitions, each.is_subscribed) for each in found.topics] == [
             ("idle", 0, False),
             ("orders", 1, True),
             ("wanted", 0, True),

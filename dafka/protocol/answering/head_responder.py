@@ -48,18 +48,17 @@ _Queue = OrderedDict[str, _Requestor]
 
 
 class HeadResponder:
-    """The requests for heads that one store is answering, and whose turn it is."""
+    """The requests for heads that one store is answering, and whose turn it is.
+
+    Args:
+        durable: By topic, the end of each partition by its address. No partition ever leaves it.
+        send_heads: Returns the actions that send heads, given a topic, a requestor, the position of the first head, and
+            how many to send.
+    """
 
     def __init__(
         self, durable: Mapping[str, Mapping[str, int]], send_heads: Callable[[str, str, int, int], list[Action]]
     ) -> None:
-        """Create a responder without requests.
-
-        Args:
-            durable: by topic, the end of each partition by its address. No partition ever leaves it.
-            send_heads: returns the actions that send heads, given a topic, a requestor, the position of the first head,
-                and how many to send.
-        """
         self._durable = durable
         self._send_heads = send_heads
         self._verified: _Queue = OrderedDict()
@@ -81,9 +80,9 @@ class HeadResponder:
         """Queue the heads of topics for a node.
 
         Args:
-            requestor: the address of the node.
-            topics: the topics; unknown ones are ignored.
-            is_verified: whether the node is known to subscribe to its DIRECT-HEADs.
+            requestor: The address of the node.
+            topics: The topics; unknown ones are ignored.
+            is_verified: Whether the node is known to subscribe to its DIRECT-HEADs.
 
         Returns:
             False if there was no room for all of them.

@@ -308,9 +308,9 @@ class StoreMachine:
             self.fetches_received += 1
         return []
 
-    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
+    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
         """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
-        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, unrecoverable_end)
         return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:

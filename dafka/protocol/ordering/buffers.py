@@ -73,10 +73,14 @@ class RetransmitBuffer:
     A producer must not delete records before that (RFC 46, "The RECORD Command"). They are kept in the batches in which
     they were published, so that neither publishing nor acknowledging handles records one by one.
 
+    Args:
+        partition: The partition of the records.
+        first_sequence: The sequence of the first record to be published.
+
     Attributes:
-        first_sequence: the oldest record in the buffer.
-        end_sequence: the sequence of the next record to be published.
-        content_bytes: the total length of the contents in the buffer.
+        first_sequence: The oldest record in the buffer.
+        end_sequence: The sequence of the next record to be published.
+        content_bytes: The total length of the contents in the buffer.
     """
 
     def __init__(self, partition: Partition, first_sequence: int = 0) -> None:

@@ -17,10 +17,13 @@ RUNS_MAX = 4096
 class Cursor:
     """The position in one partition.
 
+    Args:
+        next_sequence: The sequence of the first record that is wanted.
+
     Attributes:
-        next_sequence: the sequence of the next record in order.
-        known_end: the sequence after the last record that is known to exist.
-        ahead_bytes: the memory that records ahead of a gap take, in bytes.
+        next_sequence: The sequence of the next record in order.
+        known_end: The sequence after the last record that is known to exist.
+        ahead_bytes: The memory that records ahead of a gap take, in bytes.
     """
 
     __slots__ = ("_ahead", "_begin", "ahead_bytes", "known_end", "next_sequence")
@@ -42,12 +45,15 @@ class Cursor:
         self.known_end = max(self.known_end, end_sequence)
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
-        """Add records; return the batches that are now in order.
+        """Add records.
 
         Args:
-            batch: records of this partition. They may be duplicates, or follow a gap.
-            ahead_bytes_left: the memory left for records ahead of a gap. Beyond that they are not kept, and known to be
+            batch: Records of this partition. They may be duplicates, or follow a gap.
+            ahead_bytes_left: The memory left for records ahead of a gap. Beyond that they are not kept, and known to be
                 missing.
+
+        Returns:
+            The batches that are now in order.
         """
         self.note_known_end(batch.end_sequence)
         if batch.end_sequence <= self.next_sequence:

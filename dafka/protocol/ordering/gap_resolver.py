@@ -32,8 +32,8 @@ class GapResolver:
     """The peers that may hold missing records, and their answers.
 
     Attributes:
-        stores: the addresses of the connected stores.
-        is_settled: whether the nodes that were there before are connected. Until then nothing is given up, because a
+        stores: The addresses of the connected stores.
+        is_settled: Whether the nodes that were there before are connected. Until then nothing is given up, because a
             node that holds the records may be about to connect.
     """
 
@@ -110,19 +110,18 @@ class GapResolver:
         """Return where to continue a partition.
 
         Args:
-            partition: the partition.
-            next_sequence: the record that is missing.
-            attempts: how many consecutive FETCHes for it went unanswered.
+            partition: The partition.
+            next_sequence: The record that is missing.
+            attempts: How many consecutive FETCHes for it went unanswered.
 
         Returns:
             The first record that a node holds; None if the missing record is not known to be unrecoverable.
         """
-
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:
             self.forget_partition(partition)
             return None
-        if not any(answer.gone > next_sequence for answer in answers.values()):
+        if not any(answer.unrecoverable_end > next_sequence for answer in answers.values()):
             return None
         asked_for = self.stores | ({partition.address} & self._nodes)
         if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:

@@ -31,10 +31,15 @@ UNANSWERED_ATTEMPTS = 3
 class Reassembler:
     """The partitions that one node follows, and the FETCHes for what it misses.
 
+    Args:
+        address: The address of the node.
+        config: The limits of fetching.
+        unproven_max: How many partitions to follow of which no record has arrived yet.
+
     Attributes:
-        cursors: the position in each followed partition.
-        gap_resolver: which peers may still hold the missing records.
-        fetches_sent: how many FETCHes were returned by `due_fetches`.
+        cursors: The position in each followed partition.
+        gap_resolver: Which peers may still hold the missing records.
+        fetches_sent: How many FETCHes were returned by `due_fetches`.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
@@ -53,9 +58,9 @@ class Reassembler:
         """Begin to follow a partition from `next_sequence` on.
 
         Args:
-            partition: the partition.
-            next_sequence: the first record that is wanted.
-            since: the time, if only the name of the partition is known; see `has_room`. None if it is known to exist.
+            partition: The partition.
+            next_sequence: The first record that is wanted.
+            since: The time, if only the name of the partition is known; see `has_room`. None if it is known to exist.
         """
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
@@ -116,10 +121,13 @@ class Reassembler:
         return ""
 
     def unrecoverable_ranges(self, *, only_new: bool = False) -> list[tuple[Partition, int, int]]:
-        """Return the partitions blocked by unrecoverable records, with the first and end sequence of these records.
+        """Return the partitions that are blocked by unrecoverable records.
 
         Args:
-            only_new: whether to look only at partitions about which a peer has answered since the last call.
+            only_new: Whether to look only at partitions about which a peer has answered since the last call.
+
+        Returns:
+            For each, the partition, and the first and end sequence of the unrecoverable records.
         """
         found = []
         for partition in (
