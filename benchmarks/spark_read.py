@@ -2,11 +2,11 @@
 
     python benchmarks/spark_read.py [--records 5000000] [--bytes 100] [--rounds 3] [--jdbc JAR] [--json FILE]
 
-Two stores are created, one with a sixteenth of the records. Then the ways take turns, round by round, each in a process of
-its own with all cores. Three queries run on the small store, then on the large one: counting all records, adding up the
-sizes of all values, and adding up those of a tenth of the records, selected by offset. The first query includes what a
-session loads for its first query, and has a column of its own. "Columns named" reads only the columns that the query
-needs; dafka then also uses `pushFilters`. For pandas and the UDF, the tenth is selected in SQL.
+Two stores are created, one with a sixteenth of the records. Then the ways take turns, round by round, each in a
+process of its own with all cores. Three queries run on the small store, then on the large one: counting all records,
+adding up the sizes of all values, and adding up those of a tenth of the records, selected by offset. The first query
+includes what a session loads for its first query, and has a column of its own. "Columns named" reads only the columns
+that the query needs; dafka then also uses `pushFilters`. For pandas and the UDF, the tenth is selected in SQL.
 
 The output has medians of the seconds, their ratios to dafka with the same columns, and the peak memory of the process
 with all its children, Java and Python, with shared pages counted once: while the small store was read, and in total.
