@@ -313,10 +313,10 @@ def ignore_count(patch: Patch) -> None:
 
 
 def leave_unacknowledged(patch: Patch) -> None:
-    async def finish(_: producer_role.Producer) -> None:
+    async def wait_acknowledged(_: producer_role.Producer) -> None:
         return
 
-    patch.setattr(producer_role.Producer, "finish", finish)
+    patch.setattr(producer_role.Producer, "wait_acknowledged", wait_acknowledged)
 
 
 # What is discarded
