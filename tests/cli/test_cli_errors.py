@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,12 @@ def test_former_option_of_another_command_is_an_unknown_option() -> None:
     result = CliRunner().invoke(main, ["consume", "t", "--timeout", "10"])
     assert result.exit_code == 2
     assert "Error: No such option '--timeout'" in result.output
+
+
+def test_missing_extra_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "structlog", None)
+    status, sentence = run_here("tower", "--log-format", "json")
+    assert (status, sentence) == (2, "JSON logging needs structlog: pip install 'dafka[json-logs]'")
 
 
 def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
