@@ -227,7 +227,7 @@ def test_has_room_until_too_many_records_are_unacknowledged() -> None:
     assert producer.has_room()
 
 
-def test_has_room_until_too_many_octets_are_unacknowledged() -> None:
+def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_bytes_max=5)
     assert producer.has_room()
     producer.publish(contents(4, 5), 0.0)

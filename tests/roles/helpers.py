@@ -92,7 +92,7 @@ async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[
 
 
 @asynccontextmanager
-async def open_stranger(config: Config) -> AsyncIterator[PublisherSocket]:
+async def open_unverified_peer(config: Config) -> AsyncIterator[PublisherSocket]:
     """A publisher that the cluster's nodes connect to, to send them whatever a test likes."""
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         advertisement = Advertisement(new_address(), "127.0.0.1", mesh.port)
@@ -102,7 +102,7 @@ async def open_stranger(config: Config) -> AsyncIterator[PublisherSocket]:
 
 
 async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *, active: bool = True) -> None:
-    """Somebody is connected who wants what begins with this; or nobody is any more."""
+    """Wait until a peer has subscribed to this prefix, or unsubscribed."""
     with trio.fail_after(DEADLINE_S):
         while [bytes((active,)) + prefix] not in await publisher.receive_many():
             pass
@@ -129,9 +129,9 @@ async def read_line(process: trio.Process) -> str:
     line = b""
     with trio.fail_after(DEADLINE_S):
         while not line.endswith(b"\n"):
-            octet = await process.stdout.receive_some(1)
-            assert octet, f"the process ended after {line!r}"
-            line += octet
+            byte = await process.stdout.receive_some(1)
+            assert byte, f"the process ended after {line!r}"
+            line += byte
     return line.decode().rstrip("\n")
 
 
