@@ -37,7 +37,7 @@ ME = "CONSUMER"
 def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
-    """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
+    """Return a consumer that begins at `earliest`, with these settings of its section."""
     config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)

@@ -17,7 +17,7 @@ REPLIES_MAX = 100
 
 
 def make_producer(records: int = 0, **settings: Any) -> ProducerMachine:
-    """A settled producer that has published `records` records at time 0."""
+    """Return a settled producer that has published `records` records at time 0."""
     producer = ProducerMachine(HELLO, ProducerConfig(**settings), REPLIES_MAX)
     producer.start(0.0)
     producer.node_settled(0.0)

@@ -16,7 +16,7 @@ from dafka.transport.keys import write_key_file
 
 
 class Keys:
-    """Key files in a folder, and a list of those who are let in. The tower's key is that of `tower`."""
+    """Key files in a folder, and a list of authorized keys. The tower's key is that of `tower`."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class Keys:
         self.authorized.write_text("".join(f"{self.pairs[name].public} {name}\n" for name in names))
 
     def config(self, name: str, config: Config | None = None) -> Config:
-        """The settings of a node with this key."""
+        """Return the configuration of a node with this key."""
         return (config or Config()).with_security(
             key_file=str(self.folder / f"{name}.key"),
             authorized_keys=str(self.authorized),

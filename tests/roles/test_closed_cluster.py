@@ -132,7 +132,7 @@ async def test_a_node_that_is_no_longer_authorized_is_disconnected(keys: Keys) -
 
 
 async def test_a_node_does_not_connect_to_a_peer_whose_key_it_does_not_authorize(keys: Keys, tmp_path: Path) -> None:
-    """The tower may let in whom a node does not."""
+    """The tower may authorize a key that a node does not."""
     own_list = tmp_path / "own"
     own_list.write_text(f"{keys.pairs['tower'].public}\n")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
@@ -152,7 +152,7 @@ async def test_a_node_does_not_connect_to_a_peer_whose_key_it_does_not_authorize
 
 
 async def open_insider(keys: Keys, config: Config, address: str, task_status: trio.TaskStatus[Mesh]) -> None:
-    """An authorized node that says what it likes, under an address of its choice."""
+    """Open an authorized node that sends arbitrary messages, under an address of its choice."""
     config = keys.config("other", config)
     async with open_mesh(config.node, 0, open_security(config)) as mesh, trio.open_nursery() as nursery:
         await nursery.start(open_discovery(config).run, Advertisement(address, "127.0.0.1", mesh.port), lambda _: None)

@@ -32,7 +32,7 @@ def dafka_config() -> Config:
 
 @pytest.fixture
 async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
-    """A producer with 100 records in the store."""
+    """Open a producer with 100 records in the store."""
     async with dafka_cluster.producer("hello") as producer:
         await producer.send_many(contents(0, 100))
         await producer.wait_stored()
@@ -40,12 +40,12 @@ async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
 
 
 def latest(cluster: Cluster) -> Config:
-    """What `latest` receives counts from when its cluster has settled: on a busy machine, that is later."""
+    """Return a `latest` configuration that waits longer to settle, for busy machines."""
     return cluster.config.with_consumer(offset_reset="latest").with_beacon(settle_ms=500)
 
 
 async def take(consumer: Consumer, count: int) -> list[Record]:
-    """The next records one by one, by an iteration that is then broken off."""
+    """Take records one by one, by an iteration that is then broken off."""
     records: list[Record] = []
     with trio.fail_after(DEADLINE_S):
         async for record in consumer:

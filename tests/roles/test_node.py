@@ -1,4 +1,4 @@
-"""What every node does, whatever its role."""
+"""What every node does, in any role."""
 
 from __future__ import annotations
 

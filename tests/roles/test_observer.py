@@ -1,4 +1,4 @@
-"""The observer among real nodes, of both dialects, with keys and without; and what they notice of it."""
+"""The observer with real nodes of both dialects, with keys and without, and its effect on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAST = Config().with_beacon(interval_ms=200)
 
 @attrs.define
 class Played:
-    """A node that is played: what peers subscribed to there, and what they sent to it."""
+    """A scripted node: what peers subscribed to there, and what they sent to it."""
 
     address: str
     ends: dict[Partition, int]

@@ -39,7 +39,7 @@ from tests.roles.helpers import (
 
 
 def hasty(config: Config) -> Config:
-    """A producer that hardly waits for ACKs when its block is left."""
+    """Open a producer that hardly waits for ACKs when its block is left."""
     return config.with_producer(close_timeout_ms=100)
 
 

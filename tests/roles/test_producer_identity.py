@@ -1,4 +1,4 @@
-"""Producers that go on with a partition whose address and next sequence the program knows."""
+"""Producers that continue a partition whose address and next sequence the program knows."""
 
 from __future__ import annotations
 

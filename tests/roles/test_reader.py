@@ -17,7 +17,7 @@ ABSENT = Partition("orders", "ABSENT")
 
 
 async def read(reader: Reader, partition: Partition, first: int, end: int) -> None:
-    """Reads the range, which must be there in full."""
+    """Read a range, and check that it is complete."""
     records = reader.read(partition, first, end)
     with trio.fail_after(DEADLINE_S):
         batches = [batch async for batch in records]

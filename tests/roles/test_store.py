@@ -49,7 +49,7 @@ async def wait_stored(producer: Producer) -> None:
 
 
 async def stored_end(path: Path, partition: Partition) -> int:
-    """How far the file holds the partition, each record as it should be."""
+    """Check each record of the partition in the file, and return where it ends."""
     async with open_storage(f"sqlite:{path}", read_only=True) as opened:
         end = (await opened.partitions())[partition].end_sequence
         found: list[bytes] = []
@@ -284,7 +284,7 @@ async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> N
 
 
 async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
-    """What a closed producer calls unacknowledged may be stored all the same, by a store that had it."""
+    """Records that a closed producer reports as unacknowledged may be stored all the same."""
     async with open_cluster() as cluster:
         config = cluster.config.with_producer(min_stores=2, close_timeout_ms=500)
         with pytest.raises(UnacknowledgedError) as caught:

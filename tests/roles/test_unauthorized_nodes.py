@@ -26,7 +26,7 @@ KINDS = ("plain", "unknown key", "wrong server key")
 
 @asynccontextmanager
 async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, dict[str, str]]]:
-    """A tower and each role; a producer publishes without end. With the endpoint of each."""
+    """Run a tower and a node of each role, and return their endpoints. The producer publishes without end."""
 
     def config(name: str, config: Config | None = None) -> Config:
         return keys.config(name, config) if keys is not None else config or Config()
@@ -119,7 +119,7 @@ async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_the_same_nodes_hear_everything_in_a_plain_cluster(kind: str) -> None:
-    """That is, the tests above would notice."""
+    """This shows that the tests above can fail."""
     async with (
         open_context(0) as context,
         open_busy_cluster(None) as (_, endpoints),
@@ -135,7 +135,7 @@ async def test_the_same_nodes_hear_everything_in_a_plain_cluster(kind: str) -> N
 
 
 async def open_node(cluster: Cluster, role: str, config: Config, task_status: trio.TaskStatus[None]) -> None:
-    """A node, for as long as the task runs. A producer publishes."""
+    """Run a node. A producer publishes."""
     if role == "producer":
         async with cluster.producer(TOPIC, config) as producer:
             await producer.send_many([CONTENT])
