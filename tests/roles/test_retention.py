@@ -29,7 +29,7 @@ COUNT, KEPT = 1000, 100
 
 
 def retaining(config: Config | None = None) -> Config:
-    """Return a store's configuration that keeps `count` records."""
+    """Return the configuration of a store with retention, which keeps `KEPT` records."""
     return (config or Config()).with_store(retention_records=KEPT, retention_interval_ms=20)
 
 
