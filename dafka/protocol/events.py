@@ -59,10 +59,7 @@ class ForeignDialect:
     heard: str
 
     def __str__(self) -> str:
-        return (
-            f"a peer writes the {self.heard} dialect, and will not understand this node's {self.own}: "
-            f"set wire to {self.heard} (--wire {self.heard}), or change the peer"
-        )
+        return f"a peer writes the {self.heard} dialect, and does not understand this node's {self.own} dialect"
 
 
 @attrs.frozen

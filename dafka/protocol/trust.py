@@ -1,4 +1,7 @@
-"""What an embedding program may want to know of who is let in, and who is not."""
+"""Events about who may connect to a node, and whom it may connect to.
+
+`str(event)` states what happened. `dafka.roles.advice` adds what an operator can do about it.
+"""
 
 from __future__ import annotations
 
@@ -6,41 +9,43 @@ from typing import TypeAlias
 
 import attrs
 
+KEY_NOT_AUTHORIZED = "key not authorized"
+NO_KEY = "no key"
+WRONG_KEY = "another key expected"
+UNKNOWN = "unknown"
+
 
 @attrs.frozen
 class PeerRefused:
-    """Somebody tried to connect to this node or tower, and was let have nothing.
+    """This node or tower refused a connection from a peer.
 
     Attributes:
-        host: the IP address that it came from; empty where it did not get as far as showing a key.
-        key: the public key that it showed; may be empty.
+        host: The IP address of the peer; empty if the handshake ended before a key was shown.
+        key: The public key that the peer showed; may be empty.
         reason: `key not authorized`, `no key`, or `another key expected`.
-        list: the file or folder of those who are let in.
+        authorized_keys: The file or folder of authorized keys.
     """
 
     host: str
     key: str
     reason: str
-    list: str
+    authorized_keys: str
 
     def __str__(self) -> str:
         if self.key:
-            return (
-                f"refused {self.host}: its public key {self.key} is not authorized here; "
-                f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
-            )
-        if self.reason == "no key":
-            return "refused a connection without a key: whoever it is needs one, and [security] settings"
-        return "refused a connection that expected another public key here: `dafka keys show` tells the right one"
+            return f"refused a connection from {self.host}: its public key {self.key} is not authorized here"
+        if self.reason == NO_KEY:
+            return "refused a connection without a key"
+        return "refused a connection that expects another public key here"
 
 
 @attrs.frozen
 class RefusedByPeer:
-    """This node does not get into somebody else's: a tower or a node, at `endpoint`. It is tried again.
+    """A tower or a node refused this node's connection. The connection is tried again.
 
     Attributes:
-        endpoint: where it was to connect to.
-        own_key: this node's public key; empty in a plain cluster.
+        endpoint: The endpoint of the peer.
+        own_key: This node's public key; empty in a plain cluster.
         reason: `key not authorized`, `no key`, `another key expected`, or `unknown`.
     """
 
@@ -50,83 +55,98 @@ class RefusedByPeer:
 
     @property
     def is_certain(self) -> bool:
-        """Has it been said why? Who ends a handshake without a word may also be on its way up or down."""
-        return self.reason != "unknown"
+        """Whether the peer gave a reason. A peer that just ends a handshake may also be starting or stopping."""
+        return self.reason != UNKNOWN
 
     def __str__(self) -> str:
-        begin = f"{self.endpoint} does not take this node's connection"
-        if self.reason == "key not authorized":
-            return f"{begin}: its key is not authorized there; on that side: dafka keys authorize '{self.own_key}'"
+        begin = f"{self.endpoint} refuses this node's connection"
+        if self.reason == KEY_NOT_AUTHORIZED:
+            return f"{begin}: this node's key is not authorized there"
         if not self.own_key:
-            what = "closed to nodes" if self.is_certain else "no tower or node at all, or closed to those"
-            return f"{begin}: it is {what} without a key ([security], --key-file and --authorized-keys)"
-        if self.reason == "no key":
-            return f"{begin}: one has a key and the other has none; see that both have [security] settings"
-        return f"{begin}: the public key expected there may be another's; `dafka keys show` there tells the right one"
+            if self.is_certain:
+                return f"{begin}: it accepts only nodes with a key, and this node has none"
+            return f"{begin}: it accepts only nodes with a key, or it is neither a tower nor a node"
+        if self.reason == NO_KEY:
+            return f"{begin}: one side has a key and the other has none"
+        return f"{begin}: it may have another public key than the one expected"
 
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """A node was discovered whose key is not authorized here: it is not connected to until it is."""
+    """A node was discovered whose key is not authorized here. It is not connected to until it is.
+
+    Attributes:
+        endpoint: The endpoint of the node.
+        key: Its public key.
+        authorized_keys: The file or folder of authorized keys.
+    """
 
     endpoint: str
     key: str
-    list: str
+    authorized_keys: str
 
     def __str__(self) -> str:
-        return (
-            f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here; "
-            f"if it is to be let in: dafka keys authorize '{self.key}' --authorized-keys {self.list}"
-        )
+        return f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
 
 
 @attrs.frozen
 class AddressConflict:
-    """A node uses the address of another one, which has shown itself with another key: it is ignored."""
+    """A node uses the address of another node, which has another key. It is ignored.
+
+    Attributes:
+        address: The address.
+        endpoint: The endpoint of the node that is ignored.
+    """
 
     address: str
     endpoint: str
 
     def __str__(self) -> str:
-        return f"ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
+        return f"ignoring the node at {self.endpoint}: its address {self.address} belongs to a node with another key"
 
 
 @attrs.frozen
 class AuthorizedKeysUnreadable:
-    """The authorized keys changed and cannot be read; those read before stay in force."""
+    """The authorized keys have changed and cannot be read. The keys read before remain authorized.
+
+    Attributes:
+        reason: What is wrong with the file or folder.
+    """
 
     reason: str
 
     def __str__(self) -> str:
-        return f"the authorized keys are left as they were: {self.reason}"
+        return f"the change of the authorized keys is ignored: {self.reason}"
 
 
 @attrs.frozen
 class EndpointsExposed:
-    """Sockets are open to whoever reaches this machine: there are no keys."""
+    """Other machines can connect to this node or tower, and there are no keys.
+
+    Attributes:
+        endpoints: The endpoints that other machines can reach.
+    """
 
     endpoints: tuple[str, ...]
 
     def __str__(self) -> str:
-        where = " and ".join(self.endpoints)
-        return (
-            f"whoever reaches {where} can read and write everything: "
-            "listen at 127.0.0.1, or close the cluster with keys ([security], docs/how-to/security.md)"
-        )
+        return f"any machine that reaches {' and '.join(self.endpoints)} can read and write every record"
 
 
 @attrs.frozen
 class LoopbackOnly:
-    """The node listens where only this machine reaches it, and its tower is on another one."""
+    """The node listens on a loopback address, and its tower may be on another machine.
+
+    Attributes:
+        endpoint: The endpoint of the node.
+        tower: The endpoint of the tower.
+    """
 
     endpoint: str
     tower: str
 
     def __str__(self) -> str:
-        return (
-            f"nodes on other machines cannot connect to {self.endpoint}, and the tower at {self.tower} may be on one:"
-            " set [node] bind (--bind 'tcp://*:*')"
-        )
+        return f"nodes on other machines cannot connect to {self.endpoint}, and the tower is at {self.tower}"
 
 
 TrustEvent: TypeAlias = (

@@ -17,6 +17,7 @@ from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
 from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
+from dafka.roles.advice import describe_event
 from dafka.roles.arguments import check_topics
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
@@ -86,7 +87,7 @@ class Observer(NodeRole):
                 nodes.seen(endpoint, beacon, trio.current_time())
 
     def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
-        self._machine.node_table.tower_refused(endpoint, str(event))
+        self._machine.node_table.tower_refused(endpoint, describe_event(event))
 
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)

@@ -85,7 +85,7 @@ async def test_of_too_many_connections_those_go_that_have_subscribed_to_nothing(
             streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(2 * limit)]
             try:
                 while not mesh.publisher.discarded["connection ended: too many connections"]:
-                    mesh.publisher.sweep(trio.current_time())
+                    mesh.publisher.enforce_limits(trio.current_time())
                     await trio.sleep(0.01)
                 await trio.lowlevel.checkpoint()
                 assert told == [b"\1Mhonest"]

@@ -208,7 +208,8 @@ def test_a_port_that_is_taken(dafka: Dafka, tower: list[str], tmp_path: Path, co
     other = "--pub" if option == "--sub" else "--sub"
     ended = dafka.run(command, option, taken, other, FREE, *storage)
     assert (ended.status, ended.output) == (1, b"")
-    assert ended.error == f"cannot listen at {taken}: address already in use"
+    problem = f"cannot listen at {taken}: address already in use"
+    assert ended.error == f"{problem}; choose another port, or * for any free one"
 
 
 def test_a_store_that_is_taken(cluster: Dafka) -> None:

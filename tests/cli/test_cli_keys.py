@@ -82,13 +82,13 @@ def test_the_configured_list_is_meant(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["new", "there"], "there is there already, and a key is not written over"),
+        (["new", "there"], "there exists already; a key file is never overwritten: choose another name"),
         (["new", "none/k"], "cannot write the key file none/k: No such file or directory"),
         (["new", "k", "--name", 'a"b'], "expected printable characters without quotation marks"),
         (["show", "none"], "cannot read the file of public keys none: No such file or directory"),
         (["show", "there"], "there, line 1: expected a public key (40 characters of Z85), and then a name"),
         (["authorize", "none"], "expected a list to add the key to: name a file or folder with --authorized-keys"),
-        (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85), or a file"),
+        (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85) or a file"),
         (["authorize", "there", "--authorized-keys", "x"], "there, line 1: expected a public key"),
         (["authorize", "a" * 40, "--authorized-keys", "none/x"], "cannot write none/x: No such file or directory"),
     ],
@@ -102,19 +102,19 @@ def test_mistakes(folder: Path, arguments: list[str], expected: str) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--key-file", "none"], "[security] key_file without authorized_keys"),
+        (["--key-file", "none"], "[security] key_file: expected authorized_keys beside it"),
         (
             ["--key-file", "none", "--authorized-keys", "list"],
             "cannot read the key file none: No such file or directory",
         ),
         (
             ["--key-file", "open.key", "--authorized-keys", "list"],
-            "key file open.key is open to others (mode 0644): chmod 600",
+            "key file open.key can be read by other users (mode 0644): chmod 600",
         ),
         (["--key-file", "own.key", "--authorized-keys", "none"], "cannot read the authorized keys none: No such file"),
         (["--key-file", "own.key", "--authorized-keys", "slip"], "slip, line 2: expected a public key"),
-        (["--key-file", "list", "--authorized-keys", "list"], "key file list is open to others"),
-        (["--authorized-keys", "list"], "[security] authorized_keys without key_file"),
+        (["--key-file", "list", "--authorized-keys", "list"], "key file list can be read by other users"),
+        (["--authorized-keys", "list"], "[security] authorized_keys: expected a key_file beside it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -135,7 +135,7 @@ def test_keys_that_cannot_be_used_end_a_daemon(
     ("options", "expected"),
     [
         ([], "[security] tower_keys: expected the tower's public key"),
-        (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85), or a file"),
+        (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85) or a file"),
     ],
 )
 def test_keys_that_cannot_be_used_end_a_consumer(dafka: Dafka, folder: Path, options: list[str], expected: str) -> None:
@@ -162,8 +162,8 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
     consumed = dafka.node("consume", "t", "--key-file", "node.key", *member, "--from-beginning", "--count", "3")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n")
     for running, sentence in (
-        (stranger, "its key is not authorized there; on that side: dafka keys authorize"),
-        (keyless, "without a key"),
+        (stranger, "this node's key is not authorized there; on that machine: dafka keys authorize"),
+        (keyless, "it accepts only nodes with a key, and this node has none"),
     ):
         ended = running.wait()
         assert (ended.status, ended.output) == (1, b"")
@@ -171,7 +171,7 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
         assert last.startswith("Error: ")
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
-    up.wait_errors(f"refused 127.0.0.1: its public key {public} is not authorized here")
+    up.wait_errors(f"refused a connection from 127.0.0.1: its public key {public} is not authorized here")
     up.wait_errors("refused a connection without a key")
     assert up.end().status == 0
 

@@ -312,7 +312,7 @@ async def test_in_a_closed_cluster(tmp_path: Path) -> None:
                     (tower,) = (await stranger.survey(0.1)).towers
                     while not tower.refusal:
                         (tower,) = (await stranger.survey(0.1)).towers
-                assert "its key is not authorized there" in tower.refusal
+                assert "this node's key is not authorized there; on that machine: dafka keys authorize" in tower.refusal
                 found = await stranger.survey(0.1)
                 assert (found.nodes, found.topics, found.partitions) == ((), (), ())
 
