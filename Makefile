@@ -6,38 +6,45 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerato
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-spark test check docs dist format clean
+.PHONY: help demo demo-spark test test-long check docs dist format clean
 
-demo: .venv/demo
+help: ## Show these targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
+
+demo: .venv/demo ## Send real records through a cluster on this machine
 	$(BIN)/dafka demo
 
-demo-spark: .venv/demo-spark
+demo-spark: .venv/demo-spark ## The same records in Spark (needs Java 17)
 	$(BIN)/python examples/flights_pipeline.py
 
 # A worker more than two cores: many tests wait for processes and sockets. tests/conftest.py has the order.
-test: .venv/dev
+test: .venv/dev ## Run the tests (about 6 minutes on 2 cores)
 	$(BIN)/pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
 
-check: .venv/dev
+# What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
+test-long: .venv/dev ## Run the tests that `make test` leaves out because they are long
+	$(BIN)/pytest -m long --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
+
+check: .venv/dev ## Check style, docstrings and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 # Offline, into docs/_build/html; any warning, such as a broken link, ends it.
-docs: .venv/dev
+docs: .venv/dev ## Build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 
 # The source distribution, and from it a wheel with the accelerator for this platform and one for all platforms.
-dist: .venv/dev
+dist: .venv/dev ## Build the source distribution and the wheels into dist/
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 	DAFKA_BUILD_ACCELERATOR=off $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist dist/dafka-*.tar.gz
 
-format: .venv/dev
+format: .venv/dev ## Format the code
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-clean:
+clean: ## Remove everything that was built
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build dafka/transport/*.so
 
 .venv/bin/python:

@@ -21,18 +21,17 @@ LENGTH_BYTES = 4
 class PackedContents(Sequence[bytes]):
     """A sequence of bytes objects that are created when they are accessed. It equals any sequence of the same contents.
 
+    Args:
+        data: The contents, one after the other.
+        lengths: The length of each content as a big-endian number of 4 bytes. They must add up to the size of the data;
+            this is not checked.
+
     Attributes:
-        data: the contents, one after the other.
-        lengths: the length of each content as a big-endian number of 4 bytes.
+        data: The contents, one after the other.
+        lengths: The length of each content as a big-endian number of 4 bytes.
     """
 
     def __init__(self, data: bytes, lengths: bytes) -> None:
-        """Create a sequence from its two parts. The lengths must add up to the size of the data; this is not checked.
-
-        Args:
-            data: see the class.
-            lengths: see the class.
-        """
         self.data = data
         self.lengths = lengths
 
@@ -96,13 +95,13 @@ def pack(contents: Sequence[bytes]) -> PackedContents:
     """Return contents in one piece.
 
     Args:
-        contents: any contents.
+        contents: Any contents.
 
     Returns:
         The same contents, packed.
 
     Raises:
-        struct.error: a content has 4 GiB or more.
+        struct.error: A content has 4 GiB or more.
     """
     if isinstance(contents, PackedContents):
         return contents
@@ -136,10 +135,10 @@ def take_within(contents: Sequence[bytes], start: int, count_max: int, bytes_max
     """Return contents from `start` on, within two limits, but at least one.
 
     Args:
-        contents: any contents.
-        start: the index of the first content to return.
-        count_max: how many contents to return at most.
-        bytes_max: how many bytes they may have together.
+        contents: Any contents.
+        start: The index of the first content to return.
+        count_max: How many contents to return at most.
+        bytes_max: How many bytes they may have together.
 
     Returns:
         A part of the contents.

@@ -32,14 +32,14 @@ def encode_text(value: str, field: str = "text") -> bytes:
     """Return the bytes of a topic or an address.
 
     Args:
-        value: the topic or address.
-        field: what the error calls it.
+        value: The topic or address.
+        field: What the error calls it.
 
     Returns:
         At most 255 bytes, which `decode_text` turns into the same text.
 
     Raises:
-        EncodingError: the value is not text, is too long, or is text that `decode_text` would not return.
+        EncodingError: The value is not text, is too long, or is text that `decode_text` would not return.
     """
     if not isinstance(value, str):
         raise EncodingError(field, f"text, not {type(value).__name__}")
@@ -58,7 +58,7 @@ def decode_text(data: bytes) -> str:
     """Return the topic or address of these bytes. Every sequence of bytes is one.
 
     Args:
-        data: the bytes from the wire.
+        data: The bytes from the wire.
 
     Returns:
         The text, in which bytes that are not UTF-8 are lone surrogates.
@@ -76,8 +76,8 @@ class Partition:
     """The stream of one producer within a topic (RFC 46, "Topics, Partitions and Records").
 
     Attributes:
-        topic: the topic.
-        address: the address of the producer, which is the name of the partition.
+        topic: The topic.
+        address: The address of the producer, which is the name of the partition.
     """
 
     topic: str
@@ -92,9 +92,9 @@ class Record:
     """One record.
 
     Attributes:
-        partition: the partition of the record.
-        sequence: its position in the partition, from 0.
-        content: the bytes that the producer sent.
+        partition: The partition of the record.
+        sequence: Its position in the partition, from 0.
+        content: The bytes that the producer sent.
     """
 
     partition: Partition
@@ -112,10 +112,10 @@ class RecordBatch:
     """Consecutive records of one partition: what every hot path takes and returns. Iterating yields `Record` objects.
 
     Attributes:
-        partition: the partition of the records.
-        first_sequence: the sequence of `contents[0]`; each further record has the next one.
-        contents: the contents of the records.
-        stored_at: when each record was stored, in milliseconds since 1970 UTC, if a storage was asked for it; otherwise
+        partition: The partition of the records.
+        first_sequence: The sequence of `contents[0]`; each further record has the next one.
+        contents: The contents of the records.
+        stored_at: When each record was stored, in milliseconds since 1970 UTC, if a storage was asked for it; otherwise
             None, because the wire does not carry times.
     """
 
@@ -143,8 +143,8 @@ class RecordBatch:
         """Return the records from one sequence up to another.
 
         Args:
-            first_sequence: the first sequence to include; it may be before this batch.
-            end_sequence: the sequence after the last one to include; it may be after this batch.
+            first_sequence: The first sequence to include; it may be before this batch.
+            end_sequence: The sequence after the last one to include; it may be after this batch.
 
         Returns:
             The part of this batch that lies in between, which may be empty.
@@ -160,7 +160,7 @@ class RecordBatch:
         """Return the first records whose contents have at most so many bytes together.
 
         Args:
-            bytes_max: the limit in bytes.
+            bytes_max: The limit in bytes.
 
         Returns:
             The first part of this batch: at least one record, even if it is larger than the limit.
@@ -183,7 +183,7 @@ def join(batches: Sequence[RecordBatch]) -> RecordBatch:
     """Return consecutive batches of one partition as one batch.
 
     Args:
-        batches: at least one batch; each continues the one before.
+        batches: At least one batch; each continues the one before.
 
     Returns:
         One batch. It has times if all of them have.

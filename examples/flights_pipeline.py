@@ -1,11 +1,11 @@
-"""A pipeline on real data: 336,776 flights through producers and a store into Spark, as a stream and as a table.
+"""A pipeline on real data: 336,776 flights through producers and a store to Spark, as a stream and as a table.
 
-1. A tower and a store run in this process. Each of New York's three airports is a producer: it publishes its flights of
+1. A tower and a store run in this process. Each of New York's three airports is a producer. It publishes its flights of
    2013 day by day, in the order of their scheduled departures.
-2. While they do, Spark's structured streaming follows the store, decodes the records, and adds up delays by airport and
-   hour, with a watermark on the scheduled departure, into Parquet files.
-3. A batch job over the same store compares the airlines.
-4. Both results are held against pandas on the raw data, number by number, and drawn into a picture.
+2. Meanwhile a streaming query follows the store, decodes the records, and adds up delays by airport and hour, with a
+   watermark on the scheduled departure, into Parquet files.
+3. A batch job on the same store compares the airlines.
+4. All numbers are compared with those of pandas on the raw data, and drawn into a picture.
 
 python examples/flights_pipeline.py [--flights N] [--folder FOLDER] [--picture FILE]
 """
@@ -41,22 +41,29 @@ SCHEMA = "scheduled TIMESTAMP, origin STRING, carrier STRING, dep_delay INT"
 AIRPORTS = {"EWR": "Newark", "JFK": "JFK", "LGA": "LaGuardia"}
 FIELDS = ["scheduled", "origin", "dest", "carrier", "flight", "dep_delay", "arr_delay", "distance"]
 LATENESS = "2 days"
-"""The airports publish a day at a time, so none is more than a day behind another."""
+"""The delay of the watermark. The airports publish a day at a time, so none is more than a day behind another."""
 
 TIMETABLE_END = b'{"scheduled": "2014-02-01T00:00:00Z"}'
-"""Published last: it moves the watermark past every hour that had flights, so that their sums are final."""
+"""The last record, which moves the watermark past all hours with flights, so that their sums are final."""
 
 AGGREGATES = {
     "flights": "count(*)",
     "cancelled": "count_if(dep_delay IS NULL)",
     "delay": "sum(dep_delay)",
 }
-"""A flight that did not leave has no delay."""
+"""The columns of the results. A flight that was cancelled has no delay."""
 
 
 @attrs.frozen
 class Step:
-    """What was done, how many records or rows it was, in how many seconds, and what came of it."""
+    """A step of the pipeline.
+
+    Attributes:
+        name: What was done.
+        count: The number of records.
+        seconds: How long it took.
+        outcome: What came of it.
+    """
 
     name: str
     count: int
@@ -66,7 +73,13 @@ class Step:
 
 @attrs.frozen
 class Results:
-    """Delays by hour and airport from the stream, by carrier from the batch job, and whether pandas says the same."""
+    """The results of the pipeline.
+
+    Attributes:
+        hours: The delays by hour and airport, from the stream.
+        carriers: The delays by carrier, from the batch job.
+        steps: What was done, with the outcome of each comparison.
+    """
 
     hours: pd.DataFrame
     carriers: pd.DataFrame
@@ -74,12 +87,12 @@ class Results:
 
     @property
     def is_right(self) -> bool:
-        """Every number is pandas' number."""
+        """Whether all numbers are equal to those of pandas."""
         return all(step.outcome != "DIFFERENT" for step in self.steps)
 
 
 def load(count: int | None = None) -> pd.DataFrame:
-    """The first flights of 2013 in the order of their scheduled departures; all of them by default."""
+    """Return the first flights of 2013 in the order of their scheduled departures; all of them by default."""
     raw = pd.read_csv(io.BytesIO(load_flights()))
     raw["scheduled"] = pd.to_datetime(raw["time_hour"], utc=True) + pd.to_timedelta(raw["minute"], unit="min")
     numbers = dict.fromkeys(("dep_delay", "arr_delay", "distance"), "Int64")
@@ -87,7 +100,7 @@ def load(count: int | None = None) -> pd.DataFrame:
 
 
 async def run(session: SparkSession, flights: pd.DataFrame, folder: Path) -> Results:
-    """The whole pipeline; what it writes is under `folder`."""
+    """Run the whole pipeline, which writes its files under `folder`."""
     store = folder / "flights.db"
     steps = []
     async with open_cluster(storage=f"sqlite:{store}") as cluster:
@@ -116,7 +129,7 @@ async def run(session: SparkSession, flights: pd.DataFrame, folder: Path) -> Res
 
 
 async def publish(cluster: Cluster, flights: pd.DataFrame) -> None:
-    """Every airport publishes a day's flights; when the store has them all, the next day begins."""
+    """Publish the flights day by day; the next day starts when the store has all flights of the day."""
     days = flights.groupby([flights["scheduled"].dt.floor("D"), "origin"], sort=True)
     lines = {
         key: group.to_json(orient="records", lines=True, date_format="iso", date_unit="s").encode().splitlines()
@@ -134,8 +147,11 @@ async def publish(cluster: Cluster, flights: pd.DataFrame) -> None:
 
 
 def start_stream(session: SparkSession, store: Path, folder: Path) -> StreamingQuery:
-    """Delays by hour of the scheduled departure and airport, written once the hour can have no more flights."""
-    given = {"subscribePattern": TOPIC, "startingOffsets": "earliest"}  # a pattern may match nothing yet
+    """Start the query that adds up delays by airport and hour of the scheduled departure.
+
+    The sums of an hour are written when the watermark has passed it.
+    """
+    given = {"subscribePattern": TOPIC, "startingOffsets": "earliest"}  # a pattern may match no topic yet
     departures = dafka.spark.read_stream(session, store, schema=SCHEMA, columns=["partition"], **given)
     groups = departures.withWatermark("scheduled", LATENESS).groupBy(sql.window("scheduled", "1 hour"), "origin")
     hours = add_up(groups).select(sql.col("window.start").alias("hour"), "origin", *AGGREGATES)
@@ -148,39 +164,39 @@ def start_stream(session: SparkSession, store: Path, folder: Path) -> StreamingQ
 
 
 def read_hours(session: SparkSession, folder: Path) -> pd.DataFrame:
-    """What the stream wrote."""
+    """Return what the stream wrote."""
     return to_pandas(session.read.parquet(str(folder / "hours")), ["hour", "origin"])
 
 
 def compare_carriers(session: SparkSession, store: Path) -> pd.DataFrame:
-    """Delays by carrier, from every record in the store."""
+    """Return the delays by carrier, from all records in the store."""
     departures = dafka.spark.read(session, store, topic=TOPIC, schema=SCHEMA, columns=["partition"])
     return to_pandas(add_up(departures.where("carrier IS NOT NULL").groupBy("carrier")), ["carrier"])
 
 
 def add_up(groups: GroupedData) -> DataFrame:
-    """The aggregates of each group."""
+    """Return the aggregates of each group."""
     return groups.agg(*(sql.expr(text).alias(name) for name, text in AGGREGATES.items()))
 
 
 def to_pandas(frame: DataFrame, keys: list[str]) -> pd.DataFrame:
-    """A result in the order of its keys."""
+    """Return a result sorted by its keys."""
     return frame.toPandas().sort_values(keys).reset_index(drop=True)
 
 
 def expected_hours(flights: pd.DataFrame) -> pd.DataFrame:
-    """What the stream should have found."""
+    """Return what the stream should have found."""
     hours = flights["scheduled"].dt.tz_convert(None).dt.floor("h").rename("hour")
     return aggregate(flights, [hours, flights["origin"]])
 
 
 def expected_carriers(flights: pd.DataFrame) -> pd.DataFrame:
-    """What the batch job should have found."""
+    """Return what the batch job should have found."""
     return aggregate(flights, [flights["carrier"]])
 
 
 def aggregate(flights: pd.DataFrame, keys: list[pd.Series]) -> pd.DataFrame:
-    """What Spark's `AGGREGATES` are, by pandas."""
+    """Return the `AGGREGATES` of each group, computed by pandas."""
     delays = flights["dep_delay"]
     found = delays.groupby(keys).agg(flights="size", known="count", delay=lambda group: group.sum(min_count=1))
     found["cancelled"] = found["flights"] - found["known"]
@@ -188,7 +204,7 @@ def aggregate(flights: pd.DataFrame, keys: list[pd.Series]) -> pd.DataFrame:
 
 
 def compare(found: pd.DataFrame, expected: pd.DataFrame) -> str:
-    """Whether two tables hold the same numbers."""
+    """Return the outcome of comparing two tables."""
     numbers = {"flights": "Int64", "cancelled": "Int64", "delay": "Int64"}
     keys = [name for name in expected.columns if name not in numbers]
     tables = [table.astype({**dict.fromkeys(keys, str), **numbers}) for table in (found, expected)]
@@ -196,15 +212,15 @@ def compare(found: pd.DataFrame, expected: pd.DataFrame) -> str:
 
 
 def draw(results: Results, path: Path) -> None:
-    """A picture of the hours: every day's mean delay by airport, and every hour of the year."""
+    """Draw the mean delays of all days by airport, and of all hours of the year."""
     hours = results.hours.assign(local=results.hours["hour"].dt.tz_localize("UTC").dt.tz_convert("America/New_York"))
     hours["day"] = hours["local"].dt.tz_localize(None).dt.normalize()
     hours["departed"] = hours["flights"] - hours["cancelled"]
     figure = Figure(figsize=(12, 7.2), layout="constrained", facecolor="white")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.35])
-    for (airport, name), colour in zip(AIRPORTS.items(), ("#0b7285", "#e8590c", "#862e9c"), strict=True):
+    for (airport, name), color in zip(AIRPORTS.items(), ("#0b7285", "#e8590c", "#862e9c"), strict=True):
         sums = hours[hours["origin"] == airport].groupby("day")[["delay", "departed"]].sum().rolling("7D").sum()
-        top.plot(sums.index, sums["delay"] / sums["departed"], color=colour, linewidth=1.8, label=name)
+        top.plot(sums.index, sums["delay"] / sums["departed"], color=color, linewidth=1.8, label=name)
     top.axhline(0, color="#adb5bd", linewidth=0.8)
     top.set_ylabel("minutes late, mean of a week")
     top.legend(frameon=False, ncols=3, loc="upper right")
@@ -214,8 +230,8 @@ def draw(results: Results, path: Path) -> None:
     mean = (cells["delay"].astype(float) / cells["departed"]).unstack("day").dropna(how="all")
     mean = mean.reindex(columns=pd.date_range(mean.columns.min(), mean.columns.max()))
     edges = pd.date_range(mean.columns.min(), periods=len(mean.columns) + 1).to_numpy()
-    colours = TwoSlopeNorm(vmin=-30, vcenter=0, vmax=90)
-    mesh = bottom.pcolormesh(edges, [*mean.index, mean.index[-1] + 1], mean.to_numpy(), cmap="RdBu_r", norm=colours)
+    colors = TwoSlopeNorm(vmin=-30, vcenter=0, vmax=90)
+    mesh = bottom.pcolormesh(edges, [*mean.index, mean.index[-1] + 1], mean.to_numpy(), cmap="RdBu_r", norm=colors)
     bottom.invert_yaxis()
     bottom.yaxis.set_major_formatter("{x:02.0f}:00")
     bottom.set_ylabel("scheduled departure")
@@ -235,7 +251,7 @@ def draw(results: Results, path: Path) -> None:
 
 
 def to_tables(results: Results) -> list[Table]:
-    """What happened, and the airlines."""
+    """Return a table of the steps and one of the largest airlines."""
     steps = Table("step", title="The pipeline")
     for name in ("records", "seconds", "records/s"):
         steps.add_column(name, justify="right")
@@ -254,11 +270,11 @@ def to_tables(results: Results) -> list[Table]:
 
 
 def main() -> int:
-    """Runs the pipeline on a session of its own; gives the exit status."""
+    """Run the pipeline with a session of its own, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--flights", type=int, metavar="N", help="only the first N flights")
     parser.add_argument("--folder", type=Path, help="keep the store and the Parquet files here")
-    parser.add_argument("--picture", type=Path, default=Path("flights.png"), help="where the picture is to be written")
+    parser.add_argument("--picture", type=Path, default=Path("flights.png"), help="write the picture here")
     given = parser.parse_args()
     settings = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
     session = dafka.spark.make_session("flights", settings=settings)

@@ -1,6 +1,6 @@
-"""The same jobs over this project and others, beside each other: what `dafka bench` runs.
+"""Benchmarks that run the same jobs on dafka and other systems: the implementation of `dafka bench`.
 
-Every role is a process of its own, as in deployment; the one that measures starts them and reads what they report.
+Every role runs in a process of its own, as in production. The measuring process starts them and reads their reports.
 """
 
 from dafka.bench.jobs import JOBS, Job

@@ -1,7 +1,10 @@
-"""What a client process is told to do, and the contents that it sends or expects.
+"""The client processes: their task, the contents they send, and how they report to the measuring process.
 
-Contents are of ASCII digits and padding: ten that tell the record's sequence and, where records are paced, twenty that
-tell when it was made (`time.perf_counter_ns`, which all processes of a Linux machine share).
+A client runs one role of a module of `dafka.bench.systems` (see `run_client`). It writes one line of JSON to standard
+output per event, and waits for a line on standard input after it has reported that it is ready.
+
+A content is ASCII: ten digits with the sequence of the record; if records are sent at a rate, twenty digits with the
+time when it was made (`time.perf_counter_ns`, which all processes of a Linux machine share); then padding.
 """
 
 from __future__ import annotations
@@ -18,26 +21,31 @@ import attrs
 from dafka.bench.results import percentiles
 
 SEQUENCE_DIGITS = 10
-STAMP_DIGITS = 20
-STAMPED_SIZE_MIN = SEQUENCE_DIGITS + STAMP_DIGITS
+TIMESTAMP_DIGITS = 20
+TIMESTAMPED_SIZE_MIN = SEQUENCE_DIGITS + TIMESTAMP_DIGITS
 TOPIC = "bench"
 CHUNK_BYTES_MAX = 16 * 2**20
+"""The maximum size of the contents that are sent at once, in bytes."""
+
 PREPARED_BYTES_MAX = 64 * 2**20
+"""Contents up to this total size, in bytes, are made before the measurement begins."""
 
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """Attributes:
-    records: how many to send, or to receive.
-    size: of each content, in octets, at least 10.
-    rate: records to send in a second; 0 for as fast as they go.
-    opens_on_go: the client opens only when it is told to go: what is measured includes the opening.
-    from_beginning: a consumer begins with the earliest record.
-    consumers: how many are to receive what is sent.
-    stores: how many must have acknowledged a record.
-    topics: to subscribe to.
-    partitions: that records are spread over.
-    settings: what the system tells its clients: where its servers are, and whatever else they need.
+    """What a client does.
+
+    Attributes:
+        records: The number of records to send or to receive.
+        size: The size of each content in bytes, at least 10.
+        rate: The number of records to send per second; 0 for as fast as possible.
+        opens_on_go: Whether the client connects only after `go`, so that connecting is measured too.
+        from_beginning: Whether a consumer begins with the earliest record.
+        consumers: The number of consumers of the records that are sent.
+        stores: The number of stores that must acknowledge a record.
+        topics: The number of topics to subscribe to.
+        partitions: The number of partitions that hold the records.
+        settings: What the clients of a system need, such as the addresses of its servers.
     """
 
     records: int
@@ -52,82 +60,88 @@ class Task:
     settings: dict[str, str] = attrs.field(factory=dict)
 
     def to_json(self) -> str:
-        """As one line of text."""
+        """Return the task as one line of JSON."""
         return json.dumps(attrs.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Task:
-        """From what `to_json` gave."""
+        """Return the task from the result of `to_json`."""
         return cls(**json.loads(text))
 
-    def contents(self, first: int, count: int) -> list[bytes]:
-        """The contents of records from a sequence on, none beyond the last one."""
+    def make_contents(self, first: int, count: int) -> list[bytes]:
+        """Return the contents of up to `count` records from a sequence on."""
         template = b"%%0%dd" % SEQUENCE_DIGITS + b"." * (self.size - SEQUENCE_DIGITS)
         return [template % sequence for sequence in range(first, min(first + count, self.records))]
 
-    def chunks(self, count_max: int) -> Iterable[list[bytes]]:
-        """All contents, at most so many or 16 MiB at a time: made here and now, unless that is too much to keep.
+    def make_chunks(self, count_max: int) -> Iterable[list[bytes]]:
+        """Return all contents in chunks of at most `count_max` records and 16 MiB.
 
-        What a producer sends is there before the clock starts: making it takes longer than sending it.
+        They are made in advance unless they are too large, because making them takes longer than sending them.
         """
         count = max(1, min(count_max, CHUNK_BYTES_MAX // self.size))
-        made = (self.contents(first, count) for first in range(0, self.records, count))
+        made = (self.make_contents(first, count) for first in range(0, self.records, count))
         return list(made) if self.records * self.size <= PREPARED_BYTES_MAX else made
 
-    def stamped_contents(self, first: int, count: int, now: int) -> list[bytes]:
-        """Likewise, made at a time in nanoseconds."""
-        padding = b"." * (self.size - STAMPED_SIZE_MIN)
-        stamp = b"%0*d" % (STAMP_DIGITS, now)
+    def make_timestamped_contents(self, first: int, count: int, now: int) -> list[bytes]:
+        """Return contents as `make_contents` does, with the time `now` in nanoseconds."""
+        padding = b"." * (self.size - TIMESTAMPED_SIZE_MIN)
+        stamp = b"%0*d" % (TIMESTAMP_DIGITS, now)
         return [
             b"%0*d%b%b" % (SEQUENCE_DIGITS, sequence, stamp, padding)
             for sequence in range(first, min(first + count, self.records))
         ]
 
     def topic_names(self) -> list[str]:
-        """The topics' names."""
+        """Return the names of the topics."""
         return [TOPIC] if self.topics == 1 else [f"{TOPIC}-{number}" for number in range(self.topics)]
 
 
 def parse_sequence(content: bytes) -> int:
-    """The sequence that a content tells."""
+    """Return the sequence in a content."""
     return int(content[:SEQUENCE_DIGITS])
 
 
 def parse_timestamp(content: bytes) -> int:
-    """When a paced record was made, in nanoseconds."""
-    return int(content[SEQUENCE_DIGITS:STAMPED_SIZE_MIN])
+    """Return when a content that was sent at a rate was made, in nanoseconds."""
+    return int(content[SEQUENCE_DIGITS:TIMESTAMPED_SIZE_MIN])
 
 
 CHUNK_RECORDS = 10_000
-"""Contents are sent so many at a time."""
+"""The number of records that are sent at once."""
 
 TICK_S = 0.001
-"""A paced producer looks this often for what is due."""
+"""How often a producer that sends at a rate sends the records that are due."""
 
 SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+"""The percentiles of latency that are measured."""
 
 
 @attrs.frozen
 class Usage:
-    """What a process has cost: seconds of the processor, and the peak of resident memory in octets."""
+    """What a process has used.
+
+    Attributes:
+        cpu_s: Its processor time, in seconds.
+        peak_bytes: Its peak resident memory, in bytes.
+    """
 
     cpu_s: float
     peak_bytes: int
 
 
-class Control:
-    """Says `ready`, waits for the word to go, says what was `done` and what it cost."""
+class Coordinator:
+    """The connection of a client to the measuring process: reports `ready`, waits for `go`, and reports `done`."""
 
     def __init__(self) -> None:
         self._cpu_s = time.process_time()
 
     def ready(self) -> None:
-        """The client can go; what it cost so far does not count."""
+        """Report that the client is ready. Processor time used so far does not count."""
         self._cpu_s = time.process_time()
-        self._say({"event": "ready"})
+        self._send({"event": "ready"})
 
     def wait_go(self) -> None:
-        """Says `ready`, and waits to be told to go; ends the process where nobody is there to tell."""
+        """Report that the client is ready, and wait for `go`. Exit if the measuring process is gone."""
         self.ready()
         if not sys.stdin.readline():
             sys.exit(1)
@@ -140,24 +154,24 @@ class Control:
         usage: Usage | None = None,
         figures: Mapping[str, float] | None = None,
     ) -> None:
-        """All records are sent and acknowledged, or received.
+        """Report that all records have been sent and acknowledged, or received.
 
-        Arguments:
-            first: when it began, in nanoseconds.
-            last: when it was over.
-            usage: what it cost, where another process did it.
-            figures: what else is known.
+        Args:
+            first: When the transfer began, in nanoseconds.
+            last: When it ended, in nanoseconds.
+            usage: What the transfer used, if another process did it.
+            figures: Further results.
         """
         usage = usage or Usage(time.process_time() - self._cpu_s, read_peak_bytes())
-        self._say({"event": "done", "first": first, "last": last, **attrs.asdict(usage), **(figures or {})})
+        self._send({"event": "done", "first": first, "last": last, **attrs.asdict(usage), **(figures or {})})
 
-    def _say(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 
 def read_peak_bytes(process: int | str = "self") -> int:
-    """The peak of a process's resident memory, in octets; 0 where it is gone."""
+    """Return the peak resident memory of a process, in bytes; 0 if the process is gone."""
     try:
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     except OSError:
@@ -166,7 +180,7 @@ def read_peak_bytes(process: int | str = "self") -> int:
 
 
 class Pace:
-    """Which records of a task are due, at a steady rate from its making on."""
+    """Determines which records of a task are due, at a steady rate that begins now."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -175,25 +189,25 @@ class Pace:
 
     @property
     def is_over(self) -> bool:
-        """Have all been given?"""
+        """Whether all records have been returned."""
         return self._sent >= self._task.records
 
-    def due(self) -> list[bytes]:
-        """The contents to send now, stamped with now."""
+    def take_due(self) -> list[bytes]:
+        """Return the contents to send now, with the current time."""
         now = time.perf_counter_ns()
         count = (now - self._started) * self._task.rate // 1_000_000_000 - self._sent
-        contents = self._task.stamped_contents(self._sent, count, now)
+        contents = self._task.make_timestamped_contents(self._sent, count, now)
         self._sent += len(contents)
         return contents
 
 
 class ReceivedRecords:
-    """What a consumer received, and when; sees that nothing is missing, doubled or out of order.
+    """The records that a consumer received, and when. Checks that none is missing, repeated or out of order.
 
-    Only the two ends of each run of one partition are looked at, so that looking costs little.
+    Only the first and the last record of each batch are checked, so that checking costs little.
 
     Attributes:
-        count: how many have come.
+        count: The number of records received.
     """
 
     def __init__(self, task: Task, opened: int) -> None:
@@ -202,31 +216,31 @@ class ReceivedRecords:
         self.count = 0
         self._first = self._last = self._first_count = 0
         self._is_ordered = task.partitions == 1 and task.topics == 1
-        self._stamped: list[tuple[int, Sequence[bytes]]] = []
+        self._timestamped: list[tuple[int, Sequence[bytes]]] = []
 
     @property
     def is_complete(self) -> bool:
-        """Are all there?"""
+        """Whether all records have been received."""
         return self.count >= self._task.records
 
-    def take(self, contents: Sequence[bytes]) -> None:
-        """Some have come. Raises `ValueError` for others than those that follow."""
+    def add_contents(self, contents: Sequence[bytes]) -> None:
+        """Add contents that were received. Raise `ValueError` if they are not the next ones."""
         now = time.perf_counter_ns()
         if not self.count:
             self._first, self._first_count = now, len(contents)
         if self._is_ordered:
             for content, sequence in ((contents[0], self.count), (contents[-1], self.count + len(contents) - 1)):
                 if parse_sequence(content) != sequence:
-                    raise ValueError(f"record {sequence} was expected, and {parse_sequence(content)} came")
+                    raise ValueError(f"expected record {sequence}, not {parse_sequence(content)}")
         self.count += len(contents)
         if self._task.rate:
-            self._stamped.append((now, contents))
+            self._timestamped.append((now, contents))
         self._last = now
 
-    def report(self, control: Control) -> None:
-        """Says that all are there."""
+    def report(self, coordinator: Coordinator) -> None:
+        """Report that all records were received."""
         figures: dict[str, float] = {"opened": self._opened, "first_count": self._first_count}
-        if self._stamped:
-            delays = [now - parse_timestamp(content) for now, contents in self._stamped for content in contents]
+        if self._timestamped:
+            delays = [now - parse_timestamp(content) for now, contents in self._timestamped for content in contents]
             figures.update(zip(SHARES, percentiles(delays, list(SHARES.values())), strict=True))
-        control.done(first=self._first, last=self._last, figures=figures)
+        coordinator.done(first=self._first, last=self._last, figures=figures)

@@ -1,6 +1,6 @@
-"""The processes that are measured: servers and clients, started, read, and always ended.
+"""The processes of a benchmark, servers and clients: starting them, reading their output, and stopping them.
 
-What each costs is read from /proc: the processor's time, and the peak of resident memory.
+Processor time and peak resident memory are read from /proc.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from dafka.bench.client import Task, Usage, read_peak_bytes
 from dafka.bench.results import BenchError
 
 STEP_S = 120.0
-"""A step that takes longer has failed."""
-END_S = 5.0
-"""A process that does not end within this is killed."""
-LOOK_S = 0.01
-"""How often it is tried whether a server listens."""
+"""The time limit of each step of a job."""
+TERMINATE_S = 5.0
+"""How long a process may take to terminate before it is killed."""
+POLL_S = 0.01
+"""How often a connection to a starting server is tried."""
 
 
 class Server:
-    """A process that serves: a tower, a store, a foreign server."""
+    """A server process: a tower, a store, or the server of another system."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
         self.name = name
@@ -39,9 +39,9 @@ class Server:
         self._errors = errors
 
     def usage(self) -> Usage:
-        """What it has cost so far."""
+        """Return what the process has used so far."""
         try:
-            # The fields stand behind the command's name, which is in parentheses; times are in clock ticks.
+            # The fields follow the name of the command, which is in parentheses. Times are in clock ticks.
             fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             raise BenchError(f"{self.name} ended early: {last_line(self._errors)}") from None
@@ -49,10 +49,10 @@ class Server:
         return Usage(ticks / os.sysconf("SC_CLK_TCK"), read_peak_bytes(self._process.pid))
 
     async def read_line(self) -> str:
-        """The line that it announces itself with. Raises `BenchError` where it ends before."""
+        """Return the line that the server prints when it is ready. Raise `BenchError` if it ends before that."""
         assert self._process.stdout is not None
         line = b""
-        with _step(self.name):
+        with _time_limit(self.name):
             while not line.endswith(b"\n"):
                 data = await self._process.stdout.receive_some(1)
                 if not data:
@@ -61,22 +61,29 @@ class Server:
         return line.decode(errors="replace").rstrip()
 
     async def wait_listening(self, port: int) -> None:
-        """Waits until the loopback port is listened at. Raises `BenchError` where the process ends before."""
-        with _step(self.name):
+        """Wait until the server listens on a loopback port. Raise `BenchError` if it ends before that."""
+        with _time_limit(self.name):
             while True:
                 try:
                     await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
                 except OSError:
                     if self._process.poll() is not None:
                         raise BenchError(f"{self.name} ended early: {last_line(self._errors)}") from None
-                    await trio.sleep(LOOK_S)
+                    await trio.sleep(POLL_S)
                 else:
                     return
 
 
 @attrs.frozen
-class Done:
-    """What a client reported: when it began and was over, in nanoseconds, what it cost, and what else it knows."""
+class ClientResult:
+    """What a client reported.
+
+    Attributes:
+        first: When the transfer began, in nanoseconds.
+        last: When it ended, in nanoseconds.
+        usage: What the process used.
+        figures: Further results.
+    """
 
     first: int
     last: int
@@ -85,12 +92,12 @@ class Done:
 
     @property
     def seconds(self) -> float:
-        """From the beginning to the end."""
+        """The duration of the transfer."""
         return (self.last - self.first) / 1e9
 
 
 class Client:
-    """A process of `dafka.bench.run_client`."""
+    """A client process (see `run_client`)."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
         self.name = name
@@ -99,29 +106,29 @@ class Client:
         self._read = b""
 
     async def wait_ready(self) -> None:
-        """Waits until it can go. Raises `BenchError` where it ends before."""
+        """Wait until the client is ready. Raise `BenchError` if it ends before that."""
         await self._wait("ready")
 
     async def go(self) -> None:
-        """Lets it begin."""
+        """Let the client begin."""
         assert self._process.stdin is not None
         await self._process.stdin.send_all(b"go\n")
 
-    async def wait_done(self) -> Done:
-        """Waits until all is sent or received, and gives what it reported. Raises `BenchError` where it ends before."""
+    async def wait_done(self) -> ClientResult:
+        """Wait until all records are sent or received, and return the report. Raise `BenchError` if the client ends."""
         figures = await self._wait("done")
         usage = Usage(figures.pop("cpu_s"), int(figures.pop("peak_bytes")))
-        return Done(int(figures.pop("first")), int(figures.pop("last")), usage, figures)
+        return ClientResult(int(figures.pop("first")), int(figures.pop("last")), usage, figures)
 
     async def wait_ended(self) -> None:
-        """Waits until the process is over. Raises `BenchError` where it failed."""
-        with _step(self.name):
+        """Wait until the process ends. Raise `BenchError` if it failed."""
+        with _time_limit(self.name):
             if await self._process.wait():
                 raise BenchError(f"{self.name} failed: {last_line(self._errors)}")
 
     async def _wait(self, event: str) -> dict[str, Any]:
         assert self._process.stdout is not None
-        with _step(self.name):
+        with _time_limit(self.name):
             while True:
                 line, found, rest = self._read.partition(b"\n")
                 if found:
@@ -137,10 +144,10 @@ class Client:
 
 
 class Processes:
-    """Starts processes for the length of a block (see `open_processes`).
+    """Starts processes that are stopped at the end of a block (see `open_processes`).
 
     Attributes:
-        folder: for whatever they keep; new, and gone after the block.
+        folder: A temporary folder for the files of the processes.
     """
 
     def __init__(self, folder: Path, stack: AsyncExitStack, variables: Mapping[str, str]) -> None:
@@ -150,25 +157,28 @@ class Processes:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("DAFKA_")}
         self._environment = {**inherited, **variables}
 
-    async def serve(self, name: str, command: Sequence[str], *, is_patient: bool = True) -> Server:
-        """Starts a server.
+    async def serve(self, name: str, command: Sequence[str], *, is_graceful: bool = True) -> Server:
+        """Start a server.
 
-        Arguments:
-            name: for messages.
-            command: the program and its arguments.
-            is_patient: it ends when it is asked to; others are killed at once.
+        Args:
+            name: The name of the process in messages.
+            command: The program and its arguments.
+            is_graceful: Whether to stop the process with SIGTERM; otherwise it is killed.
+
+        Returns:
+            The server.
         """
-        process, errors = await self._start(name, command, subprocess.DEVNULL, is_patient=is_patient)
+        process, errors = await self._start(name, command, subprocess.DEVNULL, is_graceful=is_graceful)
         return Server(name, process, errors)
 
     async def client(self, name: str, module: str, role: str, task: Task) -> Client:
-        """Starts a role of a module of `dafka.bench.run_client`."""
+        """Start a client: a function `role` of a module of `dafka.bench.systems`."""
         command = [sys.executable, "-m", "dafka.bench.run_client", module, role, task.to_json()]
-        process, errors = await self._start(name, command, subprocess.PIPE, is_patient=False)
+        process, errors = await self._start(name, command, subprocess.PIPE, is_graceful=False)
         return Client(name, process, errors)
 
     async def _start(
-        self, name: str, command: Sequence[str], stdin: int, *, is_patient: bool
+        self, name: str, command: Sequence[str], stdin: int, *, is_graceful: bool
     ) -> tuple[trio.Process, Path]:
         self._count += 1
         errors = self.folder / f"errors-{self._count}"
@@ -185,36 +195,39 @@ class Processes:
                 )
             except OSError as error:
                 raise BenchError(f"{name} cannot be started: {command[0]}: {error.strerror}") from None
-        self._stack.push_async_callback(_end, process, is_patient)
+        self._stack.push_async_callback(_stop, process, is_graceful)
         return process, errors
 
 
 @asynccontextmanager
 async def open_processes(folder: Path, variables: Mapping[str, str]) -> AsyncIterator[Processes]:
-    """Whatever is started in the block is over when it is left.
+    """Provide `Processes` for a block, and stop all of them at its end.
 
-    Arguments:
-        folder: where they run.
-        variables: to set in their environment, beside what this process has without its DAFKA_* variables.
+    Args:
+        folder: The folder where they run.
+        variables: Environment variables to set. The processes inherit all others, except DAFKA_* variables.
+
+    Yields:
+        The processes.
     """
     async with AsyncExitStack() as stack:
         yield Processes(folder, stack, variables)
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens at."""
+    """Return a loopback port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def last_line(errors: Path) -> str:
-    """The last line of what a process said on standard error."""
-    return errors.read_text(errors="replace").strip().rpartition("\n")[2] or "it said nothing"
+    """Return the last line that a process printed on standard error."""
+    return errors.read_text(errors="replace").strip().rpartition("\n")[2] or "no error message"
 
 
 @contextmanager
-def _step(name: str) -> Iterator[None]:
+def _time_limit(name: str) -> Iterator[None]:
     try:
         with trio.fail_after(STEP_S):
             yield
@@ -222,14 +235,14 @@ def _step(name: str) -> Iterator[None]:
         raise BenchError(f"{name} took more than {STEP_S:.0f} s") from None
 
 
-async def _end(process: trio.Process, is_patient: bool) -> None:
+async def _stop(process: trio.Process, is_graceful: bool) -> None:
     with trio.CancelScope(shield=True):
-        if process.returncode is None and is_patient:
+        if process.returncode is None and is_graceful:
             process.terminate()
-            with trio.move_on_after(END_S):
+            with trio.move_on_after(TERMINATE_S):
                 await process.wait()
         if process.returncode is None:
-            # Clients have started processes of their own, which are in the same group.
+            # Clients may have started processes, which are in the same group.
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         for stream in (process.stdin, process.stdout):

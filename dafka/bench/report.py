@@ -1,4 +1,4 @@
-"""The table of a run, for a terminal."""
+"""Reports of a run: a table for the terminal, JSON, and a plot as SVG."""
 
 from __future__ import annotations
 
@@ -13,11 +13,21 @@ from rich.table import Table
 from dafka.bench.results import Results, Row, Spread
 from dafka.extras import require_extra
 
+VERSION = 1
+"""The version of the JSON document, incremented when a key is renamed or removed."""
+
+ROW_HEIGHT = 18
+GROUP_HEAD = 26
+LABEL_WIDTH = 260
+BAR_WIDTH = 420
+VALUE_WIDTH = 260
+COLORS = ("#3b6ea5", "#c8553d", "#588b5b", "#8d6a9f", "#c9a227", "#4f9d9d", "#7a7a7a", "#a85c7a")
+
 
 def to_table(results: Results) -> Table:
-    """Medians with their range, and the median of the ratios to the base with theirs.
+    """Return a table of medians and ranges, with ratios to the base.
 
-    The rows of a figure stand below its name and unit; where less is better, that says so.
+    The systems are listed below the name and unit of each figure, with a note if lower values are better.
     """
     table = Table(box=SIMPLE_HEAD, title=f"ratios are to {results.base}", title_justify="left")
     table.add_column("")
@@ -25,41 +35,37 @@ def to_table(results: Results) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for (job, name), rows in groupby(results.rows(), key=lambda row: (row.job, row.figure)):
         found = list(rows)
-        better = "" if found[0].is_higher_better else ", less is better"
+        better = "" if found[0].is_higher_better else ", lower is better"
         table.add_section()
         table.add_row(f"{job}: {name} [{found[0].unit}{better}]".replace("[", "\\["), style="bold")
         for row in found:
-            ratio = (figure(row.ratio.median), spread(row.ratio)) if row.ratio else ("", "")
-            table.add_row(f"  {row.system}", figure(row.value.median), spread(row.value), *ratio)
+            ratio = (format_figure(row.ratio.median), format_spread(row.ratio)) if row.ratio else ("", "")
+            table.add_row(f"  {row.system}", format_figure(row.value.median), format_spread(row.value), *ratio)
     return table
 
 
 def notes(results: Results) -> Iterator[str]:
-    """What is not in the table, and why: a sentence each."""
+    """Yield a sentence about each system and job that is not in the table."""
     for name, reason in results.left_out.items():
         yield f"left out: {name}: {reason}"
     for failure in results.failures:
         yield f"failed in round {failure.round}: {failure.job}, {failure.system}: {failure.reason}"
 
 
-def figure(value: float) -> str:
-    """With three digits that count, at least."""
+def format_figure(value: float) -> str:
+    """Format a value with at least three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def spread(values: Spread) -> str:
-    """From the lowest to the highest."""
-    return f"{figure(values.low)} - {figure(values.high)}"
-
-
-VERSION = 1
-"""Changes when a key is renamed or removed."""
+def format_spread(values: Spread) -> str:
+    """Format the lowest and the highest value."""
+    return f"{format_figure(values.low)} - {format_figure(values.high)}"
 
 
 def to_json(results: Results) -> str:
-    """The document, with a line end."""
+    """Return the results as JSON: settings, machine, summary, and every sample."""
     samples = [
         {"job": sample.job, "system": sample.system, "round": sample.round, **attrs.asdict(sample.measured)}
         for sample in results.samples
@@ -78,19 +84,11 @@ def to_json(results: Results) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-ROW_HEIGHT = 18
-GROUP_HEAD = 26
-LABEL_WIDTH = 260
-BAR_WIDTH = 420
-VALUE_WIDTH = 260
-COLOURS = ("#3b6ea5", "#c8553d", "#588b5b", "#8d6a9f", "#c9a227", "#4f9d9d", "#7a7a7a", "#a85c7a")
-
-
 @attrs.frozen
-class _Bar:
+class _PlotBar:
     label: str
     text: str
-    colour: str
+    color: str
     y: int
     length: float
     low: float
@@ -98,14 +96,18 @@ class _Bar:
 
 
 @attrs.frozen
-class _Group:
+class _PlotGroup:
     title: str
     y: int
-    bars: list[_Bar]
+    bars: list[_PlotBar]
 
 
 def to_svg(results: Results) -> str:
-    """The picture, as a text to be written in UTF-8."""
+    """Return an SVG with a bar for every figure of every system, relative to the largest value of the figure.
+
+    Raises:
+        MissingExtraError: If the extra `bench` is not installed.
+    """
     groups = list(_groups(results))
     height = groups[-1].bars[-1].y + 2 * ROW_HEIGHT if groups else ROW_HEIGHT
     with require_extra("bench", "a plot"):
@@ -123,23 +125,23 @@ def to_svg(results: Results) -> str:
     )
 
 
-def _groups(results: Results) -> Iterator[_Group]:
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(results.systems)}
+def _groups(results: Results) -> Iterator[_PlotGroup]:
+    colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(results.systems)}
     y = 4
     for (job, name), rows in groupby(results.rows(), key=lambda row: (row.job, row.figure)):
         found = list(rows)
         longest = max(row.value.high for row in found) or 1.0
-        better = "" if found[0].is_higher_better else ", less is better"
+        better = "" if found[0].is_higher_better else ", lower is better"
         bars = [
-            _bar(row, colours[row.system], y + GROUP_HEAD + number * ROW_HEIGHT, BAR_WIDTH / longest)
+            _bar(row, colors[row.system], y + GROUP_HEAD + number * ROW_HEIGHT, BAR_WIDTH / longest)
             for number, row in enumerate(found)
         ]
-        yield _Group(f"{job}: {name} ({found[0].unit}{better})", y, bars)
+        yield _PlotGroup(f"{job}: {name} ({found[0].unit}{better})", y, bars)
         y += GROUP_HEAD + len(found) * ROW_HEIGHT + 8
 
 
-def _bar(row: Row, colour: str, y: int, scale: float) -> _Bar:
-    ratio = f"  ({figure(row.ratio.median)} of base)" if row.ratio else ""
+def _bar(row: Row, color: str, y: int, scale: float) -> _PlotBar:
+    ratio = f"  ({format_figure(row.ratio.median)} of base)" if row.ratio else ""
     value = row.value
-    text = figure(value.median) + ratio
-    return _Bar(row.system, text, colour, y, value.median * scale, value.low * scale, value.high * scale)
+    text = format_figure(value.median) + ratio
+    return _PlotBar(row.system, text, color, y, value.median * scale, value.low * scale, value.high * scale)

@@ -1,6 +1,6 @@
-"""What a run of the benchmarks gives: figures of jobs on systems, round by round, and what they come to.
+"""The results of a benchmark run: measurements of jobs on systems, round by round, and their summary.
 
-A figure's ratio to the base is taken within each round, so that a machine that changes speed changes both sides of it.
+Ratios to the base are computed within each round, so that a machine whose speed varies affects both sides alike.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import attrs
 from dafka.errors import LocalError
 
 UNITS: Mapping[str, bool] = {"records/s": True, "MiB/s": True, "ms": False, "MiB": False, "CPU s per million": False}
-"""Every unit of a figure, and whether more of it is better."""
+"""The units of figures, and whether higher values are better."""
 
 
 @attrs.frozen
 class Measurement:
-    """One figure that a job found: what it is of, its unit, its value, and with how many records."""
+    """One figure that a job measured: its name, unit, value, and number of records."""
 
     figure: str
     unit: str
@@ -28,7 +28,7 @@ class Measurement:
 
 @attrs.frozen
 class Sample:
-    """A figure of a job on a system in one round."""
+    """A measurement of a job on a system in one round."""
 
     job: str
     system: str
@@ -38,7 +38,7 @@ class Sample:
 
 @attrs.frozen
 class Failure:
-    """A job that a system did not finish in a round, and why."""
+    """A job that failed on a system in a round, and the reason."""
 
     job: str
     system: str
@@ -48,7 +48,7 @@ class Failure:
 
 @attrs.frozen
 class Spread:
-    """The median of several values, the lowest and the highest."""
+    """The median, the lowest and the highest of several values."""
 
     median: float
     low: float
@@ -56,13 +56,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of one value or more."""
+        """Return the spread of at least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
 
 @attrs.frozen
 class Row:
-    """What a figure came to on one system; `ratio` is to the base, None where the base has no such figure."""
+    """The summary of a figure on one system. `ratio` is to the base; None if the base has no such figure."""
 
     job: str
     figure: str
@@ -74,20 +74,22 @@ class Row:
 
     @property
     def is_higher_better(self) -> bool:
-        """Is more of it better?"""
+        """Whether higher values are better."""
         return UNITS[self.unit]
 
 
 @attrs.frozen
 class Results:
-    """Attributes:
-    settings: what the run was asked for.
-    machine: what it ran on.
-    systems: the names of those that ran, in order.
-    base: the one that ratios are to.
-    left_out: the names of those that could not run, and why.
-    samples: every figure of every round.
-    failures: the jobs that were not finished.
+    """The results of a run.
+
+    Attributes:
+        settings: The settings of the run.
+        machine: The description of the machine.
+        systems: The names of the systems that ran, in order.
+        base: The system that ratios refer to.
+        left_out: The names of the systems that could not run, and the reasons.
+        samples: Every measurement of every round.
+        failures: The jobs that failed.
     """
 
     settings: Mapping[str, object]
@@ -99,7 +101,7 @@ class Results:
     failures: Sequence[Failure]
 
     def rows(self) -> list[Row]:
-        """Every figure of every system: jobs and figures in the order they were found, systems in their own."""
+        """Return the summary of every figure of every system, in the order of jobs, figures and systems."""
         found: dict[tuple[str, str, str], dict[str, dict[int, Measurement]]] = {}
         for sample in self.samples:
             measured = sample.measured
@@ -129,10 +131,10 @@ def _row(
 
 
 def percentiles(values: Iterable[float], shares: Sequence[float]) -> list[float]:
-    """The values below which these shares (0 to 1) of all lie. Needs one value at least."""
+    """Return the values below which the given shares (0 to 1) of at least one value lie."""
     ordered = sorted(values)
     return [ordered[min(int(share * len(ordered)), len(ordered) - 1)] for share in shares]
 
 
 class BenchError(LocalError):
-    """A process that is measured did not do what it should, or what was asked for cannot be measured."""
+    """A measured process failed, or the requested measurement is not possible."""

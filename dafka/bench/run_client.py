@@ -1,17 +1,17 @@
-"""Runs one client: `python -m dafka.bench.run_client MODULE ROLE TASK`."""
+"""Run one client of a benchmark: `python -m dafka.bench.run_client MODULE ROLE TASK`."""
 
 import sys
 from importlib import import_module
 
-from dafka.bench.client import Control, Task
+from dafka.bench.client import Coordinator, Task
 from dafka.errors import DafkaError
 
 
 def main(module: str, role: str, task: str) -> None:
-    """Runs `role` of the client `module` with a task in JSON."""
+    """Run a function of a module of `dafka.bench.systems` with a task in JSON."""
     run = getattr(import_module(f"dafka.bench.systems.{module}"), role)
     try:
-        run(Task.from_json(task), Control())
+        run(Task.from_json(task), Coordinator())
     except (DafkaError, ValueError) as error:
         sys.exit(str(error))
 

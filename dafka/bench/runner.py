@@ -1,4 +1,4 @@
-"""Runs jobs over systems, round by round, each system's turn after the other's, so that all see the same machine."""
+"""Running jobs on systems, round by round. The systems take turns, so that all run under the same conditions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dafka import __version__
 from dafka.bench.jobs import Job, JobContext
 from dafka.bench.processes import open_processes
 from dafka.bench.results import BenchError, Failure, Results, Sample
-from dafka.bench.systems import Cluster, Setup, System
+from dafka.bench.systems import Cluster, ClusterSetup, System
 
 
 async def run_jobs(
@@ -27,27 +27,33 @@ async def run_jobs(
     base: str = "",
     folder: Path | None = None,
     settings: Mapping[str, object] | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report_progress: Callable[[str], None] = lambda line: None,
 ) -> Results:
-    """Runs every job on every system that can do it, and gives what was found. Raises `BenchError` where none can run.
+    """Run every job on every system that supports it.
 
-    Arguments:
-        jobs: what to do.
-        systems: on what.
-        records: how many to move in a job; some jobs move fewer.
-        rounds: how often.
-        base: the name of the system that ratios are to; empty for the first one that can run.
-        folder: where servers keep their records; empty for the system's folder of temporary files.
-        settings: what the run was asked for, for the record.
-        tell: is given a line when something begins.
+    Args:
+        jobs: The jobs to run.
+        systems: The systems to measure.
+        records: The number of records of a job; some jobs use fewer.
+        rounds: The number of rounds.
+        base: The name of the system that ratios refer to; empty for the first one that can run.
+        folder: Where servers keep their records; None for the folder of temporary files.
+        settings: The settings of the run, for the results.
+        report_progress: Called with a line when a job begins.
+
+    Returns:
+        The results.
+
+    Raises:
+        BenchError: If no system can run, or the base cannot.
     """
-    left_out = {system.name: reason for system in systems if (reason := system.missing())}
+    left_out = {system.name: reason for system in systems if (reason := system.unavailable_reason())}
     running = [system for system in systems if system.name not in left_out]
     if not running:
         raise BenchError("none of the systems can run: " + "; ".join(f"{n}: {why}" for n, why in left_out.items()))
     names = [system.name for system in running]
     if base and base not in names:
-        raise BenchError(f"the base {base!r} cannot run or is not among the systems: {', '.join(names)}")
+        raise BenchError(f"expected a base among {', '.join(map(repr, names))}, not {base!r}")
     samples: list[Sample] = []
     failures: list[Failure] = []
     for number in range(1, rounds + 1):
@@ -55,7 +61,7 @@ async def run_jobs(
             for system in running:
                 if job.name not in system.jobs:
                     continue
-                tell(f"round {number} of {rounds}: {job.name}, {system.name}")
+                report_progress(f"round {number} of {rounds}: {job.name}, {system.name}")
                 try:
                     found = job.run(JobContext(system, _opener(system, folder), records))
                     samples.extend([Sample(job.name, system.name, number, measured) async for measured in found])
@@ -64,12 +70,12 @@ async def run_jobs(
     return Results(settings or {}, describe_machine(), names, base or names[0], left_out, samples, failures)
 
 
-def _opener(system: System, folder: Path | None) -> Callable[[Setup], AbstractAsyncContextManager[Cluster]]:
+def _opener(system: System, folder: Path | None) -> Callable[[ClusterSetup], AbstractAsyncContextManager[Cluster]]:
     @asynccontextmanager
-    async def opened(setup: Setup) -> AsyncIterator[Cluster]:
-        with tempfile.TemporaryDirectory(prefix="dafka-bench-", dir=folder, ignore_cleanup_errors=True) as place:
+    async def opened(setup: ClusterSetup) -> AsyncIterator[Cluster]:
+        with tempfile.TemporaryDirectory(prefix="dafka-bench-", dir=folder, ignore_cleanup_errors=True) as path:
             async with (
-                open_processes(Path(place), system.variables) as processes,
+                open_processes(Path(path), system.variables) as processes,
                 system.open(processes, setup) as cluster,
             ):
                 yield cluster
@@ -78,7 +84,7 @@ def _opener(system: System, folder: Path | None) -> Callable[[Setup], AbstractAs
 
 
 def describe_machine() -> dict[str, object]:
-    """What tells this machine from others: its processors, memory and versions."""
+    """Return a description of this machine: its processors, memory and versions."""
     return {
         "processors": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -19,7 +20,7 @@ COMMANDS = {
     "consume": ("dafka.cli.consume", "Print the records of TOPICs, one per line."),
     "status": ("dafka.cli.status", "Show a running cluster: nodes, topics, and each store's lag."),
     "topics": ("dafka.cli.topics", "List a store's topics and partitions, with their heads and sizes."),
-    "storage": ("dafka.cli.storage", "Look after the records that a store keeps."),
+    "storage": ("dafka.cli.storage", "Inspect, copy and trim the records of a store."),
     "keys": ("dafka.cli.keys", "Manage the keys of a closed cluster."),
     "health": ("dafka.cli.status", "Ask a running command whether it is healthy."),
     "spark": ("dafka.cli.spark", "Open a Python shell, or run a script, with a Spark session."),
@@ -59,6 +60,18 @@ class _LazyGroup(click.Group):
         except MissingExtraError as error:
             raise UsageMistake(str(error)) from None
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest a command in place of an unknown one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], COMMANDS, 1)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {close[0]!r}?", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

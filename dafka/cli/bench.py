@@ -11,8 +11,8 @@ from rich.console import Console
 
 from dafka.bench import JOBS, Results, run_jobs
 from dafka.bench.report import notes, to_json, to_svg, to_table
-from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, Raw, System
-from dafka.bench.systems.dafka import accelerator_missing
+from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
+from dafka.bench.systems.dafka import accelerator_unavailable_reason
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, error_console
 from dafka.extras import require_extra
@@ -118,7 +118,7 @@ def bench(
             import_module("jinja2")  # now, rather than when all is measured
     for path in (json_path, plot_path):
         if path is not None and not path.parent.is_dir():
-            raise UsageMistake(f"cannot write {path}: there is no folder {path.parent}")
+            raise UsageMistake(f"cannot write {path}: folder {path.parent} does not exist; create it first")
     chosen = _choose_systems(systems or SYSTEMS, storages or ("sqlite",), wires or ("rfc46",), accelerators, c_tools)
     if base is not None and base not in [system.name for system in chosen]:
         names = ", ".join(repr(system.name) for system in chosen)
@@ -134,7 +134,7 @@ def bench(
                 base=base or "",
                 folder=folder,
                 settings={"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds},
-                tell=status.update,
+                report_progress=status.update,
             )
         _report(results, json_path, plot_path)
         return 1 if results.failures else 0
@@ -160,7 +160,7 @@ def _choose_systems(
 ) -> list[System]:
     """Return the systems with these names, in this order."""
     if not accelerators:
-        accelerators = ("off",) if accelerator_missing() else ("on", "off")
+        accelerators = ("off",) if accelerator_unavailable_reason() else ("on", "off")
     ours = [
         DafkaSystem(storage, wire, accelerator)
         for accelerator in dict.fromkeys(accelerators)
@@ -169,7 +169,7 @@ def _choose_systems(
     ]
     found: dict[str, Sequence[System]] = {
         "dafka": ours,
-        "raw": [Raw()],
+        "raw": [RawZmq()],
         "c": [Libdafka(tools.absolute() if tools else None)],
         "nats": [NATS],
         "redis": [REDIS],

@@ -17,6 +17,7 @@ from typing import NoReturn, Protocol, TypeVar
 import attrs
 import trio
 
+from dafka.cli.advice import with_advice
 from dafka.cli.terminal import COMMAND_LOG, report_error
 from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
@@ -24,7 +25,6 @@ from dafka.groups import single_exception
 from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
-from dafka.roles.advice import describe_event
 from dafka.roles.log_events import MetricsServed, Stopping
 from dafka.transport import diagnose_connection, raise_descriptors_max
 
@@ -77,7 +77,7 @@ def run(
         _discard_output()
         status = 0
     except DafkaError as error:
-        report_error(error)
+        report_error(with_advice(error))
         status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
@@ -145,13 +145,16 @@ def _discard_output() -> None:
 class Supervisor:
     """Metrics, health, notifications to the service manager, and a clean stop, for a command that runs nodes.
 
+    Args:
+        config: the configuration of the command.
+        *roles: the roles of its nodes, such as `store`.
+
     Attributes:
         monitor: the nodes that run.
         is_stopping: whether a signal has stopped the command.
     """
 
     def __init__(self, config: Config, *roles: str) -> None:
-        """Create the supervisor of nodes with these roles, such as `store`."""
         self.monitor = Monitor(*roles)
         self.is_stopping = False
         self._config = config
@@ -231,11 +234,7 @@ async def require_tower(events: EventFeed, config: Config, settling: SettlingNod
 
 
 async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
-    """Wait for a tower.
-
-    Raises:
-        DiscoveryError: if none is heard, or if all of them refuse this node's key.
-    """
+    """Wait for a tower; raise `DiscoveryError` if none is heard, or if all of them refuse this node's key."""
     towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
     advice = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
 
@@ -244,12 +243,12 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
             if isinstance(event, TowersHeard):
                 return
             if isinstance(event, RefusedByPeer) and event.endpoint in towers:
-                advice = describe_event(event)
+                advice = with_advice(event)
                 if event.is_certain:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.tower_pub)
                 problems = [await diagnose_connection(endpoint) for endpoint in config.beacon.tower_pub]
                 problem = next((f": {each}" for each in problems if each), "")
-                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s){problem}; {advice}")
+                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s{problem}; {advice}")
     raise DiscoveryError(f"no tower accepts this node: {advice}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dafka.cli.advice import advise
 from dafka.config import LogConfig
 from dafka.operations.logs import SentenceFormatter, json_formatter
 from dafka.protocol import TowersHeard, TowersSilent
@@ -87,7 +88,6 @@ def _report(sentence: str, event: LogEvent, level: int) -> None:
 def start_logging(config: LogConfig) -> None:
     """Log to standard error from now on, in place of an earlier configuration."""
     level = logging.getLevelNamesMapping()[config.level.upper()]
-    _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
         handler = logging.StreamHandler(sys.stderr)
@@ -101,10 +101,12 @@ def start_logging(config: LogConfig) -> None:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(SentenceFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(_LevelFilter(level))
+    handler.addFilter(_add_advice)
     root = logging.getLogger()
     for former in _handlers:
         root.removeHandler(former)
     _handlers[:] = [handler]
+    _formats[:] = [config.format]
     # The filter must see that a tower is heard, which is logged at the level "info".
     logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 
@@ -123,6 +125,15 @@ class _LevelFilter(logging.Filter):
         if isinstance(event, TowersSilent) and not self._is_tower_heard:
             return False
         return record.levelno >= self._level
+
+
+def _add_advice(record: logging.LogRecord) -> bool:
+    """Add to the line of an event what the operator can do about it."""
+    event = record.args[0] if isinstance(record.args, tuple) and len(record.args) == 1 else None
+    advice = advise(event)
+    if advice:
+        record.msg, record.args = "%s; %s", (event, advice)
+    return True
 
 
 def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

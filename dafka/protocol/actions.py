@@ -1,6 +1,6 @@
-"""What a state machine asks of whoever drives it.
+"""Actions: what a state machine asks its caller to do.
 
-Machines never act: they take messages and the time, and return a list of these, to be carried out in order.
+Machines do no I/O. They take messages and the time, and return a list of actions, to be carried out in order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dafka.records import Partition, RecordBatch
 
 @attrs.frozen
 class Publish:
-    """Send this (a command, or a run of records) on the publisher socket."""
+    """Send a command, or a run of records, on the publisher socket."""
 
     message: wire.BatchedMessage
 
@@ -37,14 +37,14 @@ class Unsubscribe:
 
 @attrs.frozen
 class Deliver:
-    """Give these records to the program; they follow what was delivered of their partition before."""
+    """Deliver records to the program. They continue what was delivered of their partition before."""
 
     batch: RecordBatch
 
 
 @attrs.frozen
 class Append:
-    """Make these records durable; they follow what was appended to their partition before."""
+    """Make records durable. They continue what was appended to their partition before."""
 
     batch: RecordBatch
 
@@ -59,7 +59,7 @@ class ResetPosition:
 
 @attrs.frozen
 class Notify:
-    """Let the embedding program know."""
+    """Report an event to the program."""
 
     event: Event
 

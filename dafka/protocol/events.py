@@ -1,4 +1,4 @@
-"""What an embedding program may want to know besides its records. Nothing stalls without one of these."""
+"""Events: what happens to a node besides records. No event needs a reaction; a node continues by itself."""
 
 from __future__ import annotations
 
@@ -13,81 +13,114 @@ from dafka.records import Partition
 
 @attrs.frozen
 class PeerJoined:
-    """A node was discovered, and its publisher is being connected to."""
+    """Discovery found a node, and this node connects to it.
+
+    Attributes:
+        address: The node's address; empty if discovery does not know it.
+        endpoint: Where the node listens.
+    """
 
     address: str
     endpoint: PeerEndpoint
 
     def __str__(self) -> str:
-        return f"found node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
+        return f"Found node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
 
 
 @attrs.frozen
 class PeerLeft:
-    """A node fell silent and was disconnected."""
+    """Discovery lost a node, and this node disconnected from it.
+
+    Attributes:
+        address: The node's address; empty if discovery does not know it.
+        endpoint: Where the node listened.
+    """
 
     address: str
     endpoint: PeerEndpoint
 
     def __str__(self) -> str:
-        return f"lost node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
+        return f"Lost node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"
 
 
 @attrs.frozen
 class TowersSilent:
-    """No tower has been heard for `seconds`. Known peers stay connected; new ones are not found."""
+    """No tower has been heard for a while. Known nodes stay connected; new ones are not found.
+
+    Attributes:
+        seconds: How long no tower has been heard.
+    """
 
     seconds: float
 
     def __str__(self) -> str:
-        return f"no tower heard for {self.seconds:.0f} s; known nodes stay connected, new ones are not found"
+        return f"No tower heard for {self.seconds:.0f} s; known nodes stay connected, new ones are not found"
 
 
 @attrs.frozen
 class TowersHeard:
-    """A tower was heard, for the first time or after `TowersSilent`."""
+    """A tower was heard, for the first time or again after `TowersSilent`."""
 
     def __str__(self) -> str:
-        return "a tower is heard"
+        return "Tower heard"
 
 
 @attrs.frozen
 class ForeignDialect:
-    """A peer writes the other dialect. It is understood, but it will not understand what this node sends."""
+    """A peer uses the other dialect. This node understands it, but the peer does not understand this node.
+
+    Attributes:
+        own: This node's dialect, `rfc46` or `libdafka`.
+        heard: The peer's dialect.
+    """
 
     own: str
     heard: str
 
     def __str__(self) -> str:
-        return f"a peer writes the {self.heard} dialect, and does not understand this node's {self.own} dialect"
+        return f"A peer uses the {self.heard} dialect and does not understand this node's {self.own} messages"
 
 
 @attrs.frozen
 class PartitionSilent:
-    """The producer of a followed partition is connected, but none of its HEADs or RECORDs came for `seconds`."""
+    """The producer of a followed partition is connected, but no HEAD or RECORD of it has come for a while.
+
+    Attributes:
+        partition: The partition.
+        seconds: How long nothing has come.
+    """
 
     partition: Partition
     seconds: float
 
     def __str__(self) -> str:
-        return f"nothing heard of {self.partition} for {self.seconds:.0f} s, though its producer is connected"
+        return f"Nothing heard of {self.partition} for {self.seconds:.0f} s, although its producer is connected"
 
 
 @attrs.frozen
 class PartitionHeard:
-    """A partition that had been silent is heard again."""
+    """A silent partition is heard again.
+
+    Attributes:
+        partition: The partition.
+    """
 
     partition: Partition
 
     def __str__(self) -> str:
-        return f"{self.partition} is heard again"
+        return f"{self.partition} heard again"
 
 
 @attrs.frozen
 class FetchUnanswered:
-    """Records from `first_sequence` on were asked for `attempts` times in a row, and nobody sent one.
+    """Several FETCHes in a row for missing records went unanswered.
 
-    They are asked for again, ever more rarely, until somebody has them.
+    They are repeated at growing intervals until a node answers.
+
+    Attributes:
+        partition: The partition.
+        first_sequence: The first missing record.
+        attempts: FETCHes without an answer so far.
     """
 
     partition: Partition
@@ -96,14 +129,20 @@ class FetchUnanswered:
 
     def __str__(self) -> str:
         return (
-            f"nobody answers for {self.partition} from sequence {self.first_sequence} on "
-            f"(asked {self.attempts} times); asking on"
+            f"No node sends the records of {self.partition} from sequence {self.first_sequence} on "
+            f"({self.attempts} attempts); retrying"
         )
 
 
 @attrs.frozen
 class RecordsGone:
-    """Nobody holds these records any more (retention has dropped them): the partition goes on at `end_sequence`."""
+    """No node holds these records any more, since retention dropped them. The partition continues after them.
+
+    Attributes:
+        partition: The partition.
+        first_sequence: The first record that is lost.
+        end_sequence: The sequence after the last record that is lost.
+    """
 
     partition: Partition
     first_sequence: int
@@ -111,15 +150,20 @@ class RecordsGone:
 
     def __str__(self) -> str:
         which = _records(self.first_sequence, self.end_sequence, self.partition)
-        return f"{which} gone: nobody holds them any more; going on after them"
+        return f"{which} lost: no node holds them any more; continuing after them"
 
 
 @attrs.frozen
 class PartitionHalted:
-    """A store lacks these records, nobody holds them any more, and it keeps those before: it can store no further ones.
+    """A store stores no more of a partition, because no node holds the records that come next.
 
-    A partition has no gaps. A store with retention gives up the older records in such a case; one without never drops
-    a record by itself. `dafka storage trim` does, while the store is stopped.
+    A partition in a storage has no gaps. A store with retention drops the older records in this case. A store without
+    retention drops no records by itself; the older records have to be trimmed while it is stopped.
+
+    Attributes:
+        partition: The partition.
+        first_sequence: The first record that is lost.
+        end_sequence: The sequence after the last record that is lost.
     """
 
     partition: Partition
@@ -129,84 +173,106 @@ class PartitionHalted:
     def __str__(self) -> str:
         which = _records(self.first_sequence, self.end_sequence, self.partition)
         return (
-            f"{which} gone, and this store, which has no retention, keeps those before: "
-            "it stores no more of this partition until they are trimmed"
+            f"{which} lost, and this store keeps the records before them because it has no retention: "
+            "it stores no more of this partition"
         )
 
 
 @attrs.frozen
 class RecordsDropped:
-    """A store's retention has dropped so many records of so many partitions."""
+    """A store's retention has dropped records.
+
+    Attributes:
+        records: How many records were dropped.
+        partitions: How many partitions they were of.
+    """
 
     records: int
     partitions: int
 
     def __str__(self) -> str:
         partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
-        return f"retention dropped {self.records} records of {partitions}"
+        return f"Retention dropped {self.records} records of {partitions}"
 
 
 @attrs.frozen
 class StoresSilent:
-    """Records are unacknowledged, and no store has acknowledged any for `seconds`."""
+    """No store has acknowledged records for a while, although some are unacknowledged.
+
+    Attributes:
+        unacknowledged: How many records are unacknowledged.
+        seconds: How long no store has acknowledged any.
+    """
 
     unacknowledged: int
     seconds: float
 
     def __str__(self) -> str:
-        return f"no store has acknowledged anything for {self.seconds:.0f} s; {self.unacknowledged} records wait"
+        return f"No store has acknowledged records for {self.seconds:.0f} s; {self.unacknowledged} are unacknowledged"
 
 
 @attrs.frozen
 class StoresHeard:
-    """A store acknowledges again after `StoresSilent`."""
+    """A store acknowledged records again after `StoresSilent`."""
 
     def __str__(self) -> str:
-        return "a store acknowledges again"
+        return "A store acknowledges records again"
 
 
 @attrs.frozen
 class StorageRepaired:
-    """Opening the storage found damage, and cut it away or left it aside."""
+    """Opening the storage found damage, and removed it or left it out.
+
+    Attributes:
+        damage: What was damaged, as a sentence.
+    """
 
     damage: str
 
     def __str__(self) -> str:
-        return f"the storage was damaged: {self.damage}"
+        return f"Storage was damaged: {self.damage}"
 
 
 @attrs.frozen
 class StorageFailed:
-    """The storage refused records (a full disk, say). Nothing is acknowledged until it takes them."""
+    """The storage failed, for example because the disk is full. What could not be written is not acknowledged.
+
+    Attributes:
+        reason: The storage's error.
+    """
 
     reason: str
 
     def __str__(self) -> str:
-        return f"the storage failed, and is tried again: {self.reason}"
+        return f"Storage failed; retrying: {self.reason}"
 
 
 @attrs.frozen
 class StorageLost:
-    """The storage was removed, moved or replaced while it was open: this store ends, and acknowledges nothing more."""
+    """The storage was removed, moved or replaced while it was open. The store ends, and acknowledges nothing more.
+
+    Attributes:
+        reason: The storage's error.
+    """
 
     reason: str
 
     def __str__(self) -> str:
-        return f"the storage is lost, nothing more is acknowledged: {self.reason}"
+        return f"Storage lost; nothing more is acknowledged: {self.reason}"
 
 
 @attrs.frozen
 class StorageRecovered:
-    """The storage takes records again after `StorageFailed`."""
+    """The storage works again after `StorageFailed`."""
 
     def __str__(self) -> str:
-        return "the storage works again"
+        return "Storage works again"
 
 
 def _records(first_sequence: int, end_sequence: int, partition: Partition) -> str:
     if end_sequence - first_sequence == 1:
-        return f"record {first_sequence} of {partition} is"
-    return f"records {first_sequence} to {end_sequence - 1} of {partition} are"
+        return f"Record {first_sequence} of {partition} is"
+    return f"Records {first_sequence} to {end_sequence - 1} of {partition} are"
 
 
 Event: TypeAlias = (

@@ -6,7 +6,7 @@ libdafka's stores then stay silent, so a poll also ends when its patience runs o
 
 `StorePoll` is what the three users of this share: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
 reader) and `PollSchedule` (the whole cluster, for an observer). `PendingPeers` tells them whether a discovered node may
-still turn out to be a store. `RetrySchedule` repeats messages that nobody answers.
+still turn out to be a store. `RetrySchedule` repeats messages that no node answers.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ class StorePoll:
     Each time the question is asked anew it gets the next number. An answer to one question also answers the earlier
     ones. Times are seconds on any steady clock.
 
+    Args:
+        patience_s: Seconds to wait for an answer.
+        retry_s: Seconds until the first repetition.
+        retry_factor: By how much each following wait is longer than the one before.
+        quiet_s: Seconds without news after which what is known is taken for complete.
+
     Attributes:
-        question: the number of the last question that was asked; 0 before the first.
-        patience_until: when stores that have not answered count as stores that hold nothing.
-        quiet_until: when nothing new will have been learned for long enough.
-        retry_due: when to repeat the question.
+        question: The number of the last question that was asked; 0 before the first.
+        patience_until: When stores that have not answered count as stores that hold nothing.
+        quiet_until: When nothing new will have been learned for long enough.
+        retry_due: When to repeat the question.
     """
 
     def __init__(self, *, patience_s: float, retry_s: float, retry_factor: float = 1.0, quiet_s: float = 0.0) -> None:
-        """Create a poll that waits for `restart_patience` and `note_asked`.
-
-        Args:
-            patience_s: seconds to wait for an answer.
-            retry_s: seconds until the first repetition.
-            retry_factor: by how much each following wait is longer than the one before.
-            quiet_s: seconds without news after which what is known is taken for complete.
-        """
         self.question = 0
         self.patience_until = float("inf")
         self.quiet_until = float("-inf")
@@ -72,8 +70,8 @@ class StorePoll:
         """Schedule the next repetition: the question has just been sent.
 
         Args:
-            now: the time.
-            retry_s: seconds until then, if not the usual time.
+            now: The time.
+            retry_s: Seconds until then, if not the usual time.
         """
         self.retry_due = now + (self._next_retry_s if retry_s is None else retry_s)
         self._next_retry_s *= self._retry_factor
@@ -107,12 +105,15 @@ class StorePoll:
         return [store for store in stores if not self.has_answered(store)]
 
     def is_answered(self, stores: Iterable[str], now: float, *, is_pending: bool) -> bool:
-        """Return whether no more answers are expected.
+        """Return whether to stop waiting for answers.
 
         Args:
-            stores: the stores that are connected.
-            now: the time.
-            is_pending: whether something else is waited for, such as peers that may be stores.
+            stores: The stores that are connected.
+            now: The time.
+            is_pending: Whether something else is waited for, such as peers that may be stores.
+
+        Returns:
+            Whether all stores have answered and nothing else is pending, or patience has run out.
         """
         return now >= self.patience_until or not (is_pending or self.unanswered(stores))
 
@@ -129,8 +130,11 @@ class StorePoll:
 class PendingPeers:
     """The nodes that discovery has found and that have not connected yet: they may turn out to be stores.
 
+    Args:
+        peers_max: How many connected nodes to remember.
+
     Attributes:
-        addresses: the addresses of these nodes.
+        addresses: The addresses of these nodes.
     """
 
     def __init__(self, peers_max: int) -> None:

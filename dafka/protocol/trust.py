@@ -1,6 +1,6 @@
 """Events about who may connect to a node, and whom it may connect to.
 
-`str(event)` states what happened. `dafka.roles.advice` adds what an operator can do about it.
+`str(event)` states what happened. `dafka.cli.advice` adds what an operator can do about it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class PeerRefused:
 
     def __str__(self) -> str:
         if self.key:
-            return f"refused a connection from {self.host}: its public key {self.key} is not authorized here"
+            return f"Refused {self.host}: its public key {self.key} is not authorized here"
         if self.reason == NO_KEY:
-            return "refused a connection without a key"
-        return "refused a connection that expects another public key here"
+            return "Refused a connection without a key"
+        return "Refused a connection that expects another public key than this node's"
 
 
 @attrs.frozen
@@ -61,14 +61,13 @@ class RefusedByPeer:
     def __str__(self) -> str:
         begin = f"{self.endpoint} refuses this node's connection"
         if self.reason == KEY_NOT_AUTHORIZED:
-            return f"{begin}: this node's key is not authorized there"
+            return f"{begin}: its key is not authorized there"
         if not self.own_key:
-            if self.is_certain:
-                return f"{begin}: it accepts only nodes with a key, and this node has none"
-            return f"{begin}: it accepts only nodes with a key, or it is neither a tower nor a node"
+            what = "it requires a key" if self.is_certain else "it requires a key, or is neither a tower nor a node"
+            return f"{begin}: {what}, and this node has no key"
         if self.reason == NO_KEY:
-            return f"{begin}: one side has a key and the other has none"
-        return f"{begin}: it may have another public key than the one expected"
+            return f"{begin}: only one of the two has a key"
+        return f"{begin}: it may have another public key than the expected one"
 
 
 @attrs.frozen
@@ -86,7 +85,7 @@ class PeerNotAuthorized:
     authorized_keys: str
 
     def __str__(self) -> str:
-        return f"not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
+        return f"Not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
 
 
 @attrs.frozen
@@ -102,7 +101,7 @@ class AddressConflict:
     endpoint: str
 
     def __str__(self) -> str:
-        return f"ignoring the node at {self.endpoint}: its address {self.address} belongs to a node with another key"
+        return f"Ignoring a node at {self.endpoint}: its address {self.address} is that of a node with another key"
 
 
 @attrs.frozen
@@ -116,7 +115,7 @@ class AuthorizedKeysUnreadable:
     reason: str
 
     def __str__(self) -> str:
-        return f"the change of the authorized keys is ignored: {self.reason}"
+        return f"Keeping the former authorized keys: {self.reason}"
 
 
 @attrs.frozen
@@ -130,7 +129,8 @@ class EndpointsExposed:
     endpoints: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"any machine that reaches {' and '.join(self.endpoints)} can read and write every record"
+        where = " and ".join(self.endpoints)
+        return f"Without keys, anyone who can reach {where} can read and write everything"
 
 
 @attrs.frozen
@@ -146,7 +146,7 @@ class LoopbackOnly:
     tower: str
 
     def __str__(self) -> str:
-        return f"nodes on other machines cannot connect to {self.endpoint}, and the tower is at {self.tower}"
+        return f"Nodes on other machines cannot connect to {self.endpoint}, but the tower at {self.tower} may be on one"
 
 
 TrustEvent: TypeAlias = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dafka.config import Config
 from dafka.errors import ConfigError, EncodingError, RecordError
-from dafka.records import encode_text
+from dafka.records import Partition, encode_text
 from dafka.wire import Dialect
 
 
@@ -38,6 +38,19 @@ def check_topics(topics: Iterable[str], config: Config) -> list[str]:
     if isinstance(topics, str):
         raise ConfigError(f"topics: expected several, as in [{topics!r}], not one text")
     return [check_topic(topic, config) for topic in topics]
+
+
+def check_positions(positions: Mapping[Partition, int]) -> None:
+    """Check the positions at which a consumer is to begin.
+
+    Raises:
+        ConfigError: A key is no `Partition`, or a value is no sequence.
+    """
+    for partition, sequence in positions.items():
+        if not isinstance(partition, Partition):
+            raise ConfigError(f"positions: expected a Partition as key, not {partition!r}")
+        if type(sequence) is not int or sequence < 0:
+            raise ConfigError(f"positions: expected a sequence from 0 on for {partition}, not {sequence!r}")
 
 
 def check_contents(contents: Sequence[bytes], bytes_max: int) -> None:

@@ -1,4 +1,4 @@
-"""The consumer: every record of its topics, each partition in order, from wherever it is to be had."""
+"""The consumer: receives all records of its topics, each partition in order, from whichever node holds them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,29 @@ from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
 from dafka.records import Partition, Record, RecordBatch, new_address
-from dafka.roles.arguments import check_topic, check_topics
+from dafka.roles.arguments import check_positions, check_topic, check_topics
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
 
 SETTLE_S = 2.0
-"""How long opening a `latest` consumer waits for a cluster to answer before it goes ahead alone."""
+"""Seconds that opening a `latest` consumer waits to find a cluster before it continues without one."""
 
 
 @attrs.frozen
 class ConsumerStatistics:
     """A consumer's counters since it was opened.
 
-    `positions` gives, by partition, the next sequence the program will be given; `lag` how many records are known to
-    exist from there on, partitions without any left out. `buffered_bytes` wait for the program to take them.
-    `records_gone` were to be had nowhere any more.
+    Attributes:
+        records: Records that the program took.
+        bytes: The bytes of their contents.
+        buffered_bytes: Memory of the records that wait for the program.
+        records_gone: Records left out because no node holds them any more.
+        fetches_sent: FETCHes sent for missing records.
+        positions: By partition, the sequence of the next record that the program receives.
+        lag: By partition, how many records are known to exist from that position on; only partitions that have any.
+        discarded: Messages that were discarded, by reason.
+        peers: Nodes that this one is connected to.
     """
 
     records: int
@@ -43,11 +50,15 @@ class ConsumerStatistics:
 
 
 class Consumer(NodeRole):
-    """Made by `open_consumer`. Iterate over it for records, or over `batches()` for runs of them.
+    """A consumer of topics, opened by `open_consumer`.
+
+    Iterate over it for records, or over `batches()` for batches of them, which is faster. They may be mixed: each
+    record is returned once. A consumer is used by one task at a time.
 
     Attributes:
-        address: the consumer's node address.
-        endpoint: where other nodes connect to.
+        address: The consumer's node address.
+        endpoint: Where other nodes connect to.
+        events: What happened to the consumer since it was opened; an async iterable.
     """
 
     def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:
@@ -61,46 +72,52 @@ class Consumer(NodeRole):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics subscribed to."""
+        """The topics that the consumer is subscribed to."""
         return tuple(self._machine.topics)
 
     def subscribe(self, topic: str) -> None:
-        """Follows one more topic. Raises `ConfigError` for one that cannot be."""
+        """Follow one more topic.
+
+        Raises:
+            ConfigError: The topic is invalid.
+        """
         check_topic(topic, self._config)
         self._node.act(self._machine.subscribe(topic, trio.current_time()))
 
     def unsubscribe(self, topic: str) -> None:
-        """Stops following a topic: no record of it is given any more."""
+        """Stop following a topic. No further record of it is returned, even if it was received already."""
         self._node.act(self._machine.unsubscribe(topic))
         self._node.act(self._delivery.drop_topic(topic, trio.current_time()))
 
     def batches(self) -> AsyncIterator[RecordBatch]:
-        """The records in runs, each of one partition and in order. Waits for more, for ever.
+        """Return an iterator over batches of records, which waits for further ones.
 
-        Iterating raises `trio.ClosedResourceError` after the block.
+        Each batch holds consecutive records of one partition. Iterating raises `trio.ClosedResourceError` after the
+        consumer's block.
         """
         return _Batches(self)
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        """The records one by one, each partition's in order. A checkpoint a batch, not a record."""
+        """Return an iterator over records. It executes a checkpoint for each batch received, not for each record."""
         return _Records(self)
 
     def positions(self) -> dict[Partition, int]:
-        """By partition, the sequence after the last record that the program was given."""
+        """Return, by partition, the sequence after the last record that the program received."""
         return dict(self._delivery.positions)
 
     async def save_positions(self) -> None:
-        """Makes `positions` durable under the consumer's name; opened again by that name, it goes on from there.
+        """Make `positions()` durable under the consumer's name. A consumer opened with that name continues from there.
 
-        Raises `ConfigError` where the configuration has no `name` and `positions`, `StorageError` where they cannot
-        be written.
+        Raises:
+            ConfigError: The configuration has no `name` and `positions` in `[consumer]`.
+            StorageError: The positions cannot be written.
         """
         if self._saved is None:
-            raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in the [consumer] section")
+            raise ConfigError("saving positions needs `name` and `positions` (a storage URL) in [consumer]; set both")
         await self._saved.save_positions(self._config.consumer.name, self._delivery.positions)
 
     def statistics(self) -> ConsumerStatistics:
-        """What this consumer has done so far, and how far it is behind."""
+        """Return the counters so far, the positions, and the lag."""
         cursors = self._machine.reassembler.cursors
         positions = {partition: cursor.next_sequence for partition, cursor in cursors.items()}
         positions.update(self._delivery.waiting_positions())
@@ -122,14 +139,22 @@ class Consumer(NodeRole):
         )
 
     async def next_batch(self, records_max: int | None = None) -> RecordBatch:
-        """The next run of records, which the program has then been given; what iterating over `batches` does.
+        """Wait for the next batch of records, as iterating over `batches()` does.
 
-        At most `records_max` of them, which must be at least 1; None: however many there are.
+        Args:
+            records_max: How many records to return at most, at least 1. None: as many as there are.
+
+        Raises:
+            trio.ClosedResourceError: The consumer's block has been left.
         """
         return self._delivery.hand_over(await self._next_batch(), records_max)
 
     async def next_record(self) -> Record:
-        """The next record, which the program has then been given; what iterating over the consumer does."""
+        """Wait for the next record, as iterating over the consumer does.
+
+        Raises:
+            trio.ClosedResourceError: The consumer's block has been left.
+        """
         while (record := self._delivery.next_record()) is None:
             self._delivery.open_run(await self._next_batch())
         return record
@@ -181,24 +206,36 @@ class _Records:
 async def open_consumer(
     topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
 ) -> AsyncIterator[Consumer]:
-    """A consumer of these topics, for the length of a block.
+    """Open a consumer, for use as an async context manager.
 
-    It begins, in each partition, at the position given in `positions`, else at the one saved under its name, else
-    where `offset_reset` says. With `latest`, every record published after the block was entered is received.
+    In each partition it begins at the position given in `positions`, or else at the one saved under its name, or else
+    where `[consumer] offset_reset` says. With `latest`, it receives every record published after the block was entered.
 
-    Raises `ConfigError` for topics or settings that cannot be, `StorageError` where saved positions cannot be opened,
-    `AddressInUseError` where the node cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    Args:
+        topics: The topics to follow; more can be added with `Consumer.subscribe`.
+        config: The configuration; the defaults if None.
+        positions: By partition, the sequence of the first record to receive.
+
+    Yields:
+        The consumer. Leaving the block closes it.
+
+    Raises:
+        ConfigError: A topic, a position or a setting is invalid.
+        StorageError: The saved positions cannot be read.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
     """
     config = config or Config()
     names = check_topics(topics, config)
+    check_positions(positions or {})
     settings = config.consumer
     if bool(settings.name) != bool(settings.positions):
-        raise ConfigError("[consumer]: `name` and `positions` go together; one of them is missing")
+        raise ConfigError("[consumer]: expected both `name` and `positions`, or neither")
     with single_exception():
         async with AsyncExitStack() as stack:
             saved = await stack.enter_async_context(open_storage(settings.positions)) if settings.positions else None
-            begin = await saved.load_positions(settings.name) if saved is not None else {}
-            machine = ConsumerMachine(new_address(), config, {**begin, **(positions or {})})
+            saved_positions = await saved.load_positions(settings.name) if saved is not None else {}
+            machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})})
             sockets = await stack.enter_async_context(
                 open_sockets(machine.address, config, "consumer", settings.high_watermark)
             )

@@ -35,7 +35,6 @@ from dafka.protocol import (
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.roles.advice import describe_event
 from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_fields, event_name
 
 EVENTS_MAX = 1000
@@ -91,7 +90,7 @@ class NodeLog:
         """Log an event."""
         if self._logger.isEnabledFor(level):
             fields = {"event": event_name(type(event)), **self._common, **event_fields(event)}
-            self._logger.log(level, "%s", describe_event(event), extra={"dafka": fields})
+            self._logger.log(level, "%s", event, extra={"dafka": fields})
 
 
 class EventFeed:

@@ -1,4 +1,4 @@
-"""What an operator's log tells besides events, and how both are named there: a stable name, and fields."""
+"""Log events: what a node or a command logs besides its events, and the names and fields of both in a log."""
 
 from __future__ import annotations
 
@@ -17,74 +17,109 @@ Field: TypeAlias = str | int | float | bool | list[str]
 
 @attrs.frozen
 class Started:
-    """A node listens at `endpoints`, and makes itself known."""
+    """A node or a tower has started.
+
+    Attributes:
+        endpoints: Where it listens.
+    """
 
     endpoints: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"listening at {' and '.join(self.endpoints)}"
+        return f"Listening at {' and '.join(self.endpoints)}"
 
 
 @attrs.frozen
 class ClusterFound:
-    """A node has found the nodes that were there before, and is connected to `peers`."""
+    """A node has found the nodes that were there before it.
+
+    Attributes:
+        peers: How many nodes it is connected to.
+    """
 
     peers: int
 
     def __str__(self) -> str:
-        return f"the cluster is found: connected to {self.peers} nodes"
+        return f"Found the cluster: connected to {self.peers} nodes"
 
 
 @attrs.frozen
 class StorageOpened:
-    """A store has opened its storage, which holds so much."""
+    """A store has opened its storage.
+
+    Attributes:
+        storage: The storage's URL.
+        partitions: How many partitions it holds.
+        records: How many records it holds.
+    """
 
     storage: str
     partitions: int
     records: int
 
     def __str__(self) -> str:
-        return f"{self.storage} is open: {self.records} records of {self.partitions} partitions"
+        return f"Opened {self.storage}: {self.records} records of {self.partitions} partitions"
 
 
 @attrs.frozen
 class StorageReopening:
-    """A storage that was lost is opened again, anew where nothing is left; `reason` is why that fails for now."""
+    """A store opens a storage again that was lost, or creates it if nothing is left.
+
+    Attributes:
+        storage: The storage's URL.
+        reason: Why it cannot be opened for now; empty if nothing failed so far.
+    """
 
     storage: str
     reason: str
 
     def __str__(self) -> str:
         if self.reason:
-            return f"{self.storage} cannot be opened again, trying on: {self.reason}"
-        return f"opening {self.storage} again, and fetching what other nodes hold"
+            return f"Cannot open {self.storage} again; retrying: {self.reason}"
+        return f"Opening {self.storage} again, and fetching what other nodes hold"
 
 
 @attrs.frozen
 class Following:
-    """A consumer has found its cluster, and follows these topics."""
+    """A consumer has found its cluster, and follows its topics.
+
+    Attributes:
+        topics: The topics.
+    """
 
     topics: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"following {' '.join(self.topics)}"
+        return f"Following {' '.join(self.topics)}"
 
 
 @attrs.frozen
 class CommitSlow:
-    """Making records durable took `seconds`, for so many of them."""
+    """A transaction of the storage took long.
+
+    Attributes:
+        seconds: How long it took.
+        records: How many records it wrote.
+        bytes: The bytes of their contents.
+    """
 
     seconds: float
     records: int
     bytes: int
 
     def __str__(self) -> str:
-        return f"the storage took {self.seconds:.1f} s to make {self.records} records durable ({self.bytes} bytes)"
+        return f"Slow commit: {self.seconds:.1f} s to write {self.records} records ({self.bytes} bytes)"
 
 
 @attrs.frozen
 class MessagesDiscarded:
-    """`count` messages were thrown away since this was last told, for `reason`; `total` since the node began."""
+    """A node has discarded messages.
+
+    Attributes:
+        reason: Why they were discarded.
+        count: How many were discarded for this reason since this was last logged.
+        total: How many were discarded for this reason since the node started.
+    """
 
     reason: str
     count: int
@@ -92,26 +127,30 @@ class MessagesDiscarded:
 
     def __str__(self) -> str:
         messages = "1 message" if self.count == 1 else f"{self.count} messages"
-        return f"discarded {messages} ({self.reason}); {self.total} in all"
+        return f"Discarded {messages} ({self.reason}); {self.total} in total"
 
 
 @attrs.frozen
 class Stopping:
-    """A command was told to end by this signal. Its nodes take nothing more, and finish what they have begun."""
+    """A command received a signal to end. Its nodes finish what they have begun.
+
+    Attributes:
+        signal: The signal's name.
+    """
 
     signal: str
 
     def __str__(self) -> str:
-        return f"{self.signal}: finishing what was begun"
+        return f"{self.signal} received; finishing pending work"
 
 
 @attrs.frozen
 class RecordsUnwritten:
-    """A store ends, and has not written what it had received last. None of that was acknowledged.
+    """A store ends without having written the records that it received last. None of them was acknowledged.
 
     Attributes:
-        pending_bytes: what it takes in memory.
-        reason: what the storage said; empty where it was too slow for the time that the store is given.
+        pending_bytes: The memory that they take.
+        reason: The storage's error; empty if the storage was too slow for the grace period.
     """
 
     pending_bytes: int
@@ -119,43 +158,56 @@ class RecordsUnwritten:
 
     def __str__(self) -> str:
         return (
-            f"what was received last is not written ({self.pending_bytes} bytes), and not acknowledged: "
+            f"Stopping without writing the last {self.pending_bytes} bytes received, which were not acknowledged: "
             f"{self.reason or 'the storage was too slow'}"
         )
 
 
 @attrs.frozen
 class Stopped:
-    """A node's sockets are closed."""
+    """A node has closed its sockets."""
 
     def __str__(self) -> str:
-        return "stopped"
+        return "Stopped"
 
 
 @attrs.frozen
 class MetricsServed:
-    """Metrics and health are served over HTTP."""
+    """Metrics and health are served over HTTP.
+
+    Attributes:
+        url: Where they are served.
+    """
 
     url: str
 
     def __str__(self) -> str:
-        return f"metrics at {self.url}"
+        return f"Metrics at {self.url}"
 
 
 @attrs.frozen
 class Interrupted:
-    """A producing command was ended by a signal: so many records were published, so many lack ACKs."""
+    """A signal ended a producing command.
+
+    Attributes:
+        records: How many records it published.
+        unacknowledged: How many of them are unacknowledged.
+    """
 
     records: int
     unacknowledged: int
 
     def __str__(self) -> str:
-        return f"interrupted: {self.records:,} published, {self.unacknowledged:,} of them not acknowledged"
+        return f"Interrupted: {self.records:,} published, {self.unacknowledged:,} of them not acknowledged"
 
 
 @attrs.frozen
 class Failed:
-    """A command ends because of this."""
+    """A command ends with an error.
+
+    Attributes:
+        reason: The error's message.
+    """
 
     reason: str
 
@@ -179,27 +231,27 @@ LogEvent: TypeAlias = (
     | Failed
 )
 
-_PEERS = (PeerJoined, PeerLeft, AddressConflict)
-"""Whose `address` is another node's."""
+_WITH_PEER_ADDRESS = (PeerJoined, PeerLeft, AddressConflict)
+"""Events whose `address` is another node's."""
 
 
 def event_name(kind: type) -> str:
-    """The name that an event or a notice of this class has in logs: `PeerJoined` is `peer_joined`."""
+    """Return the name of this class of events in logs: `peer_joined` for `PeerJoined`."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
-def event_fields(notice: Event | LogEvent) -> dict[str, Field]:
-    """What it says, by name: its attributes, where a partition is `topic` and `partition`, another node is `peer`."""
+def event_fields(event: Event | LogEvent) -> dict[str, Field]:
+    """Return an event's fields in logs: a partition is `topic` and `partition`, another node's address is `peer`."""
     fields: dict[str, Field] = {}
-    for attribute in attrs.fields(type(notice)):
-        value = getattr(notice, attribute.name)
+    for attribute in attrs.fields(type(event)):
+        value = getattr(event, attribute.name)
         if isinstance(value, Partition):
             fields["topic"], fields["partition"] = value.topic, value.address
         elif isinstance(value, PeerEndpoint):
             fields["endpoint"] = value.endpoint
             if value.key:
                 fields["key"] = value.key
-        elif attribute.name == "address" and isinstance(notice, _PEERS):
+        elif attribute.name == "address" and isinstance(event, _WITH_PEER_ADDRESS):
             fields["peer"] = value
         else:
             fields[attribute.name] = list(value) if isinstance(value, tuple) else value

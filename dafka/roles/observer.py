@@ -1,4 +1,4 @@
-"""The observer: a cluster as its towers see it, and how far each store is behind each producer."""
+"""The observer role: a cluster as its towers see it, and how far each store is behind each producer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from dafka.errors import ConfigError, TransportError, WireError
 from dafka.groups import single_exception
 from dafka.protocol import ClusterSurvey, Event, PeerJoined, PeerLeft, RefusedByPeer, SurveyMachine
 from dafka.records import new_address
-from dafka.roles.advice import describe_event
 from dafka.roles.arguments import check_topics
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
@@ -25,10 +24,12 @@ from dafka.transport import listen, open_context, open_security
 
 
 class Observer(NodeRole):
-    """Made by `open_observer`.
+    """Looks at a cluster without taking part in it. `open_observer` creates one.
 
     Attributes:
-        address: the observer's node address.
+        address: The observer's node address.
+        endpoint: Where other nodes connect to.
+        events: What happened to the node from its start on; an async iterable.
     """
 
     def __init__(
@@ -48,22 +49,27 @@ class Observer(NodeRole):
         self._listening: dict[str, tuple[PeerEndpoint, trio.CancelScope]] = {}
         self._changed = trio.lowlevel.ParkingLot()
 
-    async def survey(self, seconds: float) -> ClusterSurvey:
-        """Asks every store how far it has come, and waits until all have told, or cannot be expected to any more.
+    async def survey(self, timeout_s: float) -> ClusterSurvey:
+        """Ask every store how far it has come, and wait until all have answered.
 
-        The first time that takes a beacon interval, later a third of a second; a second and a half where somebody says
-        nothing, or is libdafka's. A cluster in which nodes keep coming and going is given up after `seconds`. What is
-        known then is the result; its times are seconds since 1970.
+        The first survey takes a beacon interval, later ones a third of a second; a second and a half if a store does
+        not answer, or is libdafka's.
+
+        Args:
+            timeout_s: The seconds after which to give up waiting, because nodes keep joining and leaving.
+
+        Returns:
+            What is known then. Its times are seconds since 1970.
         """
         machine = self._machine
-        self._node.act(machine.begin(trio.current_time()))
-        with trio.move_on_after(seconds):
+        self._node.act(machine.begin_round(trio.current_time()))
+        with trio.move_on_after(timeout_s):
             while not machine.is_complete:
                 await self._changed.park()
-        return machine.survey(trio.current_time()).at(time.time())
+        return machine.survey(trio.current_time()).with_time(time.time())
 
-    def listen_to_towers(self) -> None:
-        """Begins to hear each tower by itself: discovery does not tell which of them it has a beacon from."""
+    def _listen_to_towers(self) -> None:
+        """Connect to each tower separately: discovery does not report which of them sent a beacon."""
         endpoints = self._config.beacon.tower_pub
         for index, endpoint in enumerate(endpoints):
             key = "" if self._security is None else self._security.tower_key(index, len(endpoints))
@@ -84,19 +90,19 @@ class Observer(NodeRole):
         for frames in messages:
             with suppress(WireError):
                 beacon = wire.TowerBeacon.decode(frames, has_key=self._security is not None)
-                nodes.seen(endpoint, beacon, trio.current_time())
+                nodes.note_beacon(endpoint, beacon, trio.current_time())
 
     def _note_refusal(self, endpoint: str, event: RefusedByPeer) -> None:
-        self._machine.node_table.tower_refused(endpoint, describe_event(event))
+        self._machine.node_table.tower_refused(endpoint, str(event))
 
     def _on_event(self, event: Event) -> None:
         super()._on_event(event)
         if isinstance(event, (PeerJoined, PeerLeft)):
-            self._machine.found(event, trio.current_time())
+            self._machine.note_discovery(event, trio.current_time())
             self._node.act(())
 
     def _on_change(self) -> None:
-        """After everything that happened: listens to the stores that are there, and to no others."""
+        """Keep separate connections to exactly the stores that the machine needs."""
         stores = self._machine.stores
         for address, (peer, scope) in list(self._listening.items()):
             if stores.get(address) != peer:
@@ -112,33 +118,42 @@ class Observer(NodeRole):
             return
         decoder = wire.BatchDecoder()
 
-        def take(messages: list[list[bytes]]) -> None:
-            self._machine.told(address, decoder.decode(messages), trio.current_time())
+        def receive(messages: list[list[bytes]]) -> None:
+            self._machine.receive_from_store(address, decoder.decode(messages), trio.current_time())
             self._node.act(())
 
-        def made(_: str) -> None:
-            self._machine.connected(trio.current_time())
+        def note_connected(_: str) -> None:
+            self._machine.store_connected(trio.current_time())
             self._node.act(())
 
-        def refused(_: RefusedByPeer) -> None:
-            pass  # the node itself tells of it
+        def ignore_refusal(_: RefusedByPeer) -> None:
+            pass  # the node's own connection to the store reports it
 
         prefixes = self._machine.listening_prefixes()
         with scope, suppress(TransportError):
-            await listen(self._context, self._security, peer, prefixes, take, made, refused)
+            await listen(self._context, self._security, peer, prefixes, receive, note_connected, ignore_refusal)
 
 
 @asynccontextmanager
 async def open_observer(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Observer]:
-    """An observer, for the length of a block. Where `topics` are named, it looks at these alone.
+    """Open an observer for the length of a block.
 
-    Raises `ConfigError` for topics that cannot be, keys that are not what they should be, and a discovery without
-    towers; `AddressInUseError` where the node cannot listen; `TransportError` where a tower's endpoint is none.
+    Args:
+        topics: The topics to look at; by default all.
+        config: The settings; by default those of `Config()`. Its discovery must be by towers.
+
+    Yields:
+        The observer.
+
+    Raises:
+        ConfigError: A topic, a key or the configuration is invalid.
+        AddressInUseError: The node cannot listen at its endpoint.
+        TransportError: The endpoint of a tower is invalid.
     """
     config = config or Config()
     if config.node.discovery != "tower":
         raise ConfigError(
-            f"[node] discovery is {config.node.discovery!r}: expected 'tower', since it is the towers that are asked"
+            f"[node] discovery is {config.node.discovery!r}: expected 'tower', because an observer asks the towers"
         )
     machine = SurveyMachine(new_address(), config, check_topics(topics, config))
     with single_exception():
@@ -148,7 +163,7 @@ async def open_observer(topics: Iterable[str] = (), config: Config | None = None
             trio.open_nursery() as nursery,
         ):
             observer = Observer(machine, sockets, config, context, nursery)
-            observer.listen_to_towers()
+            observer._listen_to_towers()
             await nursery.start(observer._run_node)
             try:
                 yield observer

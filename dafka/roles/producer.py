@@ -23,10 +23,10 @@ from dafka.storage import READ_BYTES, Storage, open_storage
 from dafka.wire import Dialect
 
 RUN_RECORDS_MAX = 4000
-"""Records published before what came in meanwhile gets its turn: a few milliseconds' worth."""
+"""Records published before incoming messages get their turn: a few milliseconds of work."""
 
 RUN_BYTES_MAX = 2**20
-"""Likewise, in octets: so much more than the limit may be unacknowledged."""
+"""Bytes published before incoming messages get their turn, which may exceed the limit for unacknowledged bytes."""
 
 _ACKNOWLEDGED = "acknowledged"
 _ADDRESS = re.compile("[0-9A-F]{32}")
@@ -34,9 +34,19 @@ _ADDRESS = re.compile("[0-9A-F]{32}")
 
 @attrs.frozen
 class ProducerStatistics:
-    """A producer's counters since it was opened; `unacknowledged` counts what a spool brought along, too.
+    """A producer's counters since it was opened.
 
-    `unacknowledged_bytes` are the contents of these, without what is in a spool.
+    Attributes:
+        records: Records published.
+        bytes: The bytes of their contents.
+        next_sequence: The sequence of the next record.
+        unacknowledged: Records without enough ACKs, including those that were in the spool.
+        unacknowledged_bytes: The bytes of their contents in memory; those in a spool do not count.
+        fetches_received: FETCHes answered.
+        records_sent: Records sent in answers to FETCHes.
+        bytes_sent: The bytes of their contents.
+        discarded: Messages that were discarded, by reason.
+        peers: Nodes that this one is connected to.
     """
 
     records: int
@@ -52,11 +62,15 @@ class ProducerStatistics:
 
 
 class Producer(NodeRole):
-    """Made by `open_producer`.
+    """A producer of one topic, opened by `open_producer`.
+
+    Its methods may be called by several tasks at the same time.
 
     Attributes:
-        partition: the topic, and the producer's address, which is the partition's name.
-        endpoint: where other nodes connect to.
+        address: The producer's node address.
+        endpoint: Where other nodes connect to.
+        events: What happened to the producer since it was opened; an async iterable.
+        partition: The topic and the producer's address: the name of its partition.
     """
 
     def __init__(
@@ -83,21 +97,42 @@ class Producer(NodeRole):
         self._is_closed = False
 
     async def send(self, content: bytes) -> int:
-        """Publishes one record and gives its sequence. `send_many` is far faster for more than one.
+        """Publish one record. `send_many` is much faster for many.
 
-        Waits while too much is unacknowledged. Raises `RecordError` for a content that is not bytes, or is larger than
-        peers may take (`message_bytes_max`),
-        `StorageError` where a spool cannot take it, or a store holds more of the partition than this producer knows of,
-        `trio.ClosedResourceError` after the block.
+        Waits while too many records are unacknowledged.
+
+        Args:
+            content: The record's content, at most `[node] message_bytes_max` bytes.
+
+        Returns:
+            The record's sequence.
+
+        Raises:
+            RecordError: The content is not bytes, or too large.
+            StorageError: The spool cannot store it, or a store holds more of the partition than this producer has
+                published.
+            trio.ClosedResourceError: The producer's block has been left.
         """
         return (await self.send_many([content])).start
 
     async def send_many(self, contents: Sequence[bytes]) -> range:
-        """Publishes records, in order, and gives their sequences.
+        """Publish records in order.
 
-        They are published (and with a spool, durable) when this returns, but not yet stored: see `wait_stored`.
-        Waits while too much is unacknowledged. Cancelled, it has published some first part of the records.
-        Raises as `send` does.
+        When this returns they are published, and durable if there is a spool, but not necessarily stored yet; see
+        `wait_stored`. Waits while too many records are unacknowledged. If it is cancelled, it has published some of the
+        records, from the first on.
+
+        Args:
+            contents: The contents of the records, each at most `[node] message_bytes_max` bytes.
+
+        Returns:
+            The records' sequences.
+
+        Raises:
+            RecordError: A content is not bytes, or too large. Nothing was published.
+            StorageError: The spool cannot store them, or a store holds more of the partition than this producer has
+                published.
+            trio.ClosedResourceError: The producer's block has been left.
         """
         check_contents(contents, self._content_bytes_max)
         async with self._sending:
@@ -110,10 +145,13 @@ class Producer(NodeRole):
             return range(first_sequence, self._machine.next_sequence)
 
     async def wait_stored(self) -> None:
-        """Waits until every record sent so far is acknowledged by `min_stores` stores.
+        """Wait until `[producer] min_stores` stores have acknowledged every record sent so far.
 
-        Returns at once with `min_stores` 0. Raises `trio.ClosedResourceError` after the block, `StorageError` where a
-        store holds more of a partition whose address was given than this producer knows of.
+        Returns at once if `min_stores` is 0.
+
+        Raises:
+            StorageError: A store holds more of the partition than this producer has published, whose address was given.
+            trio.ClosedResourceError: The producer's block has been left.
         """
         end_sequence = self._machine.next_sequence
         await trio.lowlevel.checkpoint()
@@ -123,7 +161,7 @@ class Producer(NodeRole):
             await self._progress.park()
 
     def statistics(self) -> ProducerStatistics:
-        """What this producer has done so far."""
+        """Return the counters so far."""
         machine = self._machine
         return ProducerStatistics(
             records=self._records,
@@ -139,7 +177,7 @@ class Producer(NodeRole):
         )
 
     async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Runs the producer's tasks until cancelled; `open_producer` does this."""
+        """Run the producer's tasks until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._replies.run)
             if self._spool is not None:
@@ -148,10 +186,11 @@ class Producer(NodeRole):
             task_status.started()
 
     async def wait_acknowledged(self) -> None:
-        """Waits for outstanding ACKs; each that comes renews the time that the configuration allows.
+        """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the time that is waited.
 
-        Raises `UnacknowledgedError` where some are still outstanding then, `StorageError` where a store holds more of a
-        partition whose address was given than this producer knows of.
+        Raises:
+            UnacknowledgedError: No ACK came for `[producer] close_timeout_ms`, and some are outstanding.
+            StorageError: A store holds more of the partition than this producer has published, whose address was given.
         """
         timeout = self._config.close_timeout_ms / 1000
         with trio.move_on_after(timeout):
@@ -170,7 +209,7 @@ class Producer(NodeRole):
             self._check_rival()
 
     def _close(self) -> None:
-        """Makes waiting and further sending raise `trio.ClosedResourceError`."""
+        """Make waiting and further sending raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._progress.unpark_all()
 
@@ -193,23 +232,23 @@ class Producer(NodeRole):
             raise trio.ClosedResourceError("this producer is closed")
 
     def _check_rival(self) -> None:
-        """ACKs of what another has published under the given address are none of this producer's."""
+        """Raise if another producer publishes under the given address: its ACKs would count for this one's records."""
         if self._is_named:
             self._check_stored()
 
     def _check_stored(self) -> None:
-        """A store that holds more of this partition than its own producer would take new records for old ones."""
+        """Raise if a store holds more of this partition than its producer: it would take new records for old ones."""
         stored_end, next_sequence = self._machine.stored_end, self._machine.next_sequence
         if stored_end <= next_sequence or not (self._is_named or self._spool is not None):
             return
         held = f"a store holds {self.partition} up to sequence {stored_end - 1}"
         if self._spool is not None:
             raise StorageSequenceError(
-                f"{held}, the spool {self._config.spool} only up to {next_sequence - 1}: it is an older copy. "
-                "Publish with a new spool"
+                f"{held}, but the spool {self._config.spool} only up to {next_sequence - 1}, so it is an old copy; "
+                "publish with a new spool"
             )
         raise StorageSequenceError(
-            f"{held}, and this producer stands before {next_sequence}: another one publishes the same partition, "
+            f"{held}, but this producer continues at {next_sequence}: another producer publishes the same partition, "
             "or next_sequence is too low"
         )
 
@@ -241,25 +280,38 @@ class Producer(NodeRole):
 async def open_producer(
     topic: str, config: Config | None = None, *, address: str | None = None, next_sequence: int = 0
 ) -> AsyncIterator[Producer]:
-    """A producer of one topic, for the length of a block.
+    """Open a producer, for use as an async context manager.
 
-    Leaving the block normally waits for outstanding ACKs, and raises `UnacknowledgedError` with their number when none
-    has come for `close_timeout_ms`; leaving it by an exception or cancelled does not wait.
+    Leaving the block normally waits for outstanding ACKs (`Producer.wait_acknowledged`). Leaving it by an exception, or
+    cancelled, does not wait.
 
-    A program that keeps its records itself can go on with a partition: `address` is its producer's address (32
-    upper-case hexadecimal digits; any node's is random where none is given), `next_sequence` the sequence of the next
-    record. The records before it must be in stores: they count as unacknowledged until `min_stores` stores say so, and
-    cannot be had from this producer. Only one producer may publish a partition at a time. A spool does all this by
-    itself, and excludes both.
+    A program that keeps its records itself can continue a partition with `address` and `next_sequence`. The records
+    before `next_sequence` must be in stores: they count as unacknowledged until `min_stores` stores confirm them, and
+    this producer cannot send them again. Only one producer may publish a partition at a time. A spool does all this
+    by itself, and excludes both arguments.
 
-    Raises `ConfigError` for a topic, an address, a sequence or settings that cannot be, `StorageError` where the spool
-    cannot be opened or holds less than stores do, `AddressInUseError` where the node cannot listen, `DiscoveryError`
-    where its discovery cannot be set up.
+    Args:
+        topic: The topic.
+        config: The configuration; the defaults if None.
+        address: The address of the partition to continue, 32 upper-case hexadecimal digits; random if None.
+        next_sequence: The sequence of the next record.
+
+    Yields:
+        The producer. Leaving the block closes it.
+
+    Raises:
+        ConfigError: The topic, the address, the sequence or a setting is invalid.
+        StorageError: The spool cannot be opened, or holds less than stores do.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
+        UnacknowledgedError: On leaving: no ACK came for `close_timeout_ms`, and some are outstanding.
     """
     config = config or Config()
     check_topic(topic, config)
     if config.producer.min_stores > 1 and config.node.wire == Dialect.LIBDAFKA.value:
-        raise ConfigError("min_stores: above 1 it needs wire rfc46, because a libdafka ACK does not name its store")
+        raise ConfigError(
+            "min_stores: expected 0 or 1 with wire libdafka, whose ACKs do not name their store; set wire to rfc46"
+        )
     _check_identity(address, next_sequence, config)
     with single_exception():
         async with AsyncExitStack() as stack:
@@ -286,17 +338,17 @@ def _check_identity(address: str | None, next_sequence: int, config: Config) -> 
     if address is not None and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"address: expected 32 upper-case hexadecimal digits, not {address!r}")
     if type(next_sequence) is not int or not 0 <= next_sequence < SEQUENCE_MAX:
-        raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62, not {next_sequence!r}")
+        raise ConfigError(f"next_sequence: expected a whole number from 0 to 2^62 - 1, not {next_sequence!r}")
     if next_sequence and address is None:
-        raise ConfigError("next_sequence: it needs the address of the partition to go on with")
+        raise ConfigError("next_sequence: expected an address with it, that of the partition to continue")
     if address is not None and config.producer.spool:
-        raise ConfigError("address: a spool has its own, and knows its next sequence; give one or the other")
+        raise ConfigError("address: expected none with a spool, which has its own; give one or the other")
 
 
 async def _make_machine(
     topic: str, config: Config, spool: Storage | None, address: str | None, next_sequence: int
 ) -> ProducerMachine:
-    """The machine of a new partition, of the one that was left in a spool, or of the one with this address."""
+    """Return the machine of a new partition, of the one in the spool, or of the one with this address."""
     if spool is None:
         return ProducerMachine(
             Partition(topic, address or new_address()),
@@ -312,7 +364,9 @@ async def _make_machine(
     end = 0 if info is None else info.end_sequence
     acknowledged_end = max(acknowledged.get(partition, 0), 0 if info is None else info.earliest_sequence)
     if acknowledged_end > end:
-        raise StorageSequenceError(f"{config.producer.spool}: the spool ends at {end}, before what was acknowledged")
+        raise StorageSequenceError(
+            f"{config.producer.spool}: the spool ends at {end}, before acknowledged records (up to {acknowledged_end})"
+        )
     return ProducerMachine(
         partition,
         config.producer,

@@ -1,4 +1,4 @@
-"""The reader: how far the stores of a running cluster have come, how much they hold, and any range of it."""
+"""The reader role: how far the stores of a running cluster have come, how much they hold, and any range of it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from dafka.roles.sockets import NodeSockets, open_sockets
 
 
 class Reader(NodeRole):
-    """Made by `open_reader`.
+    """Reads what the stores of a running cluster hold, without following it. `open_reader` creates one.
 
     Attributes:
-        address: the reader's node address.
+        address: The reader's node address.
+        endpoint: Where other nodes connect to.
+        events: What happened to the node from its start on; an async iterable.
     """
 
     def __init__(self, machine: ReaderMachine, sockets: NodeSockets, config: Config) -> None:
@@ -29,18 +31,20 @@ class Reader(NodeRole):
         self._machine = machine
         self._config = config
         self._ranges: dict[Partition, Range] = {}
-        self._asked: set[Partition] = set()
+        self._queried: set[Partition] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._is_tower_heard = False
         self._is_closed = False
 
     async def wait_ready(self) -> None:
-        """Waits until `ends` tells what the stores that are there held when this was called.
+        """Wait until `ends` returns what the connected stores held when this was called.
 
-        Raises `DiscoveryError` where `tower_timeout_ms` is not enough to find a tower and a store.
+        Raises:
+            DiscoveryError: No tower or no store was found within `tower_timeout_ms`.
+            trio.ClosedResourceError: The `open_reader` block was left.
         """
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
-            await self.wait(lambda: self._machine.is_ready)
+            await self._wait_for(lambda: self._machine.is_ready)
         self.check_settled()
         if not self._machine.is_ready:
             seconds = self._config.node.tower_timeout_ms / 1000
@@ -48,7 +52,11 @@ class Reader(NodeRole):
             raise DiscoveryError(f"no store was found within {seconds:g} s through the tower at {towers}")
 
     def check_settled(self) -> None:
-        """For who has waited for `tower_timeout_ms`: raises `DiscoveryError` unless a cluster has been found."""
+        """Check that a cluster has been found. Call this after waiting for `tower_timeout_ms`.
+
+        Raises:
+            DiscoveryError: No cluster has been found. The message says whether a tower was heard.
+        """
         if self._settled.is_set():
             return
         beacon = self._config.beacon
@@ -60,47 +68,74 @@ class Reader(NodeRole):
             )
         raise DiscoveryError(
             f"the tower at {pub} is heard, but what is sent to {sub} did not come back from it within {seconds:g} s: "
-            "both must be the same tower's"
+            "both must be endpoints of the same tower"
         )
 
     def ends(self) -> dict[Partition, int]:
-        """By partition of the surveyed topics, the sequence after the last record that a store has made durable."""
+        """Return how far the stores have come.
+
+        Returns:
+            By partition of the surveyed topics, the sequence after the last record that a store has made durable.
+        """
         return dict(self._machine.ends)
 
-    async def held_end(self, partition: Partition, seconds: float, *, min_stores: int = 1) -> int:
-        """The sequence after the last record of this partition that any store holds; 0 where none holds any.
+    async def held_end(self, partition: Partition, timeout_s: float, *, min_stores: int = 1) -> int:
+        """Ask the stores how many records of a partition they hold.
 
-        Certain, as far as it can be: all stores that are there, and at least `min_stores`, have told, and where
-        something is held, nothing has been added for a while. That takes milliseconds where stores hold nothing, and
-        some seconds where they hold something, or are libdafka's. Of one partition, ask once at a time.
+        The result is as certain as it can be: all connected stores, and at least `min_stores`, have answered, and if
+        they hold records, none were added for a second. This takes milliseconds if the stores hold nothing, and some
+        seconds if they hold records, or are libdafka's.
 
-        Raises `DiscoveryError` where `tower_timeout_ms` is not enough to find a tower, `UnansweredError` where
-        `seconds`, from then on, are not enough.
+        Args:
+            partition: The partition, of any topic. It may be queried once at a time.
+            timeout_s: The seconds to wait for the answers after the cluster has been found.
+            min_stores: How many stores must be connected.
+
+        Returns:
+            The sequence after the last record that any store holds; 0 if none holds any.
+
+        Raises:
+            DiscoveryError: No cluster was found within `tower_timeout_ms`.
+            UnansweredError: The time was not enough.
+            ValueError: The partition is being queried already.
+            trio.ClosedResourceError: The `open_reader` block was left.
         """
-        if partition in self._asked:
-            raise ValueError(f"{partition} is being asked about already")
-        self._asked.add(partition)
+        if partition in self._queried:
+            raise ValueError(f"{partition} is being queried already; wait for its result")
+        self._queried.add(partition)
         self._node.act(self._machine.query_held_end(partition, trio.current_time()))
         try:
             await self._wait_settled()
-            with trio.move_on_after(seconds):
-                await self.wait(lambda: isinstance(self._look(partition, min_stores), int))
-            found = self._look(partition, min_stores)
+            with trio.move_on_after(timeout_s):
+                await self._wait_for(lambda: isinstance(self._current_held_end(partition, min_stores), int))
+            found = self._current_held_end(partition, min_stores)
         finally:
-            self._asked.discard(partition)
+            self._queried.discard(partition)
             actions = self._machine.end_held_end_query(partition)
             if not self._is_closed:
                 self._node.act(actions)
         if isinstance(found, Incomplete):
-            raise self._unanswered(partition, seconds, min_stores, found)
+            raise self._unanswered(partition, timeout_s, min_stores, found)
         return found
 
-    async def earliest(self, partitions: Iterable[Partition], seconds: float) -> dict[Partition, int]:
-        """The first record of each that any store still holds; partitions for which nobody answers are left out."""
+    async def earliest(self, partitions: Iterable[Partition], timeout_s: float) -> dict[Partition, int]:
+        """Find the first record of partitions that any store still holds.
+
+        Args:
+            partitions: The partitions. None of them may be read meanwhile.
+            timeout_s: The seconds to wait for all answers together.
+
+        Returns:
+            The sequence of the first record, by partition. Partitions without an answer are left out.
+
+        Raises:
+            ValueError: A partition is being read already.
+            trio.ClosedResourceError: The `open_reader` block was left.
+        """
         probes = {partition: self.read(partition, 0, 1) for partition in partitions}
         found: dict[Partition, int] = {}
         try:
-            with trio.move_on_after(seconds):
+            with trio.move_on_after(timeout_s):
                 for partition, probe in probes.items():
                     found[partition] = await probe.first_sequence()
         finally:
@@ -109,44 +144,50 @@ class Reader(NodeRole):
         return found
 
     def read(self, partition: Partition, first_sequence: int, end_sequence: int) -> Range:
-        """Begins to fetch the records from `first_sequence` up to, not including, `end_sequence`, which must exist.
+        """Begin to fetch a range of records, which must exist.
 
-        Close what this gives before another range of the same partition is begun.
+        Args:
+            partition: The partition. One range of it may be read at a time; close that before you read another.
+            first_sequence: The first record.
+            end_sequence: The sequence after the last record.
+
+        Returns:
+            The range, to iterate over.
+
+        Raises:
+            ValueError: A range of the partition is being read already.
         """
         if partition in self._ranges:
-            raise ValueError(f"{partition} is being read already")
+            raise ValueError(f"{partition} is being read already; close that range first")
         self._ranges[partition] = Range(self, self._machine, partition, first_sequence, end_sequence)
         self._node.act(self._machine.fetch_range(partition, first_sequence, end_sequence, trio.current_time()))
         return self._ranges[partition]
 
-    async def wait(self, condition: Callable[[], bool]) -> None:
-        """Waits until something that happened to the node has made this true.
-
-        Raises `trio.ClosedResourceError` after the block.
-        """
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a change of the node has made a condition true."""
         while not condition():
             if self._is_closed:
                 raise trio.ClosedResourceError("this reader is closed")
             await self._changed.park()
 
-    def release(self, batch: RecordBatch) -> None:
-        """A range gave this to the program, or dropped it."""
+    def _release_batch(self, batch: RecordBatch) -> None:
+        """Note that a range has passed a batch to the program, or dropped it."""
         actions = self._machine.records_taken(batch.memory_bytes, trio.current_time())
         if actions:
             self._node.act(actions)
 
-    def forget(self, partition: Partition) -> None:
-        """A range is closed."""
+    def _forget_range(self, partition: Partition) -> None:
+        """Stop fetching: a range was closed."""
         if self._ranges.pop(partition, None) is not None:
             self._machine.forget_range(partition)
 
-    def close(self) -> None:
-        """Makes waiting raise `trio.ClosedResourceError`."""
+    def _close(self) -> None:
+        """Make all waiting tasks raise `trio.ClosedResourceError`."""
         self._is_closed = True
         self._changed.unpark_all()
 
-    async def watch_towers(self) -> None:
-        """Takes note of the first sign of a tower."""
+    async def _watch_towers(self) -> None:
+        """Remember that a tower was heard."""
         async for event in self.events:
             if isinstance(event, TowersHeard):
                 self._is_tower_heard = True
@@ -154,38 +195,41 @@ class Reader(NodeRole):
 
     async def _wait_settled(self) -> None:
         with trio.move_on_after(self._config.node.tower_timeout_ms / 1000):
-            await self.wait(self._settled.is_set)
+            await self._wait_for(self._settled.is_set)
         self.check_settled()
 
-    def _look(self, partition: Partition, min_stores: int) -> int | Incomplete:
+    def _current_held_end(self, partition: Partition, min_stores: int) -> int | Incomplete:
         return self._machine.held_end(partition, min_stores, trio.current_time())
 
     def _unanswered(
-        self, partition: Partition, seconds: float, min_stores: int, lacking: Incomplete
+        self, partition: Partition, timeout_s: float, min_stores: int, missing: Incomplete
     ) -> UnansweredError:
         stores = self._machine.stores
-        if lacking is Incomplete.STORES:
-            wanted = "a store" if min_stores == 1 else f"{min_stores} stores"
-            reason = f"{stores} of {wanted} found within {seconds:g} s"
-        elif lacking is Incomplete.ANSWERS:
-            reason = f"not every store told within {seconds:g} s what it holds of {partition}"
+        if missing is Incomplete.STORES:
+            wanted = "1 store" if min_stores == 1 else f"{min_stores} stores"
+            reason = f"{stores} of {wanted} found within {timeout_s:g} s"
+        elif missing is Incomplete.ANSWERS:
+            reason = f"not every store answered within {timeout_s:g} s how much it holds of {partition}"
         else:
-            reason = f"somebody goes on publishing {partition}: what stores hold has not come to rest in {seconds:g} s"
-        return UnansweredError(reason, lacking.value, stores)
+            reason = f"records of {partition} are still being added: the stores were not quiet within {timeout_s:g} s"
+        return UnansweredError(reason, missing.value, stores)
 
     def _on_change(self) -> None:
         self._changed.unpark_all()
 
     def _on_records(self, batch: RecordBatch) -> None:
         self._machine.records_buffered(batch.memory_bytes)
-        self._ranges[batch.partition].put(batch)
+        self._ranges[batch.partition]._add_batch(batch)
 
 
 class Range:
-    """Records of one partition on their way: iterate over it for the runs, in order.
+    """The records of a range of one partition, as they arrive. Iterate over it for batches, in order.
 
-    Records that nobody holds any more are left out: the next run then begins later than the last one ended, or there is
-    none. It waits for ever for records that nobody sends.
+    Unrecoverable records are left out: the next batch then begins later than the last one ended, or there is none.
+    Iterating waits without limit for records that no node sends; use a timeout.
+
+    Attributes:
+        partition: The partition of the records.
     """
 
     def __init__(
@@ -208,29 +252,42 @@ class Range:
         return batch
 
     async def next_batch(self) -> RecordBatch | None:
-        """The next run; None after the last one."""
+        """Wait for the next batch.
+
+        Returns:
+            The batch; None after the last one.
+
+        Raises:
+            trio.ClosedResourceError: The `open_reader` block was left.
+        """
         await trio.lowlevel.checkpoint()
-        await self._reader.wait(lambda: bool(self._buffer) or self._is_complete())
+        await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         if not self._buffer:
             return None
-        batch = self._buffer.take()
-        self._reader.release(batch)
+        batch = self._buffer.take_batch()
+        self._reader._release_batch(batch)
         return batch
 
     async def first_sequence(self) -> int:
-        """Where the first run begins, or, if there is none, where records begin after the range."""
-        await self._reader.wait(lambda: bool(self._buffer) or self._is_complete())
+        """Wait for the first batch.
+
+        Returns:
+            The sequence of its first record. If all records of the range are unrecoverable, where records begin again.
+
+        Raises:
+            trio.ClosedResourceError: The `open_reader` block was left.
+        """
+        await self._reader._wait_for(lambda: bool(self._buffer) or self._is_complete())
         return self._buffer.first_sequences().get(self.partition, self._machine.position(self.partition))
 
-    def put(self, batch: RecordBatch) -> None:
-        """Records have come."""
-        self._buffer.put(batch)
-
     def close(self) -> None:
-        """Ends fetching; what has come and was not taken is dropped. May be called again."""
+        """Stop fetching, and drop the records that have arrived. May be called again."""
         while self._buffer:
-            self._reader.release(self._buffer.take())
-        self._reader.forget(self.partition)
+            self._reader._release_batch(self._buffer.take_batch())
+        self._reader._forget_range(self.partition)
+
+    def _add_batch(self, batch: RecordBatch) -> None:
+        self._buffer.add_batch(batch)
 
     def _is_complete(self) -> bool:
         return self._machine.position(self.partition) >= self._end_sequence
@@ -238,10 +295,20 @@ class Range:
 
 @asynccontextmanager
 async def open_reader(topics: Iterable[str] = (), config: Config | None = None) -> AsyncIterator[Reader]:
-    """A reader that surveys these topics, for the length of a block.
+    """Open a reader for the length of a block.
 
-    Raises `ConfigError` for topics that cannot be, `AddressInUseError` where the node cannot listen, `DiscoveryError`
-    where its discovery cannot be set up.
+    Args:
+        topics: The topics to survey: those whose partitions `Reader.ends` returns. A reader can query and read
+            partitions of all topics.
+        config: The settings; by default those of `Config()`.
+
+    Yields:
+        The reader.
+
+    Raises:
+        ConfigError: A topic or the configuration is invalid.
+        AddressInUseError: The node cannot listen at its endpoint.
+        DiscoveryError: The discovery cannot be set up.
     """
     config = config or Config()
     machine = ReaderMachine(new_address(), config, check_topics(topics, config))
@@ -250,10 +317,10 @@ async def open_reader(topics: Iterable[str] = (), config: Config | None = None) 
         async with open_sockets(machine.address, config, "reader", high_watermark) as sockets:
             reader = Reader(machine, sockets, config)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(reader.watch_towers)
+                nursery.start_soon(reader._watch_towers)
                 await nursery.start(reader._run_node)
                 try:
                     yield reader
                 finally:
-                    reader.close()
+                    reader._close()
                     nursery.cancel_scope.cancel()

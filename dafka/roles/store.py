@@ -1,4 +1,4 @@
-"""The store: makes every record durable, acknowledges it, and serves it to whoever missed it."""
+"""The store: makes every record durable, acknowledges it, and sends it to nodes that missed it."""
 
 from __future__ import annotations
 
@@ -31,22 +31,34 @@ from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
 
 STUCK_S = 60.0
-"""A storage that has been at one transaction for this long hangs, and a new start is what may help."""
+"""Seconds after which one transaction counts as stuck, so that a supervisor should restart the store."""
 
-SLOW_TOLD_S = 60.0
-"""A storage that is slow is told of at most so often."""
+SLOW_COMMIT_REPEAT_S = 60.0
+"""Seconds after which a slow commit is logged again."""
 
-PLACE_INTERVAL_S = 1.0
-"""How often a store sees whether its storage is still in its place, whether anything is written or not."""
+REMOVAL_CHECK_S = 1.0
+"""Seconds between two checks whether the storage was removed; it may be idle otherwise."""
 
 
 @attrs.frozen
 class StoreStatistics:
     """A store's counters since it was opened.
 
-    `lag` is, by partition, how many records are known to exist and not yet durable here; partitions without any are
-    left out. `pending_bytes` have been received and not yet written; `records_dropped` went by retention;
-    `commit_seconds` says how long each transaction took.
+    Attributes:
+        partitions: Partitions that it knows.
+        records_stored: Records made durable.
+        bytes_stored: The bytes of their contents.
+        records_dropped: Records dropped by retention.
+        commits: Transactions of its storage.
+        commit_seconds: How long each transaction took.
+        pending_bytes: Memory of the records received and not yet durable.
+        fetches_sent: FETCHes sent for missing records.
+        fetches_received: FETCHes answered.
+        records_sent: Records sent in answers to FETCHes.
+        bytes_sent: The bytes of their contents.
+        lag: By partition, how many records are known to exist and are not durable here; only partitions that have any.
+        discarded: Messages that were discarded, by reason.
+        peers: Nodes that this one is connected to.
     """
 
     partitions: int
@@ -66,9 +78,12 @@ class StoreStatistics:
 
 
 class Store(NodeRole):
-    """Attributes:
-    address: the store's node address; it stays with the storage.
-    endpoint: where other nodes connect to.
+    """A running store, started by `serve_store`.
+
+    Attributes:
+        address: The store's node address, which is kept in its storage.
+        endpoint: Where other nodes connect to.
+        events: What happened to the store since it was started; an async iterable.
     """
 
     def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
@@ -79,7 +94,7 @@ class Store(NodeRole):
         self._retry_s = config.store.retry_ms / 1000
         self._grace_s = config.node.grace_ms / 1000
         self._commit_timer = Timer()
-        self._slow_commit_log = TokenBucket(1 / SLOW_TOLD_S, 1, trio.current_time())
+        self._slow_commit_log = TokenBucket(1 / SLOW_COMMIT_REPEAT_S, 1, trio.current_time())
         self._writing_since: float | None = None
         self._refusal = ""
         self._replies = FetchReplies(sockets, machine.responder, self._read)
@@ -89,7 +104,7 @@ class Store(NodeRole):
         self._is_lost = False
 
     def statistics(self) -> StoreStatistics:
-        """What this store has done so far."""
+        """Return the counters so far, and the lag."""
         machine = self._machine
         lag = {
             partition: cursor.known_end - machine.durable_end(partition)
@@ -114,30 +129,30 @@ class Store(NodeRole):
         )
 
     def health(self) -> Health:
-        """How it does, as a supervisor asks: whether the storage takes records, and the node stands in its cluster."""
+        """Return the store's health: whether its storage works, and whether it has found its cluster."""
         since = self._writing_since
         waited = 0.0 if since is None else trio.current_time() - since
-        trouble = f"the storage has been at one transaction for {waited:.0f} s" if waited >= STUCK_S else ""
-        refusal = f"the storage refuses records: {self._refusal}" if self._refusal else ""
+        trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
+        refusal = f"the storage fails: {self._refusal}" if self._refusal else ""
         return Health(trouble, trouble or refusal or super().health().unready)
 
     async def _run(self, task_status: trio.TaskStatus[Store]) -> None:
-        """Runs until cancelled, then writes what has been received. Raises `StorageLostError`."""
+        """Run until cancelled, then write what has been received. Raises `StorageLostError`."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._until_lost, self._write)
+                nursery.start_soon(self._run_until_lost, self._write)
                 nursery.start_soon(self._replies.run)
                 if self._config.has_retention:
-                    nursery.start_soon(self._until_lost, self._retain)
+                    nursery.start_soon(self._run_until_lost, self._retain)
                 if isinstance(self._storage, DetectsRemoval):
-                    nursery.start_soon(self._until_lost, self._watch_place, self._storage)
+                    nursery.start_soon(self._run_until_lost, self._watch_removal, self._storage)
                 await nursery.start(self._run_node)
                 task_status.started(self)
         finally:
             await self._finish()
 
     async def _finish(self) -> None:
-        """Writes and acknowledges what has been received, as far as the storage does it in time."""
+        """Write and acknowledge what has been received, as far as the grace period allows."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + self._grace_s):
             try:
                 while self._commits and not self._is_lost:
@@ -147,8 +162,8 @@ class Store(NodeRole):
         if self._commits:
             self.events.log.write(RecordsUnwritten(self._machine.pending_bytes, self._refusal), logging.WARNING)
 
-    async def _until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """A storage that is gone takes nothing any more, and what it held nobody has to count on."""
+    async def _run_until_lost(self, task: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Run a task until it finds that the storage was removed. Its contents can no longer be relied on."""
         try:
             await task(*arguments)
         except StorageLostError as error:
@@ -158,15 +173,15 @@ class Store(NodeRole):
             self.events.put(StorageLost(str(error)))
             raise
 
-    async def _watch_place(self, storage: DetectsRemoval) -> None:
+    async def _watch_removal(self, storage: DetectsRemoval) -> None:
         while True:
-            await trio.sleep(PLACE_INTERVAL_S)
+            await trio.sleep(REMOVAL_CHECK_S)
             try:
                 await storage.check_not_removed()
             except StorageLostError:
                 raise
             except StorageError:
-                pass  # whoever writes will say so
+                pass  # the writing task reports it
 
     def _on_records(self, batch: RecordBatch) -> None:
         self._commits.put_records(batch)
@@ -186,7 +201,7 @@ class Store(NodeRole):
         return batch
 
     async def _learn_earliest(self, request: ReadRequest) -> None:
-        """A bounded storage drops records by itself: who asks for them again is then told."""
+        """Learn which records a bounded storage has dropped by itself, to answer further FETCHes for them."""
         partition = request.partition
         info = (await self._storage.partitions(partition.topic)).get(partition)
         if info is not None and info.earliest_sequence > request.first_sequence:
@@ -209,7 +224,7 @@ class Store(NodeRole):
         self._node.act(self._commits.work_failed(self._refusal))
 
     async def _flush(self) -> None:
-        """Carries out what the storage is to do next, then acknowledges it."""
+        """Carry out the next work for the storage, then acknowledge it."""
         work = self._commits.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
@@ -228,11 +243,11 @@ class Store(NodeRole):
         self._commit_timer.add(now - begun)
         is_slow = now - begun > self._config.slow_commit_ms / 1000
         if is_slow and self._slow_commit_log.try_take(now):
-            records, octets = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
-            self.events.log.write(CommitSlow(now - begun, records, octets), logging.WARNING)
+            records, size = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
+            self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
 
     async def _retain(self) -> None:
-        """Drops what the limits do not keep, at once and then from time to time."""
+        """Drop the records beyond the retention limits, at once and then each interval."""
         config = self._config
         retention = RetentionPolicy(
             age_ms=config.retention_ms or None,
@@ -257,12 +272,20 @@ class Store(NodeRole):
 async def serve_store(
     config: Config | None = None, *, task_status: trio.TaskStatus[Store] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Runs a store until cancelled; `started` gives the `Store` once it listens.
+    """Run a store until cancelled: `store = await nursery.start(dafka.serve_store, config)`.
 
-    Raises `StorageError` (`StorageBusyError`, `StorageFormatError`) where its storage cannot be opened,
-    `StorageLostError` where its files are removed or replaced meanwhile: started again, it has a new storage or that
-    which stands there now, and fetches what it lacks,
-    `AddressInUseError` where it cannot listen, `DiscoveryError` where its discovery cannot be set up.
+    When it is cancelled, it writes what it has received, for at most `[node] grace_ms`.
+
+    Args:
+        config: The configuration; the defaults if None.
+        task_status: Receives the `Store` once it listens.
+
+    Raises:
+        StorageError: The storage cannot be opened, for example because another process uses it (`StorageBusyError`).
+        StorageLostError: The storage was removed or replaced while it was open. Started again, the store opens what is
+            there then, or a new storage, and fetches what it lacks.
+        AddressInUseError: The node cannot listen at the configured endpoint.
+        DiscoveryError: The discovery cannot be set up.
     """
     config = config or Config()
     with single_exception():

@@ -74,20 +74,18 @@ _Column = tuple[DataType, pa.DataType]
 class AvroDecoder:
     """A decoder of the values of one Avro schema, which runs in Spark's workers.
 
+    Args:
+        schema: The schema of the columns, an Avro record.
+        writer_schemas: Other schemas that values may be written with, recognized by their fingerprints.
+
     Attributes:
         spark_type: The columns. All may be null, because a value that cannot be decoded is null.
+
+    Raises:
+        ConfigError: If a schema is not valid, or has types that no column can hold.
     """
 
     def __init__(self, schema: object, writer_schemas: Sequence[object] = ()) -> None:
-        """Prepare the schemas.
-
-        Args:
-            schema: The schema of the columns, an Avro record.
-            writer_schemas: Other schemas that values may be written with, recognized by their fingerprints.
-
-        Raises:
-            ConfigError: If a schema is not valid, or has types that no column can hold.
-        """
         parsed = _parse(schema)
         self.spark_type: StructType
         self.spark_type, loose = _record(fastavro.schema.expand_schema(parsed), "")

@@ -133,10 +133,17 @@ class ClusterTask(InputPartition):
 
 
 class ClusterStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a running cluster in a streaming query. It joins the cluster at the first look."""
+    """Follows a running cluster in a streaming query. It joins the cluster at the first look.
+
+    Args:
+        options: The options of the query.
+        schema: The columns to return.
+
+    Raises:
+        ConfigError: If an option or a column is not valid.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        """Parse the options; raise `ConfigError` if an option or a column is not valid."""
         self._query = _ClusterQuery.from_options(options)
         self._columns = check_columns(schema)
         self._reader: BlockingReader | None = None
@@ -292,15 +299,13 @@ class BlockingReader:
     """A `dafka.roles.Reader` for code that is not asynchronous, as Spark's is: its event loop runs in a thread.
 
     Every method may raise `DafkaError`.
+
+    Args:
+        config: The node's configuration.
+        topics: The topics to follow.
     """
 
     def __init__(self, config: Config, topics: Iterable[str] = ()) -> None:
-        """Start the thread and open the reader.
-
-        Args:
-            config: The node's configuration.
-            topics: The topics to follow.
-        """
         self._config = config.with_consumer(buffer_bytes_max=min(config.consumer.buffer_bytes_max, BUFFER_BYTES_MAX))
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("trio", name="dafka"))

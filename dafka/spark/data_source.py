@@ -75,6 +75,9 @@ class DafkaDataSource(DataSource):
         Args:
             schema: The columns to read.
 
+        Returns:
+            The reader.
+
         Raises:
             ConfigError: If an option or a column is not valid.
         """
@@ -87,6 +90,9 @@ class DafkaDataSource(DataSource):
 
         Args:
             schema: The columns to read.
+
+        Returns:
+            The reader.
 
         Raises:
             ConfigError: If an option or a column is not valid.
@@ -110,6 +116,9 @@ class DafkaDataSource(DataSource):
             schema: The columns of the DataFrame.
             overwrite: Whether the mode is overwrite, which is refused.
 
+        Returns:
+            The writer.
+
         Raises:
             ConfigError: If an option or a column is not valid, or the mode is not append.
         """
@@ -123,6 +132,9 @@ class DafkaDataSource(DataSource):
         Args:
             schema: The columns of the query.
             overwrite: Whether the output mode is complete, which is refused.
+
+        Returns:
+            The writer.
 
         Raises:
             ConfigError: If an option or a column is not valid, or the output mode is complete.

@@ -29,20 +29,14 @@ READ_RECORDS_MAX = 10_000
 class Deduplicator:
     """Compares a task's rows for one topic with the records that its partition already has.
 
-    Attributes:
+    Args:
+        reader: Reads the stored records.
         partition: The partition that the task publishes to.
-        stored_end: The sequence after the last record that was stored before.
+        stored_end: What `find_stored_end` returned: the sequence after the last record that was stored before.
+        config: The node's configuration, which has the timeout.
     """
 
     def __init__(self, reader: Reader, partition: Partition, stored_end: int, config: Config) -> None:
-        """Start at the first row of a task.
-
-        Args:
-            reader: Reads the stored records.
-            partition: The partition that the task publishes to.
-            stored_end: What `find_stored_end` returned.
-            config: The node's configuration, which has the timeout.
-        """
         self.partition = partition
         self.stored_end = stored_end
         self._reader = reader
@@ -52,6 +46,12 @@ class Deduplicator:
 
     async def drop_published(self, contents: Sequence[bytes]) -> Sequence[bytes]:
         """Return the task's next rows without those that are already stored.
+
+        Args:
+            contents: The next rows.
+
+        Returns:
+            The rows to publish, in the same order.
 
         Raises:
             InputChangedError: If the task has other rows than before.
@@ -131,7 +131,15 @@ class Deduplicator:
 
 
 async def find_stored_end(reader: Reader, partition: Partition, config: Config) -> int:
-    """Return the sequence after the last record of a task's partition that any store holds.
+    """Ask the stores how much of a task's partition they hold.
+
+    Args:
+        reader: Asks the stores.
+        partition: The partition.
+        config: The node's configuration, which has the timeout and the least number of stores.
+
+    Returns:
+        The sequence after the last record that any store holds.
 
     Raises:
         DiscoveryError: If no tower answers.

@@ -119,13 +119,8 @@ class PushedFilters:
 
 
 def _to_range(each: Filter, floor: int, ceiling: int) -> tuple[int | None, int | None]:
-    """Return the whole numbers that satisfy a comparison, as a start and an end; None is no limit.
-
-    Args:
-        each: The comparison.
-        floor: Its value, rounded down.
-        ceiling: Its value, rounded up.
-    """
+    """Return the start and the end of the whole numbers that satisfy a comparison; None is no limit."""
+    # `floor` and `ceiling` are the value of the comparison, rounded down and up.
     if isinstance(each, GreaterThan):
         return floor + 1, None
     if isinstance(each, GreaterThanOrEqual):

@@ -53,7 +53,7 @@ def format_name(name: PartitionName) -> str:
 def limit_rows(
     starts: Mapping[PartitionName, int], ends: Mapping[PartitionName, int], rows_max: int | None
 ) -> dict[PartitionName, int]:
-    """Return the end offsets of a micro-batch that reads at most `rows_max` records in total.
+    """Limit a micro-batch to `rows_max` records in total.
 
     As in Spark's Kafka source, each partition contributes in proportion to its unread records. Partitions that cover
     the same hours are therefore read at the same pace, and none falls behind the watermark of the others. Each
@@ -64,6 +64,9 @@ def limit_rows(
         starts: The offset of the next record of each partition.
         ends: The offset after the last record that is available.
         rows_max: The limit in records, or None for no limit.
+
+    Returns:
+        The offset after the last record that the micro-batch reads of each partition.
     """
     unread = {name: end - starts[name] for name, end in ends.items() if end > starts[name]}
     total = sum(unread.values())
@@ -111,12 +114,15 @@ class ClusterOffset:
     def advance(
         self, ends: Mapping[PartitionName, int], earliest: Mapping[PartitionName, int], rows_max: int | None
     ) -> ClusterOffset:
-        """Return the offset at which the next micro-batch ends; this one if there is nothing to read.
+        """Plan the next micro-batch.
 
         Args:
             ends: The offset after the last stored record of each partition.
             earliest: The first offset of new partitions. New partitions that are not among them are left for later.
             rows_max: The limit of the micro-batch in records, or None for no limit.
+
+        Returns:
+            The offset at which the micro-batch ends; this one if there is nothing to read.
         """
         starts = {**earliest, **self.offsets}
         known = {name: end for name, end in ends.items() if name in starts}

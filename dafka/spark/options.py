@@ -38,19 +38,18 @@ _OFFSET_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class Options:
-    """The options of one reader or writer."""
+    """The options of one reader or writer.
+
+    Args:
+        given: Values by name, as Spark passes them.
+        allowed: The names that have a meaning here.
+        purpose: What the options are for, as it reads in an error: "reading stores".
+
+    Raises:
+        ConfigError: If a name is not among those allowed.
+    """
 
     def __init__(self, given: Mapping[str, str], allowed: Iterable[str], purpose: str) -> None:
-        """Take the options in `given`.
-
-        Args:
-            given: Values by name, as Spark passes them.
-            allowed: The names that have a meaning here.
-            purpose: What the options are for, as it reads in an error: "reading stores".
-
-        Raises:
-            ConfigError: If a name is not among those allowed.
-        """
         names = {name.lower(): name for name in allowed}
         self._values = {names[key.lower()]: value for key, value in given.items() if key.lower() in names}
         for key in given:
@@ -67,13 +66,16 @@ class Options:
         return self._values.get(name, default)
 
     def get_parsed(self, name: str, parser: Callable[[str], _Value], expected: str, default: _Value) -> _Value:
-        """Return what `parser` makes of an option's text, or `default` if the option is not given.
+        """Parse an option.
 
         Args:
             name: The option's name.
             parser: Converts the text, and raises `ValueError` for a text that it cannot convert.
             expected: What the text should be, as it reads in an error: "true or false".
             default: The value if the option is not given.
+
+        Returns:
+            What `parser` returns for the option's text, or `default`.
 
         Raises:
             ConfigError: If `parser` raises `ValueError`.
@@ -112,6 +114,12 @@ def parse_cluster_config(options: Options) -> Config:
 
     The option `config` names a TOML file. `towers` names towers as `HOST` or `HOST:SUB_PORT:PUB_PORT`, separated by
     commas. The other options override the file.
+
+    Args:
+        options: The options of a reader or a writer.
+
+    Returns:
+        The configuration.
 
     Raises:
         ConfigError: If the file or an option is not valid.
@@ -174,7 +182,13 @@ class Subscription:
 
 
 def parse_subscription(options: Options) -> Subscription:
-    """Return the topics that the options `subscribe` (names) or `subscribePattern` (a regular expression) select.
+    """Parse the options `subscribe` (names) and `subscribePattern` (a regular expression).
+
+    Args:
+        options: The options of a reader.
+
+    Returns:
+        The topics that they select.
 
     Raises:
         ConfigError: If both are given, or one of them is not valid.
@@ -216,12 +230,15 @@ class RequestedOffsets:
 
 
 def parse_offsets(options: Options, option: str, default: int) -> RequestedOffsets:
-    """Return the offsets that an option such as `startingOffsets` requests.
+    """Parse an option such as `startingOffsets`.
 
     Args:
         options: The options of the reader.
         option: The name of the option.
         default: `EARLIEST` or `LATEST`, for partitions that the option's JSON does not name.
+
+    Returns:
+        The requested offsets.
 
     Raises:
         ConfigError: If the text is neither `earliest` nor `latest` nor JSON of offsets by topic and partition.

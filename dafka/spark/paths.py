@@ -34,14 +34,15 @@ class StoreFinder:
     """Finds the stores at the paths of a query. It can be asked again at each micro-batch.
 
     Files are inspected again only after they have changed.
+
+    Args:
+        options: The options of a reader. Those in `PATH_OPTIONS` are read.
+
+    Raises:
+        ConfigError: If no path is given, or `paths` is not a JSON list of paths.
     """
 
     def __init__(self, options: Options) -> None:
-        """Read the options in `PATH_OPTIONS`.
-
-        Raises:
-            ConfigError: If no path is given, or `paths` is not a JSON list of paths.
-        """
         paths = [options.get_text("path")] if "path" in options else []
         if "paths" in options:
             paths += options.get_parsed("paths", _parse_list, "a JSON list of paths", [])
@@ -52,7 +53,10 @@ class StoreFinder:
         self._known: dict[str, tuple[object, bool]] = {}
 
     def find_stores(self) -> list[str]:
-        """Return the URLs of the stores that are there now, each once.
+        """Find the stores that are there now.
+
+        Returns:
+            Their URLs, each once.
 
         Raises:
             ConfigError: If a path is not valid.

@@ -71,7 +71,7 @@ def resolve_offsets(
     is_start: bool,
     fail_on_data_loss: bool,
 ) -> dict[PartitionName, int]:
-    """Return the requested offset of each stored partition, limited to what is stored of it.
+    """Resolve the requested offsets of the stored partitions, limited to what is stored of them.
 
     Args:
         option: The option that requests the offsets, for errors.
@@ -79,6 +79,9 @@ def resolve_offsets(
         stored: The partitions that are read.
         is_start: Whether these are the offsets to start from, rather than those to end at.
         fail_on_data_loss: Whether to raise an error if an offset is not stored; otherwise the nearest one is used.
+
+    Returns:
+        The offset of each partition.
 
     Raises:
         ConfigError: If an offset is beyond the end of its partition, or a named partition is in no store.

@@ -70,6 +70,9 @@ async def publish(
         config: The node's configuration.
         identity: Values that identify the task. They are the same in each attempt of it, and differ between tasks.
 
+    Returns:
+        What was published.
+
     Raises:
         RowError: If a row has no value or no topic.
         InputChangedError: If an earlier attempt had other rows.

@@ -63,6 +63,9 @@ def scan_task(task: StoreTask, columns: Sequence[str], *, fail_on_data_loss: boo
         fail_on_data_loss: Whether to raise an error for records that are damaged or no longer stored; otherwise they
             are skipped with a warning.
 
+    Yields:
+        The batches.
+
     Raises:
         StorageError: If a store cannot be read, or if records are damaged or no longer stored.
     """
@@ -90,7 +93,7 @@ class _OpenStore:
         self._storage: tuple[BlockingPortal, Storage] | None = None
 
     def use_driver(self, url: str) -> AdbcStatement:
-        """Return an ADBC statement, each query of which is a transaction; raise `DriverError` if there is none."""
+        """Return an ADBC statement; each query is a transaction. Raise `DriverError` if there is none."""
         if self._statement is None or self._opened != ("driver", url):
             self.close()
             path = url.partition(":")[2].partition("?")[0]

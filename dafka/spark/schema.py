@@ -41,7 +41,13 @@ ARROW_TYPES = {
 
 
 def check_columns(schema: StructType) -> tuple[str, ...]:
-    """Return the names of the columns that a query selects.
+    """Check the columns that a query selects.
+
+    Args:
+        schema: The columns.
+
+    Returns:
+        Their names.
 
     Raises:
         ConfigError: If there is none, or one is not a column of a record, or has another type.
@@ -69,9 +75,16 @@ def escape_name(name: str) -> str:
 
 
 def to_arrow(batch: RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-    """Return a batch of records as an Arrow batch of these columns.
+    """Convert a batch of records to an Arrow batch.
 
-    Packed contents are passed on without a copy of each. The column `timestamp` needs a batch with `stored_at`.
+    Packed contents are passed on without a copy of each.
+
+    Args:
+        batch: The records; with `stored_at`, if `timestamp` is among the columns.
+        columns: The columns to return.
+
+    Returns:
+        The Arrow batch.
 
     Raises:
         pa.ArrowInvalid: If a time is out of range for Spark.
@@ -134,6 +147,9 @@ class RecordColumns:
             topic: The topic of all rows, or empty if there must be a column `topic`.
             config: The node's configuration, which limits the length of a topic.
 
+        Returns:
+            The columns.
+
         Raises:
             ConfigError: If a column is missing, unknown or of another type, or if the topic is not valid.
         """
@@ -156,7 +172,13 @@ class RecordColumns:
         return cls(indices["value"], indices["topic"], "")
 
     def split_by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, list[bytes]]]:
-        """Yield each topic of a batch with its contents, in the order of the rows.
+        """Split a batch of rows by their topics.
+
+        Args:
+            batch: The rows.
+
+        Yields:
+            Each topic with its contents, in the order of the rows.
 
         Raises:
             RowError: If a row has no value or no topic.

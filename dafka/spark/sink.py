@@ -36,14 +36,18 @@ class TaskCommit(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """The writer of `df.write.format("dafka")`."""
+    """The writer of `df.write.format("dafka")`.
+
+    Args:
+        options: The options of the write.
+        schema: The columns of the DataFrame.
+        overwrite: Whether the mode is overwrite, which is refused.
+
+    Raises:
+        ConfigError: If an option or a column is not valid, or the mode is not append.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Check the options and the columns.
-
-        Raises:
-            ConfigError: If an option or a column is not valid, or the mode is not append.
-        """
         if overwrite:
             raise ConfigError('mode overwrite: records can only be appended; write with mode("append")')
         parsed = Options(options, (*WRITE_OPTIONS, "writeId"), "writing")
@@ -68,14 +72,18 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `df.writeStream.format("dafka")`."""
+    """The writer of `df.writeStream.format("dafka")`.
+
+    Args:
+        options: The options of the query.
+        schema: The columns of the query.
+        overwrite: Whether the output mode is complete, which is refused.
+
+    Raises:
+        ConfigError: If an option or a column is not valid, or the output mode is complete.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        """Check the options and the columns.
-
-        Raises:
-            ConfigError: If an option or a column is not valid, or the output mode is complete.
-        """
         if overwrite:
             raise ConfigError('outputMode complete: records can only be appended; use outputMode("append") or "update"')
         self._config, self._columns = _parse_options(Options(options, WRITE_OPTIONS, "writing a stream"), schema)

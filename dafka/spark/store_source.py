@@ -63,6 +63,11 @@ class StoreQuery:
 
     It is made on the driver and pickled for the tasks.
 
+    Args:
+        options: The options of the reader.
+        schema: The columns to return.
+        default_start: `EARLIEST` or `LATEST`, for partitions without a starting offset.
+
     Attributes:
         columns: The columns to return.
         subscription: The topics to read.
@@ -71,19 +76,12 @@ class StoreQuery:
         since_ms: The first time to read, in milliseconds since 1970, or None for no limit.
         starts: The offsets to start from.
         finder: Finds the stores.
+
+    Raises:
+        ConfigError: If an option or a column is not valid.
     """
 
     def __init__(self, options: Options, schema: StructType, default_start: int) -> None:
-        """Parse the options.
-
-        Args:
-            options: The options of the reader.
-            schema: The columns to return.
-            default_start: `EARLIEST` or `LATEST`, for partitions without a starting offset.
-
-        Raises:
-            ConfigError: If an option or a column is not valid.
-        """
         self.columns = check_columns(schema)
         self.subscription = parse_subscription(options)
         self.fail_on_data_loss = options.get_bool("failOnDataLoss", True)
@@ -98,11 +96,14 @@ class StoreQuery:
     def select_partitions(
         self, stored: dict[PartitionName, StoredPartition], *, is_first: bool = True
     ) -> dict[PartitionName, StoredPartition]:
-        """Return the stored partitions that the query reads.
+        """Select the stored partitions that the query reads.
 
         Args:
             stored: What the stores hold.
             is_first: Whether this is the first look of the query, when each topic that it names must be stored.
+
+        Returns:
+            The partitions.
 
         Raises:
             ConfigError: If a topic is not stored.
@@ -126,10 +127,17 @@ class StoreQuery:
 
 
 def make_batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Return the reader for a batch query.
+    """Make the reader of a batch query.
 
     Filters are pushed down only if the option `pushFilters` is set. Spark 4.3 keeps the filters of the first query on
     a DataFrame, and does not apply them in the next query on it.
+
+    Args:
+        given: The options of the query.
+        schema: The columns to return.
+
+    Returns:
+        The reader.
 
     Raises:
         ConfigError: If an option or a column is not valid.
@@ -140,10 +148,17 @@ def make_batch_reader(given: Mapping[str, str], schema: StructType) -> DataSourc
 
 
 class StoreBatchReader(DataSourceReader):
-    """Reads stores once."""
+    """Reads stores once.
+
+    Args:
+        options: The options of the query.
+        schema: The columns to return.
+
+    Raises:
+        ConfigError: If an option or a column is not valid.
+    """
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Parse the options; raise `ConfigError` if one is not valid."""
         self._query = StoreQuery(options, schema, EARLIEST)
         self._ends = parse_offsets(options, "endingOffsets", LATEST)
         self._query.subscription.check_offsets("endingOffsets", self._ends)
@@ -208,10 +223,17 @@ class FilteringBatchReader(StoreBatchReader):
 
 
 class StoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows stores in a streaming query."""
+    """Follows stores in a streaming query.
+
+    Args:
+        given: The options of the query.
+        schema: The columns to return.
+
+    Raises:
+        ConfigError: If an option or a column is not valid.
+    """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        """Parse the options; raise `ConfigError` if one is not valid."""
         options = Options(given, STREAM_OPTIONS, "following stores")
         self._query = StoreQuery(options, schema, LATEST)
         self._rows_max = options.get_int("maxOffsetsPerTrigger")

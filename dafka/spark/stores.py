@@ -54,9 +54,14 @@ class StoredPartition:
         return info.content_bytes // info.count if info.count else 0
 
     def choose_replicas(self, start: int, end: int) -> list[tuple[str, int, int]]:
-        """Return the stores to read a range from, each with its part of the range (URL, start, end), in order.
+        """Choose the stores to read a range from.
 
-        The range must lie between `earliest` and `end` of the partition.
+        Args:
+            start: The first offset, not below `earliest`.
+            end: The offset after the last one, not above `end` of the partition.
+
+        Returns:
+            The URL of each store with the start and the end of its part of the range, in order.
         """
         pieces: list[tuple[str, int, int]] = []
         while end > start:
@@ -70,7 +75,13 @@ class StoredPartition:
 
 
 async def list_partitions(storages: Mapping[str, Storage]) -> dict[PartitionName, StoredPartition]:
-    """Return what these stores hold now, by partition.
+    """List what these stores hold now.
+
+    Args:
+        storages: The stores by URL.
+
+    Returns:
+        The partitions by name.
 
     Raises:
         StorageError: If a store cannot be read.
@@ -99,7 +110,13 @@ def merge_replicas(partition: Partition, replicas: list[Replica]) -> StoredParti
 
 @asynccontextmanager
 async def open_stores(urls: Iterable[str]) -> AsyncIterator[dict[str, Storage]]:
-    """Open these stores for reading for the length of a block, which gets them by URL.
+    """Open stores for reading for the length of a block.
+
+    Args:
+        urls: The URLs of the stores.
+
+    Yields:
+        The open stores by URL.
 
     Raises:
         StorageError: If a store cannot be opened.
@@ -134,13 +151,16 @@ class StoreCache:
         return self._portal.call(list_partitions, self._storages)
 
     def find_sequence_by_time(self, stored: StoredPartition, stored_at: int) -> int:
-        """Return the first offset that was stored at a time or later, or the end offset if there is none.
+        """Find the first offset that was stored at a time or later, in the replica with the highest end.
 
-        The replica with the highest end decides. `list_partitions` must have been called before.
+        `list_partitions` must have been called before.
 
         Args:
             stored: A partition that `list_partitions` returned.
             stored_at: The time in milliseconds since 1970.
+
+        Returns:
+            The offset, or the end offset if no record is as late.
         """
         assert self._portal is not None, "list_partitions opens the stores"
         storage = self._storages[stored.replicas[0].url]

@@ -1,4 +1,4 @@
-"""What our own tests use, for embedders' and plugin authors' tests too."""
+"""Tools for the tests of programs that embed dafka, and of plugins: a cluster in the process, and contract checks."""
 
 from dafka.testing.check_discovery import check_discovery
 from dafka.testing.cluster import Cluster, open_cluster

@@ -1,4 +1,4 @@
-"""A cluster in this process: a tower, a store, and as many producers and consumers as a test opens."""
+"""A cluster in the current process: a tower, a store, and the producers and consumers that a test opens."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ from dafka.roles import (
 
 @attrs.frozen
 class Cluster:
-    """Attributes:
-    config: for nodes of this cluster; `override` it for particular ones.
-    tower: the tower.
-    store: the store; None where the cluster was opened without.
+    """A running cluster. `open_cluster` creates it.
+
+    Attributes:
+        config: The configuration for nodes of this cluster. Change a copy of it for particular nodes.
+        tower: The tower.
+        store: The store; None if the cluster was opened without one.
     """
 
     config: Config
@@ -36,22 +38,44 @@ class Cluster:
     store: Store | None
 
     def producer(self, topic: str, config: Config | None = None) -> AbstractAsyncContextManager[Producer]:
-        """`open_producer`, in this cluster."""
+        """Open a producer in this cluster, as `dafka.open_producer` does.
+
+        Args:
+            topic: The topic to publish to.
+            config: The configuration. Default: that of the cluster.
+
+        Returns:
+            A context manager that opens the producer.
+        """
         return open_producer(topic, config or self.config)
 
     def consumer(
         self, topics: Iterable[str], config: Config | None = None, *, positions: Mapping[Partition, int] | None = None
     ) -> AbstractAsyncContextManager[Consumer]:
-        """`open_consumer`, in this cluster, from the earliest record on unless `config` says otherwise."""
+        """Open a consumer in this cluster, as `dafka.open_consumer` does.
+
+        Args:
+            topics: The topics to consume.
+            config: The configuration. Default: that of the cluster, with `offset_reset = "earliest"`.
+            positions: The sequence to start at, by partition.
+
+        Returns:
+            A context manager that opens the consumer.
+        """
         earliest = self.config.with_consumer(offset_reset="earliest")
         return open_consumer(topics, config or earliest, positions=positions)
 
 
 @asynccontextmanager
 async def open_cluster(config: Config | None = None, *, storage: str | None = "memory:") -> AsyncIterator[Cluster]:
-    """A tower and a store on free loopback ports, for the length of a block; without a store for `storage` None.
+    """Run a tower and a store on free loopback ports while the block runs.
 
-    What `config` says of endpoints and of the store's storage is replaced.
+    Args:
+        config: The configuration of all nodes. Its endpoints and the store's storage are replaced.
+        storage: The URL of the store's storage; None for a cluster without a store.
+
+    Yields:
+        The cluster.
     """
     config = (config or Config()).with_tower(sub="tcp://127.0.0.1:*", pub="tcp://127.0.0.1:*")
     with single_exception():

@@ -1,10 +1,10 @@
 """Pytest fixtures for programs that embed dafka. They need pytest-trio.
 
-In the `conftest.py` at the top of your tests:
+Enable them in the `conftest.py` at the top of your tests:
 
     pytest_plugins = ["dafka.testing.plugin"]
 
-and in a test:
+Use them in a test:
 
     @pytest.mark.trio
     async def test_order_is_published(dafka_cluster):
@@ -12,7 +12,7 @@ and in a test:
             await my_program(dafka_cluster.config)
             record = await consumer.next_record()
 
-To change settings of the cluster's nodes, define a fixture `dafka_config` of your own, which gives a `dafka.Config`.
+To change settings of the cluster's nodes, define a fixture `dafka_config` that returns a `dafka.Config`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dafka.testing.cluster import Cluster, open_cluster
 
 @pytest.fixture
 def dafka_config() -> Config:
-    """The settings that `dafka_cluster` is opened with: the defaults, unless you override this fixture."""
+    """Return the configuration that `dafka_cluster` is opened with. Override this fixture to change it."""
     return Config()
 
 
 @pytest.fixture
 async def dafka_cluster(dafka_config: Config) -> AsyncIterator[Cluster]:
-    """An open `dafka.testing.Cluster`: a tower and a store in memory, on free loopback ports, for one test."""
+    """Open a `dafka.testing.Cluster` for one test: a tower, and a store in memory, on free loopback ports."""
     async with open_cluster(dafka_config) as cluster:
         yield cluster

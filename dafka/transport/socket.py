@@ -52,7 +52,6 @@ _MONITOR_NUMBERS = itertools.count()
 _NOT_AVAILABLE = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 
 _BIND_ADVICE = {
-    errno.EADDRINUSE: "; choose another port, or * for any free one",
     errno.EADDRNOTAVAIL: "; expected an address of this machine, or * for all",
     errno.EACCES: "; choose a port above 1023",
     errno.ENODEV: "; expected an address of this machine, or * for all",

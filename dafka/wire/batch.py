@@ -38,10 +38,10 @@ class EncodedRun:
     The frames of a record are the topic frame, the header (the prefix and 8 bytes of sequence) and the content.
 
     Attributes:
-        topic_frame: the topic frame; None if the header holds the topic (libdafka dialect).
-        header_prefix: the header without its sequence.
-        first_sequence: the sequence of `contents[0]`; each further record has the next one.
-        contents: the contents of the records.
+        topic_frame: The topic frame; None if the header holds the topic (libdafka dialect).
+        header_prefix: The header without its sequence.
+        first_sequence: The sequence of `contents[0]`; each further record has the next one.
+        contents: The contents of the records.
     """
 
     topic_frame: bytes | None
@@ -63,7 +63,7 @@ def iter_frames(messages: Iterable[Sequence[bytes] | EncodedRun]) -> Iterator[Se
     """Yield the frames of every message, those of a run one by one.
 
     Args:
-        messages: messages as `BatchEncoder.encode` returns them.
+        messages: Messages as `BatchEncoder.encode` returns them.
 
     Yields:
         The frames of one ZeroMQ message.
@@ -132,8 +132,8 @@ class BatchDecoder:
     """Decodes received messages to runs and commands; discards and counts malformed ones.
 
     Attributes:
-        discarded: how many messages were discarded, by the field that was wrong.
-        dialects: the dialects of the well-formed messages so far.
+        discarded: How many messages were discarded, by the field that was wrong.
+        dialects: The dialects of the well-formed messages so far.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class BatchDecoder:
         """Decode messages. Malformed ones are left out and counted.
 
         Args:
-            messages: the frames of each ZeroMQ message, or runs that the transport has gathered.
+            messages: The frames of each ZeroMQ message, or runs that the transport has gathered.
 
         Returns:
             Runs and other commands, in the order in which they began.
@@ -234,16 +234,14 @@ class BatchEncoder:
 
     That happens only to names that a peer chose: the names that a program chooses are checked before they are used.
 
+    Args:
+        dialect: How to write the messages.
+
     Attributes:
-        discarded: how many messages were left out, by the field that cannot be written.
+        discarded: How many messages were left out, by the field that cannot be written.
     """
 
     def __init__(self, dialect: Dialect) -> None:
-        """Create an encoder.
-
-        Args:
-            dialect: how to write the messages.
-        """
         self.discarded: Counter[str] = Counter()
         self._dialect = dialect
 
@@ -251,7 +249,7 @@ class BatchEncoder:
         """Encode messages. Those that the dialect cannot carry are left out and counted.
 
         Args:
-            messages: runs and other commands.
+            messages: Runs and other commands.
 
         Returns:
             The frames of every message, in order, or an `EncodedRun` for a run.

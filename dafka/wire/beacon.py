@@ -29,9 +29,9 @@ class NodeBeacon:
     """The beacon that a node sends to its tower.
 
     Attributes:
-        address: the node's address.
-        host: the host that peers connect to; empty for the host from which the tower sees the node connect.
-        port: the port that peers connect to.
+        address: The node's address.
+        host: The host that peers connect to; empty for the host from which the tower sees the node connect.
+        port: The port that peers connect to.
     """
 
     address: str
@@ -47,13 +47,13 @@ class NodeBeacon:
         """Return the beacon that frames carry.
 
         Args:
-            frames: the frames of one ZeroMQ message.
+            frames: The frames of one ZeroMQ message.
 
         Returns:
             The beacon.
 
         Raises:
-            WireError: the frames are not a node's beacon.
+            WireError: The frames are not a node's beacon.
         """
         _check_frames(frames, 4)
         host = _decode_host(frames[2], "host") if frames[2] else ""
@@ -65,9 +65,9 @@ class TowerBeacon:
     """The beacon of a node as the tower passes it on to all nodes.
 
     Attributes:
-        address: the node's address.
-        endpoint: the endpoint that peers connect to, `tcp://host:port`.
-        key: the node's public key, 40 characters of Z85; empty in a plain cluster.
+        address: The node's address.
+        endpoint: The endpoint that peers connect to, `tcp://host:port`.
+        key: The node's public key, 40 characters of Z85; empty in a plain cluster.
     """
 
     address: str
@@ -89,14 +89,14 @@ class TowerBeacon:
         """Return the beacon that frames carry.
 
         Args:
-            frames: the frames of one ZeroMQ message.
-            has_key: whether the cluster is closed, so that the beacon must have a key.
+            frames: The frames of one ZeroMQ message.
+            has_key: Whether the cluster is closed, so that the beacon must have a key.
 
         Returns:
             The beacon.
 
         Raises:
-            WireError: the frames are not a tower's beacon, or have a key too many or too few.
+            WireError: The frames are not a tower's beacon, or have a key too many or too few.
         """
         _check_frames(frames, 4 if has_key else 3)
         key = _decode_key(frames[3]) if has_key else ""

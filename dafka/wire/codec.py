@@ -35,14 +35,14 @@ def encode(message: Message, dialect: Dialect) -> list[bytes]:
     """Return the frames of one message (RFC 46, "Protocol Grammar").
 
     Args:
-        message: the message to write.
-        dialect: how to write it.
+        message: The message to write.
+        dialect: How to write it.
 
     Returns:
         The topic frame and, depending on the dialect and the command, the header frame and the content frame.
 
     Raises:
-        EncodingError: the libdafka dialect cannot carry the topic, because it contains a NUL.
+        EncodingError: The libdafka dialect cannot carry the topic, because it contains a NUL.
     """
     command = message.COMMAND.value
     topic = encode_text(getattr(message, message.TOPIC), message.TOPIC)
@@ -61,13 +61,13 @@ def decode(frames: Sequence[bytes]) -> tuple[Message, Dialect]:
     """Return the message that frames carry, and the dialect it is written in (RFC 46, "Protocol Grammar").
 
     Args:
-        frames: the frames of one ZeroMQ message.
+        frames: The frames of one ZeroMQ message.
 
     Returns:
         The message and its dialect.
 
     Raises:
-        WireError: the frames are not a Dafka message of version 1. Nothing else is raised, whatever the frames are.
+        WireError: The frames are not a Dafka message of version 1. Nothing else is raised, whatever the frames are.
     """
     if not frames or not frames[0]:
         raise WireError("topic frame", "a command id", 0)

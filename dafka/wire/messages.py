@@ -77,10 +77,10 @@ class Record:
     """RECORD: a producer publishes one record (RFC 46, "The RECORD Command").
 
     Attributes:
-        address: the address of the producer, which is the name of the partition.
-        subject: the topic of the partition.
-        sequence: the sequence of the record in its partition, from 0.
-        content: the content of the record.
+        address: The address of the producer, which is the name of the partition.
+        subject: The topic of the partition.
+        sequence: The sequence of the record in its partition, from 0.
+        content: The content of the record.
     """
 
     COMMAND: ClassVar = Command.RECORD
@@ -98,11 +98,11 @@ class DirectRecord:
     """DIRECT-RECORD: a stored record, sent to the node that fetched it (RFC 46, "The DIRECT-RECORD Command").
 
     Attributes:
-        requestor: the address of the node that fetched it.
-        address: the name of the partition.
-        subject: the topic of the partition.
-        sequence: the sequence of the record in its partition.
-        content: the content of the record.
+        requestor: The address of the node that fetched it.
+        address: The name of the partition.
+        subject: The topic of the partition.
+        sequence: The sequence of the record in its partition.
+        content: The content of the record.
     """
 
     COMMAND: ClassVar = Command.DIRECT_RECORD
@@ -123,11 +123,11 @@ class Fetch:
     The ZeroMQ topic is the partition, not the address of the consumer as the prose of RFC 46 says (erratum 3).
 
     Attributes:
-        partition: the name of the partition.
-        address: the address of the node that asks.
-        subject: the topic of the partition.
-        sequence: the first record to send.
-        count: how many records to send.
+        partition: The name of the partition.
+        address: The address of the node that asks.
+        subject: The topic of the partition.
+        sequence: The first record to send.
+        count: How many records to send.
     """
 
     COMMAND: ClassVar = Command.FETCH
@@ -151,10 +151,10 @@ class Ack:
     """ACK: a store has made all records up to a sequence durable (RFC 46, "The ACK Command").
 
     Attributes:
-        partition: the name of the partition.
-        subject: the topic of the partition.
-        sequence: the sequence of the last durable record.
-        address: the address of the store (erratum 7); empty in the libdafka dialect, which has no such field.
+        partition: The name of the partition.
+        subject: The topic of the partition.
+        sequence: The sequence of the last durable record.
+        address: The address of the store (erratum 7); empty in the libdafka dialect, which has no such field.
     """
 
     COMMAND: ClassVar = Command.ACK
@@ -172,9 +172,9 @@ class Head:
     """HEAD: a producer announces its last published record (RFC 46, "The HEAD Command").
 
     Attributes:
-        address: the address of the producer.
-        subject: the topic of the partition.
-        sequence: the sequence of the last published record.
+        address: The address of the producer.
+        subject: The topic of the partition.
+        sequence: The sequence of the last published record.
     """
 
     COMMAND: ClassVar = Command.HEAD
@@ -191,10 +191,10 @@ class DirectHead:
     """DIRECT-HEAD: the head of a partition, sent to the node that asked (RFC 46, "The DIRECT-HEAD Command").
 
     Attributes:
-        requestor: the address of the node that asked.
-        address: the name of the partition.
-        subject: the topic of the partition.
-        sequence: the sequence of the last record.
+        requestor: The address of the node that asked.
+        address: The name of the partition.
+        subject: The topic of the partition.
+        sequence: The sequence of the last record.
     """
 
     COMMAND: ClassVar = Command.DIRECT_HEAD
@@ -212,8 +212,8 @@ class GetHeads:
     """GET-HEADS: a node asks for the heads of all partitions of a topic (RFC 46, "The GET-HEADS Command").
 
     Attributes:
-        subject: the topic.
-        address: the address of the node that asks.
+        subject: The topic.
+        address: The address of the node that asks.
     """
 
     COMMAND: ClassVar = Command.GET_HEADS
@@ -229,9 +229,9 @@ class ConsumerHello:
     """CONSUMER-HELLO: a consumer greets a store (RFC 46, "The CONSUMER-HELLO Command").
 
     Attributes:
-        store: the address of the store.
-        address: the address of the consumer.
-        subjects: the topics that the consumer is subscribed to.
+        store: The address of the store.
+        address: The address of the consumer.
+        subjects: The topics that the consumer is subscribed to.
     """
 
     COMMAND: ClassVar = Command.CONSUMER_HELLO
@@ -248,8 +248,8 @@ class StoreHello:
     """STORE-HELLO: a store greets a consumer (RFC 46, "The STORE-HELLO Command").
 
     Attributes:
-        consumer: the address of the consumer.
-        address: the address of the store.
+        consumer: The address of the consumer.
+        address: The address of the store.
     """
 
     COMMAND: ClassVar = Command.STORE_HELLO
@@ -267,13 +267,13 @@ class DirectEarliest:
     RFC 46 has no such command. It is sent only to nodes that subscribe to it.
 
     Attributes:
-        requestor: the address of the node that fetched.
-        address: the address of the node that answers.
-        partition: the name of the partition.
-        subject: the topic of the partition.
-        sequence: the first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
-        gone: records before this sequence are unrecoverable as far as the answering node knows: they were dropped, and
-            not only missed.
+        requestor: The address of the node that fetched.
+        address: The address of the node that answers.
+        partition: The name of the partition.
+        subject: The topic of the partition.
+        sequence: The first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
+        unrecoverable_end: Records before this sequence are unrecoverable as far as the answering node knows: they were
+            dropped, and not only missed.
     """
 
     COMMAND: ClassVar = Command.DIRECT_EARLIEST
@@ -283,7 +283,7 @@ class DirectEarliest:
         ("partition", FieldType.STRING),
         ("subject", FieldType.STRING),
         ("sequence", FieldType.NUMBER_8),
-        ("gone", FieldType.NUMBER_8),
+        ("unrecoverable_end", FieldType.NUMBER_8),
     )
 
     requestor: str = attrs.field(validator=_check_text)
@@ -291,7 +291,7 @@ class DirectEarliest:
     partition: str = attrs.field(validator=_check_text)
     subject: str = attrs.field(validator=_check_text)
     sequence: int = attrs.field(validator=_CHECK_SEQUENCE)
-    gone: int = attrs.field(validator=_CHECK_SEQUENCE)
+    unrecoverable_end: int = attrs.field(validator=_CHECK_SEQUENCE)
 
 
 @attrs.frozen
@@ -302,8 +302,8 @@ class RecordRun:
     above the wire handles records one by one.
 
     Attributes:
-        batch: the records.
-        requestor: the address of the node that fetched them; None for RECORDs.
+        batch: The records.
+        requestor: The address of the node that fetched them; None for RECORDs.
     """
 
     batch: RecordBatch

@@ -23,8 +23,12 @@ _NUMBER_4 = struct.Struct(">I")
 class FrameReader:
     """Reads the fields of one frame in order. Every method raises `WireError` with the field's name and its offset.
 
+    Args:
+        data: The frame.
+        offset: Where the first field begins, in bytes.
+
     Attributes:
-        offset: where the next field begins, in bytes.
+        offset: Where the next field begins, in bytes.
     """
 
     __slots__ = ("_data", "offset")

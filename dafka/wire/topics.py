@@ -18,14 +18,14 @@ def subscription_prefix(command: Command, topic: str = "") -> bytes:
     """Return the prefix to subscribe to for one command (RFC 46, "ZeroMQ Subscriptions").
 
     Args:
-        command: the command to receive.
-        topic: the ZeroMQ topic to receive it for: a subject or an address, depending on the command. Empty for all.
+        command: The command to receive.
+        topic: The ZeroMQ topic to receive it for: a subject or an address, depending on the command. Empty for all.
 
     Returns:
         The bytes for ZeroMQ's SUBSCRIBE option.
 
     Raises:
-        EncodingError: the topic is longer than 255 bytes, or not text that can be encoded.
+        EncodingError: The topic is longer than 255 bytes, or not text that can be encoded.
     """
     return command.value + encode_text(topic, "topic")
 
@@ -35,9 +35,9 @@ class Subscription:
     """A peer subscribed to something, or unsubscribed.
 
     Attributes:
-        command: the command that it wants to receive.
-        topic: the beginning of the topics that it wants to receive; empty for all.
-        active: whether it subscribed; false if it unsubscribed.
+        command: The command that it wants to receive.
+        topic: The beginning of the topics that it wants to receive; empty for all.
+        active: Whether it subscribed; false if it unsubscribed.
     """
 
     command: Command
@@ -53,8 +53,8 @@ class Subscription:
         """Return whether a message with this command and topic reaches the subscriber.
 
         Args:
-            command: the message's command.
-            topic: the message's topic.
+            command: The message's command.
+            topic: The message's topic.
 
         Returns:
             Whether the command is the same, and the topic begins with the subscription's.

@@ -1,9 +1,9 @@
-"""Hostile peers: what they send, and what becomes of the roles that they send it to.
+"""Adversarial peers: the messages that they send, and what happens to the roles that receive them.
 
 `python -m tests.adversarial --target store` attacks a store;
-docs/explanation/adversarial-peers.md tells what is expected.
+docs/explanation/adversarial-peers.md describes what is expected.
 """
 
-from tests.adversarial.families import BEACON_FAMILIES, FAMILIES, Aim, generate
+from tests.adversarial.attacks import NODE_ATTACKS, TOWER_ATTACKS, Target, generate
 
-__all__ = ["BEACON_FAMILIES", "FAMILIES", "Aim", "generate"]
+__all__ = ["NODE_ATTACKS", "TOWER_ATTACKS", "Target", "generate"]

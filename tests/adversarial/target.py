@@ -1,7 +1,7 @@
-"""One role in a process of its own, with honest traffic, which tells how it fares when it is asked.
+"""A role in a process of its own, with honest traffic, which reports its measurements on request.
 
-`python -m tests.adversarial.target ROLE` reads a configuration, tells where it is, and then answers every line with
-what it has measured since the last one.
+`python -m tests.adversarial.target ROLE` reads a configuration from standard input and prints its endpoints. Then it
+answers every line with what it has measured since the previous one.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ _STAMP = struct.Struct("=d")
 
 
 def stamp() -> bytes:
-    """A content that says when it was made."""
+    """Return a content that holds the current time."""
     return _STAMP.pack(time.monotonic()) + b"x" * 92
 
 
 def age(content: bytes) -> float:
-    """How long ago that was, in seconds."""
+    """Return how long ago a content was made, in seconds."""
     made: float = _STAMP.unpack_from(content)[0]
     return time.monotonic() - made
 
 
 def say(**values: Any) -> None:
-    """A line of JSON to whoever asked."""
+    """Print a line of JSON."""
     sys.stdout.write(json.dumps(values) + "\n")
     sys.stdout.flush()
 
 
 async def answer(statistics: Callable[[], dict[str, Any]], latencies: list[float]) -> None:
-    """Answers every line of the standard input, until it ends."""
+    """Answer every line of standard input until its end."""
     stdin = trio.lowlevel.FdStream(0)
     async for _ in stdin:
         measured, latencies[:] = latencies[:], []
@@ -50,7 +50,7 @@ async def answer(statistics: Callable[[], dict[str, Any]], latencies: list[float
 
 
 async def run_store(config: Config) -> None:
-    """A store; whoever publishes measures."""
+    """Run a store. The process that publishes measures."""
     async with trio.open_nursery() as nursery:
         store = await nursery.start(serve_store, config)
         say(address=store.address, endpoint=store.endpoint)
@@ -61,7 +61,7 @@ async def run_store(config: Config) -> None:
 
 
 async def run_tower(config: Config) -> None:
-    """A tower; whoever beacons measures."""
+    """Run a tower. The process whose nodes join measures."""
     async with trio.open_nursery() as nursery:
         tower = await nursery.start(serve_tower, config)
         say(address="", sub=tower.sub_endpoint, pub=tower.pub_endpoint, endpoint=tower.pub_endpoint)
@@ -70,7 +70,7 @@ async def run_tower(config: Config) -> None:
 
 
 async def run_producer(config: Config) -> None:
-    """A producer, which measures how long it takes until a record is stored."""
+    """Run a producer, which measures how long it takes until a record is stored."""
     latencies: list[float] = []
 
     async def publish() -> None:
@@ -92,7 +92,7 @@ async def run_producer(config: Config) -> None:
 
 
 async def run_consumer(config: Config) -> None:
-    """A consumer, which measures how old records are when it is given them."""
+    """Run a consumer, which measures how old records are when they are delivered."""
     latencies: list[float] = []
     wrong: list[int] = []
     expected: dict[Any, int] = {}
@@ -120,7 +120,7 @@ async def run_consumer(config: Config) -> None:
 
 
 def main() -> None:
-    """Runs the role that the command line names."""
+    """Run the role that the command line names."""
     config = Config()
     for section, values in json.loads(sys.stdin.readline()).items():
         config = change_section(config, section, values)

@@ -1,12 +1,12 @@
-"""The command by which anybody can attack a role."""
+"""The command that attacks a role."""
 
 from __future__ import annotations
 
 from click.testing import CliRunner
 
 from tests.adversarial.__main__ import main
-from tests.adversarial.families import BEACON_FAMILIES, FAMILIES
-from tests.adversarial.running import Outcome, Phase, describe
+from tests.adversarial.attacks import NODE_ATTACKS, TOWER_ATTACKS
+from tests.adversarial.runner import Outcome, Phase, describe
 
 
 def make_outcome(memory: int = 100, latency: float = 0.004, *, is_up: bool = True) -> Outcome:
@@ -14,19 +14,19 @@ def make_outcome(memory: int = 100, latency: float = 0.004, *, is_up: bool = Tru
     return Outcome("store", "mixed", 10, 1, 1.0, idle, attacked, {"frames": 3}, is_up, is_served=is_up)
 
 
-def test_families_are_listed() -> None:
-    for target, families in (("store", FAMILIES), ("tower", BEACON_FAMILIES)):
+def test_attacks_are_listed() -> None:
+    for target, attacks in (("store", NODE_ATTACKS), ("tower", TOWER_ATTACKS)):
         listed = CliRunner().invoke(main, ["--target", target, "--list"])
-        assert listed.output.split() == [*families, "subscriptions", "mixed"]
+        assert listed.output.split() == [*attacks, "subscriptions", "mixed"]
 
 
-def test_an_unknown_family_is_one_sentence() -> None:
-    result = CliRunner().invoke(main, ["--target", "store", "--family", "nonsense"])
+def test_an_unknown_attack_is_refused_with_one_sentence() -> None:
+    result = CliRunner().invoke(main, ["--target", "store", "--attack", "nonsense"])
     assert result.exit_code == 2
     assert "nonsense" in result.output
 
 
-def test_bounds_that_are_broken_are_told() -> None:
+def test_exceeded_bounds_are_reported() -> None:
     assert make_outcome().broken() == []
     assert make_outcome(memory=250).broken() == ["memory grew 2.5 times"]
     assert make_outcome(latency=0.02).broken() == ["the median latency grew 10.0 times"]

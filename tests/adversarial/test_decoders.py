@@ -1,4 +1,4 @@
-"""What decoders make of anything at all: a message, or a `WireError`, in no more memory than a frame deserves."""
+"""Decoders turn any frames into a message or a `WireError`, in memory proportional to the frames."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dafka import wire
 from dafka.errors import WireError
 from dafka.transport.loops import PureLoops, load_compiled
 from dafka.wire.batch import iter_frames
-from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
+from tests.adversarial import NODE_ATTACKS, TOWER_ATTACKS, Target, generate
 
 MEMORY_FACTOR = 40
-"""A text of no octets is an object all the same."""
+"""An empty text is an object too, so that a frame of a list costs memory beyond its own bytes."""
 
 MEMORY_BYTES = 100_000
-AIM = Aim("A" * 32, "orders", "B" * 32, "store")
+AIM = Target("A" * 32, "orders", "B" * 32, "store")
 
 FRAMES = st.lists(
     st.builds(
@@ -52,10 +52,10 @@ def test_the_batch_decoder_never_raises_and_counts_what_it_discards(drained: lis
     assert taken + decoder.discarded.total() == len(drained)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_decoding_takes_memory_in_proportion(family: str) -> None:
-    count = 20 if family == "hellos" else 500
-    messages = list(islice(generate(family, AIM, 7), count))
+@pytest.mark.parametrize("attack", NODE_ATTACKS)
+def test_decoding_takes_memory_in_proportion(attack: str) -> None:
+    count = 20 if attack == "hellos" else 500
+    messages = list(islice(generate(attack, AIM, 7), count))
     octets = sum(len(frame) + 64 for message in messages for frame in message)
     decoder = wire.BatchDecoder()
     tracemalloc.start()
@@ -67,7 +67,7 @@ def test_decoding_takes_memory_in_proportion(family: str) -> None:
     assert peak <= MEMORY_FACTOR * octets + MEMORY_BYTES
 
 
-def test_a_list_that_is_said_to_be_huge_takes_no_memory() -> None:
+def test_a_list_that_claims_to_be_huge_takes_no_memory() -> None:
     frames = [b"WSTORE", b"\xaa\xa5W\1\1C" + b"\xff" * 4 + b"\0" * 100_000]
     tracemalloc.start()
     try:
@@ -79,12 +79,12 @@ def test_a_list_that_is_said_to_be_huge_takes_no_memory() -> None:
     assert peak < 1_000_000
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "mixed"])
-def test_both_loops_receive_the_same(family: str) -> None:
+@pytest.mark.parametrize("attack", [*NODE_ATTACKS, "mixed"])
+def test_both_loops_receive_the_same(attack: str) -> None:
     compiled = load_compiled()
     if isinstance(compiled, str):
         pytest.skip(compiled)
-    messages = list(islice(generate(family, AIM, 3), 10 if family == "hellos" else 300))
+    messages = list(islice(generate(attack, AIM, 3), 10 if attack == "hellos" else 300))
     found = []
     for loops in (PureLoops(), compiled):
         with zmq.Context() as context, context.socket(zmq.PAIR) as near, context.socket(zmq.PAIR) as far:
@@ -100,10 +100,10 @@ def test_both_loops_receive_the_same(family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "role"), [*((name, "store") for name in FAMILIES), *((name, "tower") for name in BEACON_FAMILIES)]
+    ("attack", "role"), [*((name, "store") for name in NODE_ATTACKS), *((name, "tower") for name in TOWER_ATTACKS)]
 )
-def test_a_seed_decides_every_message(family: str, role: str) -> None:
-    aim = Aim("A" * 32, "orders", "B" * 32, role)
-    first, second, other = (list(islice(generate(family, aim, seed), 5)) for seed in (1, 1, 2))
+def test_a_seed_determines_every_message(attack: str, role: str) -> None:
+    aim = Target("A" * 32, "orders", "B" * 32, role)
+    first, second, other = (list(islice(generate(attack, aim, seed), 5)) for seed in (1, 1, 2))
     assert first == second
-    assert first != other or family == "many-frames"
+    assert first != other or attack == "many-frames"

@@ -1,4 +1,4 @@
-"""What the machines keep and do at the word of others has bounds; what is honest is done all the same."""
+"""What machines store and do for unverified peers is bounded, and honest nodes are served during an attack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dafka.protocol.polling import KEYS_MAX, RetrySchedule
 from dafka.protocol.presence.connections import ConnectionManager
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
-from tests.adversarial import FAMILIES, Aim, generate
+from tests.adversarial import NODE_ATTACKS, Target, generate
 from tests.protocol.helpers import published
 
 TOPIC, ME, HONEST = "orders", "A" * 32, "B" * 32
@@ -56,14 +56,14 @@ def make_producer() -> ProducerMachine:
 ROLES: dict[str, Callable[[], Machine]] = {"store": make_store, "consumer": make_consumer, "producer": make_producer}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "mixed"])
+@pytest.mark.parametrize("attack", [*NODE_ATTACKS, "mixed"])
 @pytest.mark.parametrize("role", ROLES)
-def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
+def test_a_flood_is_answered_within_bounds(role: str, attack: str) -> None:
     machine = ROLES[role]()
     machine.start(0.0)
     partition = HONEST if role != "producer" else ME
     messages = list(
-        islice(generate(family, Aim(ME, TOPIC, partition, role), 5), 20 if family == "hellos" else MESSAGES)
+        islice(generate(attack, Target(ME, TOPIC, partition, role), 5), 20 if attack == "hellos" else MESSAGES)
     )
     decoder = wire.BatchDecoder()
     said = 0
@@ -77,7 +77,7 @@ def test_a_flood_is_answered_within_bounds(role: str, family: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["store", "consumer"])
-def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str) -> None:
+def test_partitions_are_kept_up_to_a_limit_and_expire_without_records(role: str) -> None:
     machine = make_store() if role == "store" else make_consumer()
     names = CONFIG.node.partitions_unproven_max
     heads = [wire.DirectHead(ME, f"{number:032X}", TOPIC, 5) for number in range(names + 50)]
@@ -93,7 +93,7 @@ def test_names_are_kept_up_to_a_limit_and_forgotten_when_nothing_comes(role: str
     assert len(machine.reassembler.cursors) < names
 
 
-def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> None:
+def test_one_node_starts_a_limited_number_of_partitions_and_others_are_unaffected() -> None:
     store = make_store()
     for address in ("LIAR", "HONEST"):
         store.peer_joined(address, 0.0)
@@ -104,7 +104,7 @@ def test_one_node_begins_so_many_partitions_and_others_are_not_its_victims() -> 
     assert Partition("t", "HONEST") in store.reassembler.cursors
 
 
-def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
+def test_unknown_nodes_share_one_allowance_of_partitions() -> None:
     store = StoreMachine(ME, Config(), {})
     runs = [wire.RecordRun(RecordBatch(Partition("t", f"{number:032X}"), 0, [b"x"])) for number in range(1100)]
     store.receive(runs, 1.0)
@@ -114,7 +114,7 @@ def test_nodes_that_nobody_has_found_share_what_they_may_begin() -> None:
     assert Partition("t", HONEST) in store.reassembler.cursors
 
 
-def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
+def test_a_sequence_beyond_the_limit_is_discarded() -> None:
     for machine in (make_store(), make_consumer()):
         partition = Partition(TOPIC, HONEST)
         machine.receive([wire.Head(HONEST, TOPIC, 2**64 - 1)], 0.0)
@@ -123,7 +123,7 @@ def test_a_sequence_that_no_storage_can_count_is_discarded() -> None:
         assert machine.discarded["sequence too large"] == 3
 
 
-def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
+def test_heads_are_sent_a_few_at_a_time_and_to_subscribers_first() -> None:
     ends = {Partition(TOPIC, f"{number:032X}"): 5 for number in range(3 * SLICE)}
     store = StoreMachine(ME, Config(), ends)
     store.receive_subscriptions([wire.Subscription(Command.DIRECT_HEAD, "LISTENER")], 0.0)
@@ -141,16 +141,16 @@ def test_heads_are_told_a_few_at_a_time_and_to_listeners_first() -> None:
         assert {head.address for head in told if head.requestor == requestor} == {each.address for each in ends}
 
 
-def test_a_flood_of_questions_is_forgotten_for_one_who_listens() -> None:
+def test_a_subscriber_replaces_unverified_peers_in_a_full_queue() -> None:
     durable = {TOPIC: {HONEST: 5}}
     heads = HeadResponder(durable, lambda topic, requestor, begin, count: [])
     for number in range(QUESTIONS_MAX):
-        assert heads.ask(f"{number}", [TOPIC], is_listening=False)
-    assert not heads.ask("one more", [TOPIC], is_listening=False)
-    assert heads.ask("LISTENER", [TOPIC], is_listening=True)
+        assert heads.add_request(f"{number}", [TOPIC], is_verified=False)
+    assert not heads.add_request("one more", [TOPIC], is_verified=False)
+    assert heads.add_request("LISTENER", [TOPIC], is_verified=True)
 
 
-def test_what_says_that_heads_are_told_comes_behind_them() -> None:
+def test_the_answer_that_completes_heads_is_sent_after_them() -> None:
     store = StoreMachine(ME, Config(), {Partition(TOPIC, f"{number:032X}"): 5 for number in range(2 * SLICE)})
     own_commands = (Command.DIRECT_EARLIEST, Command.DIRECT_HEAD)
     store.receive_subscriptions([wire.Subscription(command, "READER") for command in own_commands], 0.0)
@@ -160,7 +160,7 @@ def test_what_says_that_heads_are_told_comes_behind_them() -> None:
     assert len(published(actions, wire.DirectEarliest)) == 1
 
 
-def test_fetches_of_strangers_are_few_and_give_way() -> None:
+def test_fetches_of_unverified_peers_are_few_and_give_way() -> None:
     responder = FetchResponder(lambda _: range(5), UNVERIFIED_MAX)
     for number in range(UNVERIFIED_MAX):
         assert responder.add_fetch(wire.Fetch(HONEST, f"{number}", TOPIC, 0, 5), is_verified=False)

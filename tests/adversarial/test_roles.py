@@ -1,4 +1,4 @@
-"""Live roles and small floods of every family: honest traffic before and after is whole."""
+"""Live roles under a small flood of every attack: honest records before and after it arrive complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zmq
 from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
 from dafka.transport import Socket, open_context
-from tests.adversarial import BEACON_FAMILIES, FAMILIES, Aim, generate
+from tests.adversarial import NODE_ATTACKS, TOWER_ATTACKS, Target, generate
 from tests.roles.helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
 
 TOPIC = "orders"
@@ -19,18 +19,18 @@ MESSAGES = 300
 
 
 def flood(role: str, address: str, partition: str, seed: int = 11) -> list[list[bytes]]:
-    """Some of each family."""
-    aim = Aim(address, TOPIC, partition, role)
-    families = BEACON_FAMILIES if role == "tower" else FAMILIES
+    """Return some messages of each attack."""
+    target = Target(address, TOPIC, partition, role)
+    attacks = TOWER_ATTACKS if role == "tower" else NODE_ATTACKS
     return [
         message
-        for family in families
-        for message in islice(generate(family, aim, seed), 5 if family == "hellos" else MESSAGES)
+        for attack in attacks
+        for message in islice(generate(attack, target, seed), 5 if attack == "hellos" else MESSAGES)
     ]
 
 
 async def check_honest(cluster: Cluster) -> None:
-    """A producer and a consumer that come now are served."""
+    """Check that a new producer and a new consumer are served."""
     async with cluster.producer(TOPIC) as producer, cluster.consumer([TOPIC]) as consumer:
         await producer.send_many(contents(0, 500))
         with trio.fail_after(DEADLINE_S):
@@ -40,7 +40,7 @@ async def check_honest(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("role", ["store", "producer", "consumer"])
-async def test_a_node_is_flooded_and_serves_on(role: str) -> None:
+async def test_a_flooded_node_keeps_serving(role: str) -> None:
     async with (
         open_cluster(Config()) as cluster,
         cluster.producer(TOPIC) as producer,
@@ -76,7 +76,7 @@ async def test_a_node_is_flooded_and_serves_on(role: str) -> None:
             await check_honest(cluster)
 
 
-async def test_a_tower_is_flooded_and_introduces_on() -> None:
+async def test_a_flooded_tower_keeps_introducing_nodes() -> None:
     async with open_cluster(Config()) as cluster, open_context(0) as context:
         publisher = Socket(context.socket(zmq.SocketType.XPUB))
         try:

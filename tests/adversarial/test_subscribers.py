@@ -1,7 +1,8 @@
-"""Who subscribes to too much at a publisher is end_connection off, alone."""
+"""A peer that subscribes to too much at a publisher is disconnected; the others are not affected."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -12,7 +13,7 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.connections import end_connection, find_connection, open_descriptors
+from dafka.transport.connections import end_connection, find_connection, is_open, open_descriptors
 from dafka.transport.publisher import NAMES_MAX
 from tests.roles.helpers import DEADLINE_S
 
@@ -21,17 +22,17 @@ LIMITS = NodeConfig(bind="tcp://127.0.0.1:*", subscriptions_max=500, subscriptio
 
 @asynccontextmanager
 async def open_publisher(config: NodeConfig = LIMITS) -> AsyncIterator[tuple[Mesh, list[bytes]]]:
-    """A node's sockets, and the subscriptions that it was told of."""
-    told: list[bytes] = []
+    """Open the sockets of a node; yield them, and the list of the subscriptions that reach it."""
+    received: list[bytes] = []
 
     async def listen(mesh: Mesh) -> None:
         while True:
-            told.extend(message[0] for message in await mesh.publisher.receive_many())
+            received.extend(message[0] for message in await mesh.publisher.receive_many())
 
     with trio.fail_after(DEADLINE_S):
         async with open_mesh(config, 1000) as mesh, trio.open_nursery() as nursery:
             nursery.start_soon(listen, mesh)
-            yield mesh, told
+            yield mesh, received
             nursery.cancel_scope.cancel()
 
 
@@ -45,16 +46,16 @@ def open_subscriber(mesh: Mesh, *prefixes: bytes) -> Iterator[zmq.Socket[bytes]]
         yield subscriber
 
 
-async def wait(told: list[bytes], frame: bytes) -> None:
-    while frame not in told:  # noqa: ASYNC110
+async def wait(received: list[bytes], frame: bytes) -> None:
+    while frame not in received:  # noqa: ASYNC110
         await trio.sleep(0.01)
 
 
 @pytest.mark.parametrize("prefix", [b"M%d", b"M" + b"x" * 200 + b"%d"], ids=["many", "long"])
-async def test_who_subscribes_to_too_much_is_ended_and_others_are_served_on(prefix: bytes) -> None:
-    async with open_publisher() as (mesh, told):
+async def test_a_peer_with_too_many_subscriptions_is_disconnected_and_others_are_served(prefix: bytes) -> None:
+    async with open_publisher() as (mesh, received):
         with open_subscriber(mesh, b"Mhonest") as honest:
-            await wait(told, b"\1Mhonest")
+            await wait(received, b"\1Mhonest")
             with open_subscriber(mesh, *(prefix % number for number in range(2000))):
                 while not mesh.publisher.discarded["connection ended: too many subscriptions"]:  # noqa: ASYNC110
                     await trio.sleep(0.01)
@@ -62,25 +63,25 @@ async def test_who_subscribes_to_too_much_is_ended_and_others_are_served_on(pref
                 while not honest.poll(0):  # noqa: ASYNC110
                     await trio.sleep(0.01)
                 assert honest.recv_multipart() == [b"Mhonest", b"served"]
-            assert told.count(b"\1Mhonest") == 1
+            assert received.count(b"\1Mhonest") == 1
 
 
-async def test_one_connection_has_few_names() -> None:
-    async with open_publisher() as (mesh, told):
+async def test_one_connection_subscribes_for_few_addresses() -> None:
+    async with open_publisher() as (mesh, received):
         names = [b"E%032X" % number for number in range(NAMES_MAX + 5)]
         with open_subscriber(mesh, *names, b"Hlast"):
-            await wait(told, b"\1Hlast")
-            assert len([frame for frame in told if frame.startswith(b"\1E")]) == NAMES_MAX
+            await wait(received, b"\1Hlast")
+            assert len([frame for frame in received if frame.startswith(b"\1E")]) == NAMES_MAX
             assert mesh.publisher.discarded == {"too many addresses of one connection": 5}
 
 
-async def test_of_too_many_connections_those_go_that_have_subscribed_to_nothing() -> None:
+async def test_surplus_connections_without_subscriptions_are_ended() -> None:
     taken = len(open_descriptors())
     limit = max(taken + 20, 30)
     config = NodeConfig(bind="tcp://127.0.0.1:*", connections_max=limit)
-    async with open_publisher(config) as (mesh, told):
+    async with open_publisher(config) as (mesh, received):
         with open_subscriber(mesh, b"Mhonest"):
-            await wait(told, b"\1Mhonest")
+            await wait(received, b"\1Mhonest")
             host, port = mesh.endpoint.removeprefix("tcp://").split(":")
             streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(2 * limit)]
             try:
@@ -88,13 +89,13 @@ async def test_of_too_many_connections_those_go_that_have_subscribed_to_nothing(
                     mesh.publisher.enforce_limits(trio.current_time())
                     await trio.sleep(0.01)
                 await trio.lowlevel.checkpoint()
-                assert told == [b"\1Mhonest"]
+                assert received == [b"\1Mhonest"]
             finally:
                 for stream in streams:
                     await stream.aclose()
 
 
-async def test_a_descriptor_that_has_become_another_connection_is_left_alone() -> None:
+async def test_a_reused_descriptor_is_not_shut_down() -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listeners[0].socket.getsockname()[1]
     one, other = await trio.open_tcp_stream("127.0.0.1", port), await trio.open_tcp_stream("127.0.0.1", port)
@@ -106,3 +107,20 @@ async def test_a_descriptor_that_has_become_another_connection_is_left_alone() -
     for each in (one, other, *listeners):
         await each.aclose()
     assert find_connection(one.socket.fileno() if one.socket.fileno() >= 0 else 10**6) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
+async def test_a_connection_that_its_peer_has_closed_is_not_open() -> None:
+    """A node that restarts must not be refused because of its own former connection, which nobody has read yet."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    peer = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
+    accepted = await listener.accept()
+    descriptor = accepted.socket.fileno()
+    connection = find_connection(descriptor)
+    assert connection is not None
+    assert is_open(descriptor, connection)
+    await peer.aclose()
+    assert not is_open(descriptor, connection)
+    await accepted.aclose()
+    assert not is_open(descriptor, connection)
+    await listener.aclose()

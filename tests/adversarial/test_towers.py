@@ -1,4 +1,4 @@
-"""A tower introduces no more for one connection than it should, and nobody under another's address."""
+"""A tower introduces a limited number of nodes per connection, and no node under the address of another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def make_registry(nodes_max: int = 1000) -> tuple[BeaconRegistry, set[int]]:
     return BeaconRegistry(nodes_max, TIMEOUT_S, there.__contains__), there
 
 
-def test_one_connection_introduces_so_many_nodes() -> None:
+def test_one_connection_introduces_a_limited_number_of_nodes() -> None:
     registry, _ = make_registry()
     for number in range(NODES_PER_CONNECTION_MAX + 10):
         registry.admit_beacon(f"{number}", 1, 0.0)
@@ -20,7 +20,7 @@ def test_one_connection_introduces_so_many_nodes() -> None:
     assert registry.admit_beacon("HONEST", 2, 0.0)
 
 
-def test_nodes_beyond_the_limit_wait_until_others_are_silent() -> None:
+def test_nodes_beyond_the_limit_wait_until_others_expire() -> None:
     registry, _ = make_registry(nodes_max=1)
     assert registry.admit_beacon("A", 1, 0.0)
     assert not registry.admit_beacon("B", 2, 0.0)
@@ -29,7 +29,7 @@ def test_nodes_beyond_the_limit_wait_until_others_are_silent() -> None:
     assert len(registry) == 1
 
 
-def test_an_address_is_its_connections_until_that_is_gone_or_silent() -> None:
+def test_an_address_belongs_to_its_connection_until_that_ends_or_is_silent() -> None:
     registry, there = make_registry()
     assert registry.admit_beacon("A", 1, 0.0)
     assert not registry.admit_beacon("A", 2, 1.0)
@@ -39,7 +39,7 @@ def test_an_address_is_its_connections_until_that_is_gone_or_silent() -> None:
     assert registry.admit_beacon("A", 3, 1.0 + TIMEOUT_S)
 
 
-def test_beacons_of_one_connection_are_passed_on_so_often() -> None:
+def test_beacons_of_one_connection_are_forwarded_at_a_limited_rate() -> None:
     registry, _ = make_registry()
     admitted = sum(registry.admit_beacon("A", 1, 0.0) for _ in range(2 * BEACONS_BURST))
     assert admitted == BEACONS_BURST
@@ -48,7 +48,7 @@ def test_beacons_of_one_connection_are_passed_on_so_often() -> None:
     assert registry.admit_beacon("A", 1, 1.0)
 
 
-def test_connections_that_are_gone_are_forgotten() -> None:
+def test_ended_connections_are_forgotten() -> None:
     registry, there = make_registry()
     registry.admit_beacon("A", 1, 0.0)
     there.clear()

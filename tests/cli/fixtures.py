@@ -1,4 +1,4 @@
-"""Fixtures of the command-line tests: the command, a tower, a cluster."""
+"""Fixtures for tests of the command: the command alone, with a tower, and with a cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.harness import Dafka
 
 @pytest.fixture(scope="session", autouse=True)
 def hangup_not_ignored() -> Iterator[None]:
-    """Commands inherit what pytest does with SIGHUP, and whoever runs pytest may have it ignored, as nohup does."""
+    """Commands inherit how pytest handles SIGHUP; nohup, for one, ignores it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -21,7 +21,7 @@ def hangup_not_ignored() -> Iterator[None]:
 
 @pytest.fixture
 def dafka(tmp_path: Path) -> Iterator[Dafka]:
-    """The command, without a cluster."""
+    """The command without a cluster."""
     command = Dafka(tmp_path)
     try:
         yield command
@@ -31,7 +31,7 @@ def dafka(tmp_path: Path) -> Iterator[Dafka]:
 
 @pytest.fixture(scope="session")
 def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    """A tower without a store: the options of its nodes."""
+    """The options with which nodes use a tower that has no store."""
     command = Dafka(tmp_path_factory.mktemp("tower"))
     try:
         command.start_tower()
@@ -42,7 +42,7 @@ def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dafka]:
-    """The command, with `dafka up` running for all tests; each takes topics of its own."""
+    """The command with `dafka up`, which runs for all tests. Each test uses its own topics."""
     command = Dafka(tmp_path_factory.mktemp("cluster"))
     try:
         command.start_up("--storage", f"sqlite:{command.folder / 'store.db'}")

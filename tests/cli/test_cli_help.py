@@ -57,14 +57,14 @@ def options_of(command: str) -> list[click.Option]:
     return [option for option in found.get_params(context) if isinstance(option, click.Option)]
 
 
-def test_the_commands_are_listed_in_the_order_of_their_use() -> None:
+def test_commands_are_listed_in_the_order_of_their_use() -> None:
     assert main.list_commands(CONTEXT) == list(OPTIONS)
     listed = [line.split()[0] for line in show_help().partition("Commands:\n")[2].splitlines()]
     assert listed == list(OPTIONS)
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_no_command_is_described_by_half_a_sentence(width: int) -> None:
+def test_every_command_is_described_by_its_first_sentence(width: int) -> None:
     words = " ".join(show_help(width=width).split())
     for name in OPTIONS:
         command = main.get_command(CONTEXT, name)
@@ -76,7 +76,7 @@ def test_no_command_is_described_by_half_a_sentence(width: int) -> None:
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_every_option_is_there_and_has_help(command: str) -> None:
+def test_every_option_exists_and_has_help(command: str) -> None:
     options = options_of(command)
     assert {option.opts[-1] for option in options} == OPTIONS[command]
     for option in options:
@@ -89,13 +89,13 @@ def test_every_option_is_there_and_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "store", "produce", "consume"])
-def test_towers_can_be_named_repeatedly(command: str) -> None:
+def test_tower_options_may_be_repeated(command: str) -> None:
     options = {option.opts[0]: option for option in options_of(command)}
     assert options["--tower-sub"].multiple
     assert options["--tower-pub"].multiple
 
 
-def test_defaults_in_help_are_the_configurations() -> None:
+def test_help_shows_the_defaults_of_the_configuration() -> None:
     for command, default in [
         ("tower", "tcp://127.0.0.1:5556"),
         ("tower", "tcp://127.0.0.1:5557"),
@@ -109,7 +109,7 @@ def test_defaults_in_help_are_the_configurations() -> None:
 
 
 @pytest.mark.parametrize("option", ["-h", "--help"])
-def test_help_by_its_short_name_too(option: str) -> None:
+def test_help_has_a_short_option(option: str) -> None:
     assert CliRunner().invoke(main, ["produce", option]).output == show_help("produce")
 
 

@@ -31,7 +31,7 @@ def error(result: Result) -> str:
     return line[7:]
 
 
-def test_a_new_key_is_its_owners_and_is_not_shown(folder: Path) -> None:
+def test_new_key_file_is_private_and_its_secret_is_not_printed(folder: Path) -> None:
     result = keys("new", "orders.key")
     key, name = result.stdout.split()
     assert (result.exit_code, is_key(key), name) == (0, True, "orders")
@@ -43,7 +43,7 @@ def test_a_new_key_is_its_owners_and_is_not_shown(folder: Path) -> None:
     assert pair.secret not in result.output + shown.output
 
 
-def test_a_key_is_authorised_once_in_a_file(folder: Path) -> None:
+def test_key_is_authorized_once_in_a_file(folder: Path) -> None:
     public = keys("new", "orders.key", "--name", "the orders").stdout
     (folder / "orders.pub").write_text(public)
     for source in ("orders.pub", "orders.key", public.split()[0]):
@@ -56,14 +56,14 @@ def test_a_key_is_authorised_once_in_a_file(folder: Path) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_list_without_a_last_line_end_is_not_spoilt(folder: Path) -> None:
+def test_list_without_a_last_line_feed_stays_valid(folder: Path) -> None:
     one, two = (keys("new", f"{name}.key").stdout for name in ("one", "two"))
     (folder / "list").write_text(one.rstrip("\n"))
     assert keys("authorize", "two.key", "--authorized-keys", "list").exit_code == 0
     assert (folder / "list").read_text() == one + two
 
 
-def test_a_key_is_authorised_in_a_folder(folder: Path) -> None:
+def test_key_is_authorized_in_a_folder(folder: Path) -> None:
     for name in ("one", "../two", "one"):
         made = keys("new", f"{len(list(folder.iterdir()))}.key", "--name", name)
         assert keys("authorize", made.stdout.split()[0], "--authorized-keys", "in/", "--name", name).exit_code == 0
@@ -72,7 +72,7 @@ def test_a_key_is_authorised_in_a_folder(folder: Path) -> None:
     assert names == ["../two", "one", "one"]
 
 
-def test_the_configured_list_is_meant(folder: Path) -> None:
+def test_configured_list_is_the_default(folder: Path) -> None:
     keys("new", "orders.key")
     (folder / "dafka.toml").write_text('[security]\nkey_file = "orders.key"\nauthorized_keys = "list"\n')
     assert keys("authorize", "orders.key", "--config", "dafka.toml").exit_code == 0
@@ -94,7 +94,7 @@ def test_the_configured_list_is_meant(folder: Path) -> None:
     ],
     ids=lambda value: " ".join(value)[:30] if isinstance(value, list) else "",
 )
-def test_mistakes(folder: Path, arguments: list[str], expected: str) -> None:
+def test_usage_errors(folder: Path, arguments: list[str], expected: str) -> None:
     (folder / "there").write_text("something\n")
     assert expected in error(keys(*arguments))
 
@@ -119,7 +119,7 @@ def test_mistakes(folder: Path, arguments: list[str], expected: str) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 @pytest.mark.parametrize("command", [["tower", "--sub", FREE, "--pub", FREE], ["up", "--sub", FREE, "--pub", FREE]])
-def test_keys_that_cannot_be_used_end_a_daemon(
+def test_unusable_keys_are_an_error_of_a_daemon(
     folder: Path, command: list[str], options: list[str], expected: str
 ) -> None:
     for name in ("own", "open"):
@@ -138,7 +138,9 @@ def test_keys_that_cannot_be_used_end_a_daemon(
         (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85) or a file"),
     ],
 )
-def test_keys_that_cannot_be_used_end_a_consumer(dafka: Dafka, folder: Path, options: list[str], expected: str) -> None:
+def test_unusable_keys_are_an_error_of_a_consumer(
+    dafka: Dafka, folder: Path, options: list[str], expected: str
+) -> None:
     keys("new", "own.key")
     keys("authorize", "own.key", "--authorized-keys", "list")
     ended = dafka.run("consume", "t", "--key-file", "own.key", "--authorized-keys", "list", *options)
@@ -146,7 +148,7 @@ def test_keys_that_cannot_be_used_end_a_consumer(dafka: Dafka, folder: Path, opt
     assert expected in ended.error
 
 
-def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
+def test_refused_nodes_get_an_error_with_advice(dafka: Dafka, folder: Path) -> None:
     for name in ("hub", "node", "stranger"):
         keys("new", f"{name}.key")
     for name in ("hub", "node"):
@@ -162,8 +164,8 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
     consumed = dafka.node("consume", "t", "--key-file", "node.key", *member, "--from-beginning", "--count", "3")
     assert (consumed.status, consumed.output) == (0, b"0\n1\n2\n")
     for running, sentence in (
-        (stranger, "this node's key is not authorized there; on that machine: dafka keys authorize"),
-        (keyless, "it accepts only nodes with a key, and this node has none"),
+        (stranger, "its key is not authorized there; to authorize it, run there: dafka keys authorize"),
+        (keyless, "this node has no key; if it belongs to a closed cluster, use --key-file and --authorized-keys"),
     ):
         ended = running.wait()
         assert (ended.status, ended.output) == (1, b"")
@@ -171,13 +173,16 @@ def test_strangers_are_told_in_a_sentence(dafka: Dafka, folder: Path) -> None:
         assert last.startswith("Error: ")
         assert sentence in last
     public = (folder / "stranger.pub").read_text().split()[0]
-    up.wait_errors(f"refused a connection from 127.0.0.1: its public key {public} is not authorized here")
-    up.wait_errors("refused a connection without a key")
+    up.wait_errors(
+        f"Refused 127.0.0.1: its public key {public} is not authorized here; "
+        f"to authorize it, run: dafka keys authorize '{public}' --authorized-keys list"
+    )
+    up.wait_errors("Refused a connection without a key; if it belongs to the cluster, start it with --key-file")
     assert up.end().status == 0
 
 
-def test_the_walk_through_of_the_guide_works(dafka: Dafka, folder: Path) -> None:
-    """Every command of docs/how-to/security.md, with this test's endpoints instead of its machines'."""
+def test_commands_of_the_security_page_work(dafka: Dafka, folder: Path) -> None:
+    """Run every command of docs/how-to/security.md, with local endpoints in place of the page's machines."""
     guide = (Path(__file__).parents[2] / "docs" / "how-to" / "security.md").read_text()
     block = next(each for each in re.findall(r"```sh\n(.*?)```", guide, re.DOTALL) if "dafka keys new" in each)
     text = b"one\ntwo\n"
@@ -204,6 +209,6 @@ def test_the_walk_through_of_the_guide_works(dafka: Dafka, folder: Path) -> None
 
 
 def replace_endpoints(words: list[str], options: list[str]) -> list[str]:
-    """With free loopback ports, and the endpoints of this test's tower."""
+    """Return the command with free loopback ports, and the endpoints of this test's tower."""
     places = {"--sub": FREE, "--pub": FREE, "--bind": FREE, **dict(zip(options[::2], options[1::2], strict=True))}
     return [places.get(before, word) for before, word in zip(["", *words], words, strict=False)]

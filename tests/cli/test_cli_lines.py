@@ -78,7 +78,7 @@ async def test_chunks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.Monke
             assert await read_all(fd) == expected
 
 
-async def test_lines_of_a_pipe_come_before_its_end() -> None:
+async def test_lines_of_a_pipe_are_read_before_it_ends() -> None:
     with pipe() as (reader, writer):
         os.write(writer, b"0\n1\nbegun")
         lines = read_lines(reader)
@@ -96,7 +96,7 @@ async def test_waiting_for_a_line_can_be_cancelled() -> None:
     assert scope.cancelled_caught
 
 
-async def test_non_blocking_input_is_waited_for() -> None:
+async def test_non_blocking_input_is_read() -> None:
     with pipe() as (reader, writer):
         os.set_blocking(reader, False)
         found: list[bytes] = []
@@ -112,7 +112,7 @@ async def test_non_blocking_input_is_waited_for() -> None:
     assert found == [b"0"]
 
 
-async def test_what_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+async def test_unreadable_input_is_an_error(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         with pytest.raises(StreamError, match=r"^cannot read the input: Is a directory$"):
@@ -122,7 +122,7 @@ async def test_what_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_blocking", [True, False])
-async def test_a_slow_reader_gets_everything(is_blocking: bool) -> None:
+async def test_slow_reader_gets_everything(is_blocking: bool) -> None:
     data = b"".join(b"%d\n" % number for number in range(50_000))
     received: list[bytes] = []
     with pipe() as (reader, writer):
@@ -138,7 +138,7 @@ async def test_a_slow_reader_gets_everything(is_blocking: bool) -> None:
     assert received == data.split(b"\n")[:-1]
 
 
-async def test_writing_to_nobody() -> None:
+async def test_writing_without_a_reader_is_a_broken_pipe() -> None:
     with pipe() as (reader, writer):
         os.close(reader)
         with pytest.raises(BrokenPipeError):
@@ -146,7 +146,7 @@ async def test_writing_to_nobody() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-async def test_what_cannot_be_written_is_told_in_words() -> None:
+async def test_unwritable_output_is_an_error() -> None:
     fd = os.open("/dev/full", os.O_WRONLY)
     try:
         with pytest.raises(StreamError, match=r"^cannot write the output: No space left on device$"):
@@ -155,7 +155,7 @@ async def test_what_cannot_be_written_is_told_in_words() -> None:
         os.close(fd)
 
 
-async def test_a_pipe_without_reader_is_noticed_without_writing() -> None:
+async def test_closed_pipe_is_noticed_without_writing() -> None:
     with pipe() as (reader, writer), trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_reader_gone, writer)
@@ -163,17 +163,17 @@ async def test_a_pipe_without_reader_is_noticed_without_writing() -> None:
             os.close(reader)
 
 
-async def test_a_file_always_has_a_reader(tmp_path: Path) -> None:
+async def test_file_always_has_a_reader(tmp_path: Path) -> None:
     with opened(tmp_path / "file", b"") as fd, trio.move_on_after(0.01) as scope:
         await wait_reader_gone(fd)
     assert scope.cancelled_caught
 
 
-def test_content_alone() -> None:
+def test_content_format() -> None:
     assert format_batch(BATCH, "content") == b'7\n\n\xff\x00\n"\xe2\x98\x83\n'
 
 
-def test_full_names_each_record() -> None:
+def test_full_format_names_each_record() -> None:
     assert format_batch(BATCH, "full").split(b"\n") == [
         b"a topic ADDRESS 7 7",
         b"a topic ADDRESS 8 ",
@@ -183,11 +183,11 @@ def test_full_names_each_record() -> None:
     ]
 
 
-def test_a_topic_that_is_not_utf8_keeps_its_octets() -> None:
+def test_topic_that_is_not_utf8_keeps_its_bytes() -> None:
     assert format_batch(RecordBatch(Partition("\udcff", "A"), 0, [b"0"]), "full") == b"\xff A 0 0\n"
 
 
-def test_json_is_one_ascii_object_a_line() -> None:
+def test_json_format_is_one_ascii_object_per_line() -> None:
     text = format_batch(BATCH, "json")
     assert re.fullmatch(rb"[ -~\n]+", text)
     name = {"topic": "a topic", "partition": "ADDRESS"}

@@ -25,9 +25,7 @@ def stored(cluster: Dafka, topic: str) -> list[bytes]:
 
 
 @both_dialects
-def test_text_comes_out_live_and_late_and_from_the_store_as_it_went_in(
-    cluster: Dafka, tmp_path: Path, wire: str
-) -> None:
+def test_text_is_consumed_live_and_late_and_stored_unchanged(cluster: Dafka, tmp_path: Path, wire: str) -> None:
     topic = f"text-{wire}"
     path = tmp_path / "input"
     path.write_bytes(TEXT)
@@ -44,12 +42,12 @@ def test_text_comes_out_live_and_late_and_from_the_store_as_it_went_in(
     assert stored(cluster, topic) == TEXT.split(b"\n")
 
 
-def test_standard_input_is_read_as_a_file_is(cluster: Dafka) -> None:
+def test_standard_input_is_read_like_a_file(cluster: Dafka) -> None:
     assert cluster.node("produce", "stdin", stdin=TEXT).status == 0
     assert stored(cluster, "stdin") == TEXT.split(b"\n")
 
 
-def test_lines_of_a_pipe_are_published_as_they_come(cluster: Dafka) -> None:
+def test_lines_of_a_pipe_are_published_at_once(cluster: Dafka) -> None:
     live = cluster.start_consumer("pipe", "--count", "2")
     producer = cluster.start_node("produce", "pipe", stdin=subprocess.PIPE)
     pipe = producer.process.stdin
@@ -73,7 +71,7 @@ def test_line_ends(cluster: Dafka, text: bytes, contents: list[bytes]) -> None:
     assert stored(cluster, topic) == contents
 
 
-def test_full_and_json_name_each_record(cluster: Dafka) -> None:
+def test_full_and_json_output_names_each_record(cluster: Dafka) -> None:
     contents = [b"0", b"", b"\xff2", "\N{SNOWMAN} 3".encode(), b'{"4": "\\"}']
     assert cluster.node("produce", "named", stdin=b"\n".join(contents)).status == 0
     options = ("--from-beginning", "--count", "5", "--output")
@@ -90,7 +88,7 @@ def test_full_and_json_name_each_record(cluster: Dafka) -> None:
             assert record == {**name, "content": content.decode()}
 
 
-def test_consume_follows_several_topics_and_no_longer_ones(cluster: Dafka) -> None:
+def test_consume_reads_several_topics_but_not_longer_names(cluster: Dafka) -> None:
     live = cluster.start_consumer("hello", "bye", "--count", "2")
     for topic in ("hello2", "hello", "bye"):
         assert cluster.node("produce", topic, stdin=topic.encode()).status == 0
@@ -111,7 +109,7 @@ def test_idle_exit_without_a_record(cluster: Dafka) -> None:
     assert (consumed.status, consumed.output, consumed.errors) == (0, b"", "")
 
 
-def test_consume_ends_when_its_reader_does_though_no_more_records_come(cluster: Dafka) -> None:
+def test_consume_ends_when_its_reader_is_gone_and_no_records_come(cluster: Dafka) -> None:
     assert cluster.node("produce", "head", stdin=b"0\n1\n2\n").status == 0
     consumer = subprocess.Popen(
         [*MODULE, "consume", "head", "--from-beginning", *cluster.options],
@@ -134,7 +132,7 @@ def test_consume_ends_when_its_reader_does_though_no_more_records_come(cluster: 
 def test_min_stores_counts_distinct_stores(cluster: Dafka) -> None:
     short = cluster.node("produce", "twice", "--min-stores", "2", "--close-timeout-ms", "300", stdin=b"0\n1\n")
     assert short.status == 1
-    assert short.error == "2 records were not acknowledged by 2 stores (from sequence 0)"
+    assert short.error.startswith("2 records were not acknowledged by 2 stores (from sequence 0); check with ")
 
     second = cluster.start_node("store", "--storage", f"sqlite:{cluster.folder / 'second.db'}")
     second.wait_output(1)

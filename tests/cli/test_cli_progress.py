@@ -5,13 +5,13 @@ from pathlib import Path
 from tests.cli.harness import Dafka, open_terminal
 
 
-def test_a_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: Path) -> None:
+def test_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: Path) -> None:
     (tmp_path / "input").write_bytes(b"0\n1\n2\n")
     with open_terminal(cluster, "produce", "file", "--file", str(tmp_path / "input"), *cluster.options) as terminal:
         assert terminal.wait() == 0
         assert b"100%" in terminal.seen
         assert b"3 published, 3 stored" in terminal.seen
-        assert terminal.seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is back
+        assert terminal.seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is visible again
 
 
 def test_typed_lines_are_counted_until_the_end_of_input(cluster: Dafka) -> None:
@@ -24,17 +24,17 @@ def test_typed_lines_are_counted_until_the_end_of_input(cluster: Dafka) -> None:
         assert b"2 published, 2 stored" in terminal.seen
 
 
-def test_an_interrupt_leaves_the_terminal_in_order(cluster: Dafka) -> None:
+def test_interrupt_restores_the_terminal(cluster: Dafka) -> None:
     with open_terminal(cluster, "produce", "interrupted", *cluster.options) as terminal:
         terminal.type(b"0\n")
         terminal.wait_for(b"1 published, 1 stored")
         terminal.type(b"\x03")
         assert terminal.wait() == 0
-        assert b"interrupted: 1 published, 0 of them not acknowledged" in terminal.seen
+        assert b"Interrupted: 1 published, 0 of them not acknowledged" in terminal.seen
         assert b"\x1b[?25h" in terminal.seen
         assert b"Traceback" not in terminal.seen
 
 
-def test_no_progress_where_nobody_looks(cluster: Dafka) -> None:
+def test_no_progress_without_a_terminal(cluster: Dafka) -> None:
     ended = cluster.node("produce", "quiet", stdin=b"0\n")
     assert (ended.status, ended.output, ended.errors) == (0, b"", "")

@@ -15,7 +15,7 @@ from tests.cli.harness import FREE, Dafka, Running, open_terminal, wait_until
 
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
-# What the installed script does, after a mark that the interpreter itself is up: before that, the interrupt is its own.
+# Runs the installed script, after a mark. Before the mark, the interpreter itself handles an interrupt.
 SCRIPT = (sys.executable, "-c", "import os, dafka._entry; os.write(1, b'up\\n'); dafka._entry.main()")
 
 
@@ -42,18 +42,20 @@ def test_consume_ends_cleanly(dafka: Dafka, tower: list[str], number: signal.Sig
 
 
 @both_signals
-def test_produce_that_waits_for_input(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
+def test_produce_ends_cleanly_while_it_waits_for_input(dafka: Dafka, tower: list[str], number: signal.Signals) -> None:
     dafka.options = tower
     producer = dafka.start_node("produce", "t", "-v", stdin=subprocess.PIPE)
-    producer.wait_errors("a tower is heard")
+    producer.wait_errors("Tower heard")
     ended = producer.end(number)
     assert ended.status == 0
-    assert ended.errors.endswith("\ninterrupted: 0 published, 0 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 0 published, 0 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
 @both_signals
-def test_produce_that_waits_for_acks(dafka: Dafka, tower: list[str], tmp_path: Path, number: signal.Signals) -> None:
+def test_produce_reports_missing_acks_when_it_is_stopped(
+    dafka: Dafka, tower: list[str], tmp_path: Path, number: signal.Signals
+) -> None:
     dafka.options = tower
     (tmp_path / "input").write_bytes(b"0\n1\n2\n")
     producer = dafka.start_node(
@@ -65,17 +67,15 @@ def test_produce_that_waits_for_acks(dafka: Dafka, tower: list[str], tmp_path: P
         str(tmp_path / "input"),
         environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
     )
-    producer.wait_errors("3 records wait")
+    producer.wait_errors("3 are unacknowledged")
     ended = producer.end(number)
     assert ended.status == 1
-    assert ended.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert ended.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
     assert "Traceback" not in ended.errors
 
 
 @pytest.mark.parametrize("command", [["tower", "--sub", FREE, "--pub", FREE], ["consume", "t"], ["produce", "t"]])
-def test_an_interrupt_at_any_early_moment_leaves_no_traceback(
-    dafka: Dafka, tower: list[str], command: list[str]
-) -> None:
+def test_early_interrupt_leaves_no_traceback(dafka: Dafka, tower: list[str], command: list[str]) -> None:
     seeded = random.Random(command[0])
     options = [] if command[0] == "tower" else tower
     statuses: set[int] = set()
@@ -85,22 +85,22 @@ def test_an_interrupt_at_any_early_moment_leaves_no_traceback(
         wait_until(partial(is_harmless, running), lambda: "SIGINT stays caught")
         time.sleep(delay)
         ended = running.end(signal.SIGINT)
-        assert ended.errors in ("", "interrupted: 0 published, 0 of them not acknowledged\n")
+        assert ended.errors in ("", "Interrupted: 0 published, 0 of them not acknowledged\n")
         statuses.add(ended.status)
     assert -signal.SIGINT in statuses
     assert statuses <= {-signal.SIGINT, 0}
 
 
 def is_harmless(running: Running) -> bool | None:
-    """The interpreter's own handler, which raises, is no longer there (or the command's is, and prints no mark)."""
+    """Return whether the interpreter's own handler, which raises, has been replaced."""
     status = Path(f"/proc/{running.process.pid}/status")
     caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
     is_caught = int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1
     return None if is_caught else True
 
 
-def test_the_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: Path) -> None:
-    """Though two signals come at once: `timeout` sends its own to the process, and again to the group."""
+def test_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_path: Path) -> None:
+    """Two signals come at once, because `timeout` signals the process and then its group."""
     (tmp_path / "input").write_bytes(b"".join(b"%d\n" % sequence for sequence in range(300_000)))
     demo = dafka.start("demo", "--file", str(tmp_path / "input"))
     wait_until(lambda: any(" produce " in line for line in dafka.processes().values()) or None, lambda: demo.errors)
@@ -111,17 +111,17 @@ def test_the_interrupted_demo_leaves_no_process_and_no_file(dafka: Dafka, tmp_pa
     assert list(tmp_path.glob("dafka-demo-*")) == []
 
 
-def test_control_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
+def test_ctrl_c_in_a_terminal(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         terminal.type(b"\x03")
         assert terminal.wait() == 0
         assert b"Traceback" not in terminal.seen
 
 
-def test_a_terminal_that_is_closed_ends_the_command(dafka: Dafka, tower: list[str]) -> None:
+def test_closed_terminal_ends_the_command(dafka: Dafka, tower: list[str]) -> None:
     with open_terminal(dafka, "consume", "t", "-v", *tower) as terminal:
-        terminal.wait_for(b"following t")
+        terminal.wait_for(b"Following t")
         os.kill(terminal.process.pid, signal.SIGHUP)
         assert terminal.wait() == 0
 
@@ -130,7 +130,7 @@ def test_nohup_is_respected(dafka: Dafka, tower: list[str]) -> None:
     dafka.options = tower
     ignoring = (sys.executable, "-c", "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); " + RUN_MODULE)
     consumer = dafka.start("consume", "t", "-v", *tower, command=ignoring)
-    consumer.wait_errors("following t")
+    consumer.wait_errors("Following t")
     consumer.process.send_signal(signal.SIGHUP)
     assert dafka.start_consumer("t").end().status == 0
     assert consumer.process.poll() is None

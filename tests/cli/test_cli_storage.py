@@ -165,7 +165,7 @@ def test_info_of_an_empty_storage_and_of_times_beyond_the_calendar(shelf: Shelf)
 
 def test_verify(shelf: Shelf) -> None:
     shelf.put("a", batch(4, 10), batch(0, 1, BILLS))
-    assert run("verify", "shelf:a").stdout == "7 records in 2 partitions: all there, and as written\n"
+    assert run("verify", "shelf:a").stdout == "7 records in 2 partitions: no damage\n"
     assert run_json("verify", "shelf:a") == {"partitions": 2, "records": 7, "bytes": 7, "damages": []}
 
 
@@ -200,8 +200,8 @@ def test_copy(shelf: Shelf) -> None:
     trio.run(shelf.storages["a"].save_positions, "billing", {ORDERS: 7})
     shelf.put("b", batch(4, 6), batch(0, 3, BILLS))
     assert run("copy", "shelf:a", "shelf:b").stdout.splitlines() == [
-        "bills/B: the target holds more than the source, and was left as it is",
-        "4 records of 4 bytes copied into 1 partition, 3 were there already",
+        "bills/B: the target holds more than the source and was not changed",
+        "4 records of 4 bytes copied into 1 partition, 3 already present",
     ]
     assert run_json("copy", "shelf:a", "shelf:c", "--topic", "orders") == {
         "partitions": 1,
@@ -231,7 +231,7 @@ def test_import_of_a_file(shelf: Shelf, tmp_path: Path) -> None:
     lines = [{"topic": "orders", "partition": "A", "sequence": number, "content": "x"} for number in range(5)]
     path = tmp_path / "lines"
     path.write_text("\n".join(map(json.dumps, lines)))
-    assert run("import", "shelf:a", str(path)).stdout == "3 records of 3 bytes imported, 2 were there already\n"
+    assert run("import", "shelf:a", str(path)).stdout == "3 records of 3 bytes imported, 2 already present\n"
     assert run_json("import", "shelf:b", str(path)) == {"records": 5, "bytes": 5, "skipped": 0}
     path.write_text("\n" + json.dumps({**lines[0], "sequence": 7}))
     assert error_of("import", "shelf:a", str(path)) == "line 2: orders/A: sequence 7 would leave a gap, expected 5"
@@ -305,7 +305,7 @@ def test_trim_of_two_topics(shelf: Shelf) -> None:
         (["export", "shelf:none"], "none does not exist"),
         (["copy", "shelf:none", "shelf:new"], "none does not exist"),
         (["trim", "shelf:none", "--age", "1s"], "none does not exist"),
-        (["trim", "shelf:a"], "expected what to keep: --age, --bytes or --records"),
+        (["trim", "shelf:a"], "expected a limit: --age, --bytes or --records"),
         (["copy", "shelf:a", "shelf:busy"], "busy is in use by another writer; stop it first"),
         (["import", "shelf:busy"], "busy is in use by another writer; stop it first"),
         (["trim", "shelf:busy", "--records", "1"], "busy is in use by another writer; stop it first"),

@@ -47,7 +47,7 @@ def test_a_store_at_work(dafka: Dafka, source: str) -> None:
     dafka.start_up("--storage", source)
     verified = dafka.run("storage", "verify", source)
     assert (verified.status, verified.errors) == (0, "")
-    assert verified.output == b"1,000 records in 1 partition: all there, and as written\n"
+    assert verified.output == b"1,000 records in 1 partition: no damage\n"
     trimmed = dafka.run("storage", "trim", source, "--records", "1")
     assert (trimmed.status, trimmed.output) == (2, b"")
     assert trimmed.error.endswith("is in use by another writer; stop it first")
@@ -58,7 +58,7 @@ def test_a_terminal_shows_how_much_is_copied(dafka: Dafka, source: str, tmp_path
         assert terminal.wait() == 0
         assert b"100%" in terminal.seen
         assert b"1,000 records, " in terminal.seen
-        assert terminal.seen.rstrip().endswith(b"copied into 1 partition, 0 were there already")
+        assert terminal.seen.rstrip().endswith(b"copied into 1 partition, 0 already present")
         assert b"\x1b[?25h" in terminal.seen  # the cursor is back
 
 
@@ -91,7 +91,7 @@ def test_an_interrupted_import_goes_on(dafka: Dafka, tmp_path: Path) -> None:
         pipe.flush()
         ended = running.end(signal.SIGINT)
     assert ended.status == 1
-    found = re.fullmatch(r"interrupted: ([0-9,]+) records done; run it again to go on\n", ended.errors)
+    found = re.fullmatch(r"interrupted: ([0-9,]+) records done; run the command again to continue\n", ended.errors)
     assert found, ended.errors
     imported = int(found[1].replace(",", ""))
     again = dafka.run("storage", "import", target, "--json", stdin=b"".join(lines))

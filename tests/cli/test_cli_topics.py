@@ -8,7 +8,7 @@ from dafka.storage import open_storage
 from tests.cli.harness import Dafka, open_terminal
 
 
-def test_a_store_in_use_is_listed(dafka: Dafka, tmp_path: Path) -> None:
+def test_store_in_use_is_listed(dafka: Dafka, tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     up = dafka.start_up("--storage", storage)
     assert dafka.node("produce", "orders", stdin=b"0\n1\n2\n").status == 0
@@ -35,7 +35,7 @@ def test_a_store_in_use_is_listed(dafka: Dafka, tmp_path: Path) -> None:
     assert [json.loads(line) for line in afterwards.output.splitlines()] == records
 
 
-async def test_names_that_would_upset_a_terminal(dafka: Dafka, tmp_path: Path) -> None:
+async def test_unprintable_names_are_escaped(dafka: Dafka, tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     topics = ["[red]markup", "\x1b[31mred", "\udcff", "a" * 255]
     async with open_storage(storage) as opened:
@@ -49,7 +49,7 @@ async def test_names_that_would_upset_a_terminal(dafka: Dafka, tmp_path: Path) -
     assert [json.loads(line)["topic"] for line in as_json.splitlines()] == sorted(topics)
 
 
-async def test_a_terminal_gets_a_table_of_its_width(dafka: Dafka, tmp_path: Path) -> None:
+async def test_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     async with open_storage(storage) as opened:
         await opened.append([RecordBatch(Partition("a" * 100, "A"), 0, [b"0"])])
@@ -60,7 +60,7 @@ async def test_a_terminal_gets_a_table_of_its_width(dafka: Dafka, tmp_path: Path
         assert b"".join(rows).count(b"a") == 100
 
 
-async def test_a_store_without_records(dafka: Dafka, tmp_path: Path) -> None:
+async def test_store_without_records(dafka: Dafka, tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     async with open_storage(storage):
         pass

@@ -17,6 +17,9 @@ from tests.conformance import run_mutant
 CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 100
 
+SHORT_EVERY = 5
+"""One in so many mutants is played by `make test`, the others by `make test-long`."""
+
 Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
 
@@ -31,7 +34,13 @@ def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
         pool.shutdown(cancel_futures=True)
 
 
-@pytest.mark.parametrize("name", run_mutant.MUTANTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if place % SHORT_EVERY == 0 else pytest.mark.long)
+        for place, name in enumerate(run_mutant.MUTANTS)
+    ],
+)
 def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     mutant = run_mutant.MUTANTS[name]
     outcome, findings = outcomes[name].result(TIMEOUT_S)

@@ -17,15 +17,22 @@ from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
 
 TIMEOUT_S = 300
-DIALECTS = [dialect.value for dialect in Dialect]
+DIALECTS = [
+    pytest.param(dialect, marks=[] if dialect is Dialect.RFC46 else pytest.mark.long, id=dialect.value)
+    for dialect in Dialect
+]
+"""The whole suite takes minutes; `make test` plays it in one dialect."""
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Any, Path]]]:
-    """The whole suite against the embedded roles, in each dialect at the same time."""
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Any, Path]]]:
+    """The whole suite against the embedded roles, in each dialect that is asked for, at the same time."""
+    asked = [item.callspec.params.get("dialect") for item in request.session.items if hasattr(item, "callspec")]
     folder = tmp_path_factory.mktemp("reports")
     started = {}
-    for dialect in DIALECTS:
+    for dialect in (each.value for each in Dialect if each in asked):
         report = folder / f"{dialect}.json"
         command = ["run", "embedded", "--dialect", dialect, "--report", str(report)]
         started[dialect] = (
@@ -46,9 +53,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tupl
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_our_roles_conform_and_nothing_is_left_untested(
-    dialect: str, running: dict[str, tuple[subprocess.Popen[str], Path]]
+    dialect: Dialect, running: dict[str, tuple[subprocess.Popen[str], Path]]
 ) -> None:
-    process, path = running[dialect]
+    process, path = running[dialect.value]
     output, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, output
     report = json.loads(path.read_text("utf-8"))
@@ -65,7 +72,7 @@ def test_our_roles_conform_and_nothing_is_left_untested(
     assert untested == set()
 
 
-@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize("dialect", DIALECTS)
 async def test_our_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
     """Processes: how they are told where the tower is, how records go in and come out, and that they survive a kill."""
     patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]

@@ -110,7 +110,7 @@ def test_what_a_peer_chose_cannot_end_a_line(written: Written) -> None:
     record = logging.LogRecord("dafka.store", logging.INFO, "", 0, "%s", (event,), None)
     text = SentenceFormatter("%(levelname)s %(message)s").format(record)
     assert text.isprintable()
-    assert text.startswith('INFO nobody answers for o"r\\nd\\x1b[31mers\\u2028\\x00/BBB')
+    assert text.startswith('INFO No node sends the records of o"r\\nd\\x1b[31mers\\u2028\\x00/BBB')
 
 
 def test_lines_of_others_and_exceptions_are_objects_too(written: Written) -> None:

@@ -130,7 +130,7 @@ def test_an_error_is_the_last_object(dafka: Dafka) -> None:
     *_, last = objects(ended.errors)
     assert (ended.status, last["event"], last["level"], last["role"]) == (1, "failed", "error", "command")
     assert last["message"] == last["reason"]
-    assert last["reason"].startswith("no tower answers at tcp://127.0.0.1:9")
+    assert last["reason"].startswith("no tower answered at tcp://127.0.0.1:9")
 
 
 async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_end(
@@ -208,7 +208,7 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     from_pipe.process.stdin.write(b"0\n1\n2\n")
     from_pipe.process.stdin.flush()
     for producer in (from_file, from_pipe):
-        producer.wait_errors("records wait")
+        producer.wait_errors("are unacknowledged")
         producer.process.send_signal(signal.SIGTERM)
     manager.wait_for("STOPPING=1")
     manager.close()
@@ -217,12 +217,12 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     file_ended, pipe_ended = from_file.wait(), from_pipe.wait()
     published = {partition.topic: contents for partition, contents in held(storage).items()}
     assert pipe_ended.status == 0
-    assert pipe_ended.errors.endswith("\ninterrupted: 3 published, 0 of them not acknowledged\n")
+    assert pipe_ended.errors.endswith("\nInterrupted: 3 published, 0 of them not acknowledged\n")
     assert published["pipe"] == [b"0", b"1", b"2"]
     count = len(published["file"])
     assert 0 < count < len(LINES)
     assert file_ended.status == 1
-    assert file_ended.errors.endswith(f"\ninterrupted: {count:,} published, 0 of them not acknowledged\n")
+    assert file_ended.errors.endswith(f"\nInterrupted: {count:,} published, 0 of them not acknowledged\n")
     assert published["file"] == LINES[:count]
 
 
@@ -233,7 +233,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
         *("produce", "t", "--file", str(tmp_path / "input"), "--grace-ms", "10m"),
         environment={"DAFKA_PRODUCER_SILENCE_MS": "100"},
     )
-    producer.wait_errors("3 records wait")
+    producer.wait_errors("3 are unacknowledged")
     signals = 0
     while producer.process.poll() is None and signals < 10:
         producer.process.send_signal(signal.SIGTERM)
@@ -241,7 +241,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
         with suppress(subprocess.TimeoutExpired):
             producer.process.wait(5)  # longer than impatience needs, and ending then
     assert (producer.process.poll(), signals) == (1, 2)
-    assert producer.errors.endswith("\ninterrupted: 3 published, 3 of them not acknowledged\n")
+    assert producer.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
 
 
 def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: Path) -> None:

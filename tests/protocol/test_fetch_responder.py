@@ -64,7 +64,7 @@ def test_a_range_ends_where_there_are_no_more_records() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "count", "end"), [(10, 20, 30), (7, 3, 10), (4, 3, 10)])
-def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> None:
+def test_a_fetch_that_continues_a_range_extends_it(sequence: int, count: int, end: int) -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     complete(responder, take(responder), 4)
@@ -73,7 +73,7 @@ def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> Non
     assert len(responder) == 1
 
 
-def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
+def test_a_fetch_of_sent_records_rewinds_the_range() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     complete(responder, take(responder), 4)
@@ -82,7 +82,7 @@ def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
     assert len(responder) == 1
 
 
-def test_asking_for_records_elsewhere_is_a_range_of_its_own() -> None:
+def test_a_fetch_of_other_records_is_a_separate_range() -> None:
     responder = make_responder(10)
     for first in (0, 50, 20):
         responder.add_fetch(fetch(first, 5))
@@ -102,7 +102,7 @@ def test_ranges_of_one_requestor_are_bounded() -> None:
     assert len(responder) == RANGES_MAX
 
 
-def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
+def test_a_read_does_not_advance_a_range_that_was_rewound_meanwhile() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     being_sent = take(responder)
@@ -113,14 +113,14 @@ def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
     assert take(responder) == request_of(2, 10)
 
 
-def test_four_billion_records_are_one_range_of_as_many_as_one_fetch_may_have() -> None:
+def test_a_fetch_of_four_billion_records_is_one_limited_range() -> None:
     responder = make_responder(10, fetch_records_max=1000)
     assert responder.add_fetch(fetch(2**64 - 1, 2**32 - 1))
     assert end_of(take(responder)) == 2**64 + 999
     assert len(responder) == 1
 
 
-def test_asking_for_nothing_is_answered_with_nothing() -> None:
+def test_a_fetch_of_no_records_is_not_queued() -> None:
     responder = make_responder(1)
     assert responder.add_fetch(fetch(0, 0))
     assert len(responder) == 0
@@ -138,7 +138,7 @@ def test_requestors_take_turns() -> None:
     assert turns == "ABCABC"
 
 
-def test_a_full_responder_lets_newcomers_go_but_extends_what_it_has() -> None:
+def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     responder = make_responder(2)
     assert responder.add_fetch(fetch(0, 10, "A"))
     assert responder.add_fetch(fetch(0, 10, "B"))
@@ -148,7 +148,7 @@ def test_a_full_responder_lets_newcomers_go_but_extends_what_it_has() -> None:
     assert responder.add_fetch(fetch(0, 10, "C"))
 
 
-def test_one_requestor_may_ask_for_two_partitions() -> None:
+def test_one_requestor_may_fetch_two_partitions() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     responder.add_fetch(wire.Fetch("OTHER", "A", "hello", 3, 4))

@@ -1,8 +1,8 @@
-"""Kills a query that reads a running cluster, again and again, while records flow; then looks at what it has written.
+"""Kill a query that reads a running cluster again and again while records flow, then check what it has written.
 
     python -m tests.spark.cluster_crash_loop [ROUNDS]
 
-The kill comes at a random moment of the query's life, from its start on. Not a test: each round starts a JVM.
+The kill comes at a random moment after the query's first micro-batch. Each round starts a Java process.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 from dafka import Producer
 from dafka.spark.session import make_session
 from tests.roles.helpers import contents
-from tests.spark.cluster_fixtures import RunningCluster, run_cluster
-from tests.spark.cluster_query import read_sink, start_query
+from tests.spark.cluster import RunningCluster, run_cluster
+from tests.spark.cluster_query import follow_cluster, read_sink, run_program, wait_batches
 from tests.spark.fixtures import SETTINGS
-from tests.spark.killed_query import run_query, wait_batches
 
 RECORDS_PER_S = 1000
 
@@ -39,7 +38,7 @@ def main(rounds: int) -> None:
             publishing.start()
             try:
                 for each in range(rounds):
-                    with run_query(cluster.towers, folder) as process:
+                    with run_program(cluster.towers, folder) as process:
                         wait_batches(process, 1, folder / "log")
                         time.sleep(random.uniform(0, 3))
                     print(f"killed {each + 1} times; {producer.statistics().records} records so far", flush=True)
@@ -47,12 +46,12 @@ def main(rounds: int) -> None:
                 is_done.set()
                 publishing.join()
             session = make_session("checking", "local[2]", SETTINGS)
-            query = start_query(session, cluster.towers, folder, 10**9, availableNow=True)
+            query = follow_cluster(session, cluster.towers, folder, 10**9, availableNow=True)
             query.awaitTermination()
             count = producer.statistics().records
             expected = {producer.partition.address: list(enumerate(contents(0, count)))}
-            assert read_sink(session, folder) == expected, "records are missing, or there twice"
-            print(f"{count} records, each once, after {rounds} kills", flush=True)
+            assert read_sink(session, folder) == expected, "records are missing or duplicated"
+            print(f"{count} records, each exactly once, after {rounds} kills", flush=True)
             session.stop()
 
 

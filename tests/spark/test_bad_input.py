@@ -14,7 +14,8 @@ from dafka.errors import DafkaError
 from dafka.records import Partition
 from dafka.spark.data_source import DafkaDataSource
 from dafka.spark.schema import COLUMNS
-from tests.spark.store_helpers import A, B, batch, fill, trim
+from tests.spark.queries import finish_query
+from tests.spark.stores import A, B, batch, fill, trim
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -147,9 +148,5 @@ def test_sparks_exception_contains_the_sentence(spark: SparkSession, stores: Pat
     with pytest.raises(Exception, match=r"ConfigError: schema: expected type binary for column value, not string"):
         spark.read.format("dafka").schema("value string").load(f"{stores}/store.db").count()
     stream = spark.readStream.format("dafka").load(f"{stores}/nothing")
-    query = stream.writeStream.format("noop").trigger(availableNow=True).start()
-    try:
-        with pytest.raises(Exception, match=r"StorageError: path .*/nothing: there is nothing here"):
-            query.awaitTermination(60)
-    finally:
-        query.stop()
+    with pytest.raises(Exception, match=r"StorageError: path .*/nothing: there is nothing here"):
+        finish_query(stream.writeStream.format("noop").trigger(availableNow=True).start)

@@ -20,7 +20,7 @@ from dafka.spark.cluster_source import ClusterStreamReader
 from dafka.spark.offsets import ClusterOffset, split_ranges
 from dafka.spark.schema import COLUMNS
 from tests.roles.helpers import contents
-from tests.spark.cluster_fixtures import RunningCluster, cluster, run_cluster
+from tests.spark.cluster import RunningCluster, cluster, run_cluster
 
 __all__ = ["cluster"]
 

@@ -1,4 +1,4 @@
-"""Structured streaming from a running cluster, with Spark, checkpoints, and a driver that is killed."""
+"""Following a running cluster in Spark: checkpoints, watermarks, and a driver that is killed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from dafka import Partition
 from tests.roles.helpers import contents
-from tests.spark.cluster_fixtures import RunningCluster, cluster
-from tests.spark.cluster_query import RECORDS_PER_TRIGGER, read_sink, start_query
-from tests.spark.killed_query import run_query, wait_batches
+from tests.spark.cluster import RunningCluster, cluster
+from tests.spark.cluster_query import RECORDS_PER_TRIGGER, follow_cluster, read_sink, run_program, wait_batches
+from tests.spark.queries import HANG_S, start_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 
 __all__ = ["cluster"]
 
-DEADLINE_S = 60
-
 
 def expected(partition: Partition, count: int) -> dict[str, list[tuple[int, bytes]]]:
     return {partition.address: list(enumerate(contents(0, count)))}
 
 
-def test_a_query_goes_on_with_what_is_published_and_after_it_was_stopped(
+def test_a_query_follows_the_cluster_and_continues_after_a_stop(
     spark: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     with cluster.producer() as producer:
         cluster.send(producer, 2 * RECORDS_PER_TRIGGER)
-        query = start_query(spark, cluster.towers, tmp_path)
+        query = follow_cluster(spark, cluster.towers, tmp_path)
         try:
             wait_rows(query, 2 * RECORDS_PER_TRIGGER)
             new = cluster.publish(10)
@@ -43,29 +41,29 @@ def test_a_query_goes_on_with_what_is_published_and_after_it_was_stopped(
         assert [each["numInputRows"] for each in progress[:2]] == [RECORDS_PER_TRIGGER] * 2
         assert str(2 * RECORDS_PER_TRIGGER + 100) in str(progress[-1]["sources"][0]["latestOffset"])
         cluster.send(producer, 50)
-        again = start_query(spark, cluster.towers, tmp_path, availableNow=True)
-        assert again.awaitTermination(DEADLINE_S)
+        again = follow_cluster(spark, cluster.towers, tmp_path, availableNow=True)
+        assert again.awaitTermination(HANG_S)
         found = read_sink(spark, tmp_path)
         assert found == {**expected(producer.partition, 2 * RECORDS_PER_TRIGGER + 150), **expected(new, 10)}
 
 
-def test_a_killed_driver_loses_and_doubles_nothing(
+def test_a_killed_driver_neither_loses_nor_repeats_records(
     spark: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
     count = 30 * RECORDS_PER_TRIGGER
     with cluster.producer() as producer:
         cluster.send(producer, count)
-        with run_query(cluster.towers, tmp_path) as process:
+        with run_program(cluster.towers, tmp_path) as process:
             wait_batches(process, 2, tmp_path / "log")
-        batches_begun = len([each for each in (tmp_path / "checkpoint" / "offsets").iterdir() if each.name.isdigit()])
-        assert 2 <= batches_begun < 30, "it was killed on its way"
+        batches_started = len([each for each in (tmp_path / "checkpoint" / "offsets").iterdir() if each.name.isdigit()])
+        assert 2 <= batches_started < 30, "the program was killed too early or too late"
         new = cluster.publish(100)
-        query = start_query(spark, cluster.towers, tmp_path, 10 * count, availableNow=True)
-        assert query.awaitTermination(DEADLINE_S)
+        query = follow_cluster(spark, cluster.towers, tmp_path, 10 * count, availableNow=True)
+        assert query.awaitTermination(HANG_S)
         assert read_sink(spark, tmp_path) == {**expected(producer.partition, count), **expected(new, 100)}
 
 
-def test_timestamps_are_of_the_planning_and_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
+def test_timestamps_are_times_of_planning_and_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
     from pyspark.sql import functions
 
     before = time.time()
@@ -79,11 +77,11 @@ def test_timestamps_are_of_the_planning_and_move_watermarks(spark: SparkSession,
             .groupBy(functions.window("timestamp", "1 millisecond"), "partition")
             .count()
         )
-        query = counts.writeStream.format("memory").queryName("counts").outputMode("append").start()
+        query = start_query(counts.writeStream.format("memory").queryName("counts").outputMode("append").start)
         try:
             query.processAllAvailable()
             cluster.send(producer, 1)
-            deadline = time.monotonic() + DEADLINE_S
+            deadline = time.monotonic() + HANG_S
             while not (rows := spark.table("counts").collect()):
                 assert time.monotonic() < deadline
                 query.processAllAvailable()
@@ -93,26 +91,26 @@ def test_timestamps_are_of_the_planning_and_move_watermarks(spark: SparkSession,
     assert before - 1 <= rows[0]["window"]["start"].timestamp() <= time.time()
 
 
-def test_what_is_wrong_is_said_in_one_sentence(spark: SparkSession, cluster: RunningCluster) -> None:
+def test_mistakes_are_one_sentence(spark: SparkSession, cluster: RunningCluster) -> None:
     from pyspark.errors import PySparkException
 
-    def begin(**options: str) -> None:
+    def run(**options: str) -> None:
         frame = spark.readStream.format("dafka").options(**{"towers": cluster.towers, **options}).load()
-        query = frame.writeStream.format("noop").start()
+        query = start_query(frame.writeStream.format("noop").start)
         try:
             query.processAllAvailable()
         finally:
             query.stop()
 
     with pytest.raises(PySparkException, match="option subscribePattern: a running cluster cannot list its topics"):
-        begin(subscribePattern="o.*")
+        run(subscribePattern="o.*")
     with pytest.raises(PySparkException, match=r"no tower answered at tcp://127\.0\.0\.1:1 within 0\.2 s"):
-        begin(towers="127.0.0.1:2:1", subscribe="orders", discoveryTimeout="200")
+        run(towers="127.0.0.1:2:1", subscribe="orders", discoveryTimeout="200")
 
 
 def wait_rows(query: StreamingQuery, count: int) -> list[Any]:
-    """Until so many rows have been read; gives the progress of the micro-batches that read any."""
-    deadline = time.monotonic() + DEADLINE_S
+    """Wait until this many rows have been read, and return the progress of the micro-batches that read any."""
+    deadline = time.monotonic() + HANG_S
     while True:
         progress = [each for each in query.recentProgress if each["numInputRows"]]
         if sum(each["numInputRows"] for each in progress) == count:

@@ -9,7 +9,8 @@ import pytest
 import dafka.spark
 from dafka.errors import ConfigError, MissingExtraError, StorageError
 from dafka.spark.dataframes import name_views
-from tests.spark.store_helpers import A, B, batch, fill
+from tests.spark.queries import finish_query
+from tests.spark.stores import A, B, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,12 +72,8 @@ def test_a_stream_decoded(spark: SparkSession, store: Path, tmp_path: Path) -> N
         spark, store, topic="orders", schema="item STRING, count INT", mode="dropmalformed", startingOffsets="earliest"
     )
     assert frame.isStreaming
-    query = frame.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start()
-    try:
-        assert query.awaitTermination(60)
-        assert sorted(row.item for row in spark.sql("SELECT item FROM decoded").collect()) == ["coffee", "tea"]
-    finally:
-        query.stop()
+    finish_query(frame.writeStream.format("memory").queryName("decoded").trigger(availableNow=True).start)
+    assert sorted(row.item for row in spark.sql("SELECT item FROM decoded").collect()) == ["coffee", "tea"]
 
 
 def test_a_view_of_each_topic(spark: SparkSession, store: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from dafka.errors import ConfigError, StorageError
 from dafka.spark.options import Options
 from dafka.spark.paths import PATH_OPTIONS, StoreFinder
-from tests.spark.store_helpers import A, batch, fill
+from tests.spark.stores import A, batch, fill
 
 THIRD_PARTY = Path(__file__).parents[1] / "storage/third_party/dafka_pickle.py"
 

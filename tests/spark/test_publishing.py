@@ -20,7 +20,7 @@ from dafka.spark.schema import RecordColumns
 from dafka.storage import open_storage
 from dafka.testing import Cluster, open_cluster
 from tests.roles.helpers import contents, wait_until
-from tests.spark.store_process import read_store
+from tests.spark.stores import read_store
 
 ONE_TOPIC = RecordColumns(0, None, "t")
 TASK = ("test", 0)

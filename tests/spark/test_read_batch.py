@@ -15,7 +15,7 @@ import trio
 
 from dafka.records import Partition
 from dafka.storage import open_storage
-from tests.spark.store_helpers import TIME, A, B, batch, content, fill
+from tests.spark.stores import TIME, A, B, batch, content, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

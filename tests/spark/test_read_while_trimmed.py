@@ -1,4 +1,4 @@
-"""Reading a store whose process appends and trims all the while: no lock in anybody's way, no wrong record."""
+"""Reading a store while its process appends and trims: neither blocks the other, and no record is wrong."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from dafka.errors import StorageError
 from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import make_batch_reader
-from tests.spark.store_helpers import A, content
+from tests.spark.queries import HANG_S
+from tests.spark.stores import A, content
 
 ROUNDS = 15
-WAIT_S = 60
 NOTHING = (-1, -1)
 
 
@@ -29,15 +29,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
         try:
             yield path
-            assert writer.poll() is None, "the writer was not to end by itself"
-            _, errors = writer.communicate(timeout=WAIT_S)
+            assert writer.poll() is None, "the writer ended by itself"
+            _, errors = writer.communicate(timeout=HANG_S)
             assert (writer.returncode, errors) == (0, b"")
         finally:
             writer.kill()
 
 
 def read(path: Path) -> tuple[int, int]:
-    """The first and the last offset of one read of everything; each record is what it should be."""
+    """Read all records, check each, and return the first and the last offset."""
     reader = make_batch_reader({"path": str(path), "failOnDataLoss": "false", "minPartitions": "3"}, COLUMNS)
     before: int | None = None
     first = -1
@@ -53,21 +53,21 @@ def read(path: Path) -> tuple[int, int]:
 
 
 def wait_for_records(path: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         with suppress(StorageError):
             if read(path) != NOTHING:
                 return
-    raise AssertionError("the writer writes nothing")
+    raise AssertionError("the writer has written nothing")
 
 
-def test_a_store_that_is_trimmed_meanwhile(store: Path) -> None:
+def test_a_store_that_is_trimmed_during_reads(store: Path) -> None:
     wait_for_records(store)
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + HANG_S
     seen: list[tuple[int, int]] = []
     while len(seen) < ROUNDS or seen[-1][0] == seen[0][0]:
         assert time.monotonic() < deadline, f"the store was not trimmed: {seen}"
         found = read(store)
-        if found != NOTHING:  # else all that was planned has gone before it was read
+        if found != NOTHING:  # otherwise all planned records were trimmed before they were read
             seen.append(found)
     assert seen == sorted(seen)

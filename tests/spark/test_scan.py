@@ -23,7 +23,7 @@ from dafka.spark.planning import StoreRange, StoreTask
 from dafka.spark.scan import scan_task
 from dafka.spark.schema import ARROW_TYPES, COLUMNS, arrow_schema, escape_name
 from dafka.storage import open_storage
-from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
+from tests.spark.stores import TIME, A, B, batch, content, fill, trim
 
 PARTITION = Partition("orders", A)
 

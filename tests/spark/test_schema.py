@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 from dafka.contents import pack
 from dafka.errors import ConfigError
 from dafka.spark.schema import COLUMNS, arrow_schema, check_columns, escape_name, to_arrow
-from tests.spark.store_helpers import A, batch
+from tests.spark.stores import A, batch
 
 
 @pytest.mark.parametrize("contents", [[b"one", b"", b"three"], [b"", b"", b""], [b"abc", b"def", b"ghi"]])

@@ -14,15 +14,19 @@ from dafka.cli import main
 from dafka.errors import ConfigError, DiscoveryError
 from tests.cli import harness
 from tests.cli.harness import Dafka, open_terminal
-from tests.spark.store_helpers import A, batch, fill
+from tests.spark.fixtures import JAVA_OPTIONS
+from tests.spark.queries import HANG_S
+from tests.spark.stores import A, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-command = import_module("dafka.cli.spark")  # the package's own `spark` is the command
-START_S = 100.0
-SMALL = ("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=512m")
-WARNING_OF_JAVA = "WARNING: Using incubator modules: jdk.incubator.vector"
+command = import_module("dafka.cli.spark")  # `dafka.cli.spark` as an attribute may be the command
+SMALL = (
+    *("--master", "local[1]", "--conf", "spark.ui.enabled=false", "--conf", "spark.driver.memory=512m"),
+    *("--conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"),
+)
+JAVA_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
 
 SCRIPT = """
 import sys
@@ -45,7 +49,7 @@ dafka.spark.read(spark, "orders.db", topic="order").show()
 def run(
     *arguments: str, folder: Path, environment: dict[str, str] | None = None, text: str = ""
 ) -> tuple[int, str, list[str]]:
-    """Exit status, output, and the lines on standard error that are not Java's first."""
+    """Return the exit status, the output, and the lines on standard error without Java's warning."""
     done = subprocess.run(
         [sys.executable, "-m", "dafka", "spark", *arguments],
         env={**os.environ, **(environment or {})},
@@ -53,10 +57,10 @@ def run(
         input=text,
         capture_output=True,
         text=True,
-        timeout=START_S,
+        timeout=HANG_S,
         check=False,
     )
-    return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if line != WARNING_OF_JAVA]
+    return done.returncode, done.stdout, [line for line in done.stderr.splitlines() if line != JAVA_WARNING]
 
 
 def run_script(spark: SparkSession, script: Path, text: str) -> int:
@@ -66,7 +70,7 @@ def run_script(spark: SparkSession, script: Path, text: str) -> int:
 
 
 @pytest.fixture
-def arguments_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def restored_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -79,14 +83,14 @@ def test_a_script_in_a_process_of_its_own(java: None, tmp_path: Path) -> None:
     assert (status, errors[0]) == (2, "view orders: topic orders of orders.db")
     [error] = [line for line in errors if line.startswith("Error: ")]
     assert error.startswith("Error: option subscribe: no store has a topic 'order'; they hold 'orders'")
-    # PySpark's daemon may end with a traceback of its own, whole or cut short.
+    # PySpark's daemon may print a traceback of its own when it ends, complete or not.
     between = "\n".join(errors[1 : errors.index(error)])
     assert "ZeroDivisionError: integer division or modulo by zero" in between
     assert ("\tat " in between, "dafka/spark/" in "\n".join(errors)) == (False, False)
 
 
 def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(harness, "DEADLINE_S", START_S)
+    monkeypatch.setattr(harness, "DEADLINE_S", HANG_S)
     with open_terminal(dafka, "spark", *SMALL) as terminal:
         terminal.wait_for(b">>> ")
         terminal.type(b"spark.range(41).count() + 1\r")
@@ -98,13 +102,13 @@ def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.Mon
         assert terminal.wait() == 0
 
 
-def test_without_java_it_is_one_sentence(tmp_path: Path) -> None:
+def test_without_java_the_error_is_one_sentence(tmp_path: Path) -> None:
     status, output, errors = run("-", folder=tmp_path, environment={"JAVA_HOME": "/none"})
     assert (status, output, len(errors)) == (2, "", 1)
     assert errors[0].startswith("Error: JAVA_HOME is /none, which has no bin/java, and Spark needs Java 17 or newer")
 
 
-def test_without_pyspark_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyspark_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import dafka.spark
 
     monkeypatch.setattr(dafka.spark, "OLDEST_PYSPARK", (99, 0))
@@ -123,23 +127,23 @@ def test_without_pyspark_it_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> 
         (["/"], "cannot read /: Is a directory"),
     ],
 )
-def test_mistakes(arguments: list[str], error: str) -> None:
+def test_mistakes_on_the_command_line(arguments: list[str], error: str) -> None:
     result = CliRunner().invoke(main, ["spark", *arguments])
     assert result.exit_code == 2
     assert error in result.stderr.splitlines()[-1]
 
 
-@pytest.mark.usefixtures("arguments_kept")
-def test_a_script_has_its_names_arguments_and_neighbours(
+@pytest.mark.usefixtures("restored_arguments")
+def test_a_script_gets_names_arguments_and_neighboring_modules(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "neighbour.py").write_text("NAME = 'beside'")
-    text = "import sys, neighbour\nprint(neighbour.NAME, __name__, sys.argv[1:], spark.range(2).count())"
+    (tmp_path / "neighbor.py").write_text("NAME = 'beside'")
+    text = "import sys, neighbor\nprint(neighbor.NAME, __name__, sys.argv[1:], spark.range(2).count())"
     assert run_script(spark, tmp_path / "script.py", text) == 0
     assert capsys.readouterr() == ("beside __main__ ['--flag'] 2\n", "")
 
 
-@pytest.mark.usefixtures("arguments_kept")
+@pytest.mark.usefixtures("restored_arguments")
 @pytest.mark.parametrize(
     ("line", "status", "error"),
     [
@@ -150,7 +154,7 @@ def test_a_script_has_its_names_arguments_and_neighbours(
         ("spark.sql('selec 1')", 1, "Error: {script}, line 1: Syntax error at or near 'selec'."),
     ],
 )  # fmt: skip
-def test_what_fails_in_spark_is_one_sentence(
+def test_errors_of_spark_are_one_sentence(
     spark: SparkSession, line: str, status: int, error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "script.py"
@@ -159,8 +163,8 @@ def test_what_fails_in_spark_is_one_sentence(
     assert sentence.startswith(error.format(script=script))
 
 
-@pytest.mark.usefixtures("arguments_kept")
-def test_a_mistake_in_the_script_has_its_traceback(
+@pytest.mark.usefixtures("restored_arguments")
+def test_errors_of_the_script_have_their_traceback(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_script(spark, tmp_path / "script.py", "def f():\n    return nothing\nf()") == 1
@@ -170,8 +174,8 @@ def test_a_mistake_in_the_script_has_its_traceback(
     assert last == "NameError: name 'nothing' is not defined"
 
 
-@pytest.mark.usefixtures("arguments_kept")
-def test_a_function_that_fails_in_a_worker_has_its_own_traceback(
+@pytest.mark.usefixtures("restored_arguments")
+def test_a_function_that_fails_in_a_worker_has_its_traceback(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = "from pyspark.sql.functions import udf\nspark.range(1).select(udf(lambda n: 1 // 0, 'int')('id')).collect()"
@@ -182,7 +186,7 @@ def test_a_function_that_fails_in_a_worker_has_its_own_traceback(
     assert not any(line.startswith("\tat ") for line in lines)
 
 
-@pytest.mark.usefixtures("arguments_kept")
+@pytest.mark.usefixtures("restored_arguments")
 def test_a_script_may_exit(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         run_script(spark, tmp_path / "script.py", "import sys\nsys.exit(7)")
@@ -190,6 +194,6 @@ def test_a_script_may_exit(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("error", "status"), [(ConfigError("option x: no"), 2), (DiscoveryError("no tower"), 1)])
-def test_statuses(error: Exception, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_statuses(error: Exception, status: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert command._report(error, "") == status
     assert capsys.readouterr().err == f"Error: {error}\n"

@@ -6,6 +6,7 @@ import pytest
 
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, StorageError
 from dafka.spark.errors import RowError, find_dafka_error, find_worker_traceback, summarize_error
+from tests.spark.queries import finish_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,10 +120,6 @@ def test_errors_that_spark_raises(spark: SparkSession) -> None:
 
 def test_errors_that_a_failing_stream_raises(spark: SparkSession) -> None:
     frame = spark.readStream.format("dafka").load("/none")
-    query = frame.writeStream.format("noop").start()
-    try:
-        with pytest.raises(Exception, match="STREAM_FAILED") as caught:
-            query.awaitTermination(60)
-    finally:
-        query.stop()
+    with pytest.raises(Exception, match="STREAM_FAILED") as caught:
+        finish_query(frame.writeStream.format("noop").start)
     assert find_dafka_error(caught.value) == (StorageError, "path /none: there is nothing here")

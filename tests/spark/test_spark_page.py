@@ -1,4 +1,4 @@
-"""What docs/how-to/spark.md shows runs as it stands there, in the page's order."""
+"""The examples of docs/how-to/spark.md run as they are, in the order of the page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.cluster_fixtures import RunningCluster, run_cluster
-from tests.spark.store_helpers import A, batch, fill
+from tests.spark.cluster import RunningCluster, run_cluster
+from tests.spark.stores import A, batch, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from dafka.spark.schema import COLUMNS
 from dafka.spark.store_source import SHARED_OPTIONS, StoreQuery
 from dafka.spark.stores import Replica, StoreCache, StoredPartition, list_partitions, merge_replicas, open_stores
 from dafka.storage import PartitionInfo
-from tests.spark.store_helpers import A, B, batch, fill, trim
+from tests.spark.stores import A, B, batch, fill, trim
 
 
 def stored_in(*urls: str) -> dict[PartitionName, StoredPartition]:

@@ -1,42 +1,30 @@
-"""Following stores, in Spark: each record once, whatever comes, goes, or is started again."""
+"""Following stores in Spark: each record exactly once while stores grow and queries stop and start.
+
+`test_stream_reader` has what does not need Spark.
+"""
 
 from __future__ import annotations
 
 import json
-import shutil
-import sqlite3
-import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import pytest
 
-from dafka.records import Partition
-from tests.spark.store_helpers import TIME, A, B, batch, content, fill, trim
+from tests.spark.queries import finish_query, start_query, wait_for
+from tests.spark.stores import TIME, A, B, batch, content, fill
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
-
-WAIT_S = 60
-ORDERS = Partition("orders", A)
-
-
-def wait_for(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not is_so():
-        assert query.exception() is None, query.exception()
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 @attrs.frozen
 class Pipeline:
-    """A query from a path into a folder, that can be stopped and started again."""
+    """A query from a path to a folder, which can be stopped and started again."""
 
     spark: SparkSession
     folder: Path
@@ -46,22 +34,20 @@ class Pipeline:
         given = {name: json.dumps(each) if isinstance(each, dict) else str(each) for name, each in options.items()}
         return self.spark.readStream.format("dafka").options(**given).load(self.path)
 
-    def start(self, *, once: bool = False, **options: object) -> StreamingQuery:
-        writer = self.stream(**options).writeStream.format("parquet")
-        writer = writer.option("checkpointLocation", f"{self.folder}/checkpoint").option("path", f"{self.folder}/out")
-        return (writer.trigger(availableNow=True) if once else writer).start()
+    def start(self, **options: object) -> StreamingQuery:
+        """Start the query, to read until it is stopped."""
+        return start_query(self._writer(**options).start)
 
     def run(self, **options: object) -> StreamingQuery:
-        """Reads what is there, and ends."""
-        query = self.start(once=True, **options)
-        try:
-            assert query.awaitTermination(WAIT_S), "it does not end"
-        finally:
-            query.stop()
-        return query
+        """Read what is stored now, and end."""
+        return finish_query(self._writer(**options).trigger(availableNow=True).start)
+
+    def _writer(self, **options: object) -> DataStreamWriter:
+        writer = self.stream(**options).writeStream.format("parquet")
+        return writer.option("checkpointLocation", f"{self.folder}/checkpoint").option("path", f"{self.folder}/out")
 
     def found(self) -> dict[tuple[str, str], list[int]]:
-        """For each partition the offsets that were written, after each content was looked at."""
+        """Return the offsets that were written, by partition, after a check of all contents."""
         if not (self.folder / "out").exists():
             return {}
         rows = self.spark.read.parquet(f"{self.folder}/out").select("topic", "partition", "offset", "value").collect()
@@ -83,7 +69,7 @@ def pipeline(spark: SparkSession, tmp_path: Path) -> Pipeline:
     return Pipeline(spark, tmp_path, f"{tmp_path}/stores")
 
 
-def test_goes_on_from_its_checkpoint(pipeline: Pipeline, scheme: str) -> None:
+def test_a_query_continues_from_its_checkpoint(pipeline: Pipeline, scheme: str) -> None:
     url = f"{scheme}:{pipeline.path}/store"
     fill(url, batch("orders", A, 0, 50))
     pipeline.run(startingOffsets="earliest")
@@ -93,8 +79,8 @@ def test_goes_on_from_its_checkpoint(pipeline: Pipeline, scheme: str) -> None:
     assert pipeline.found() == {("orders", A): list(range(80)), ("trades", B): list(range(5))}
 
 
-def test_what_comes_while_it_runs(pipeline: Pipeline) -> None:
-    """New records, a topic that matches, one that does not, and another store's file in the folder."""
+def test_new_records_topics_and_stores_are_noticed(pipeline: Pipeline) -> None:
+    """New records, a topic that matches, one that does not, and another store in the folder."""
     url = fill(f"sqlite:{pipeline.path}/one.db", batch("orders-1", A, 0, 5))
     query = pipeline.start(subscribePattern="orders.*")
     try:
@@ -107,24 +93,7 @@ def test_what_comes_while_it_runs(pipeline: Pipeline) -> None:
         query.stop()
 
 
-@pytest.mark.parametrize(
-    ("options", "offsets"),
-    [
-        ({"startingOffsets": "latest"}, []),
-        ({"startingOffsets": {"orders": {A: 7}}}, [7, 8, 9]),
-        ({"startingOffsets": {"orders": {A: -2}}}, list(range(10))),
-        ({"startingTimestamp": TIME + 6}, [6, 7, 8, 9]),
-        ({"startingTimestamp": TIME + 60}, []),
-        ({"startingOffsets": {"orders": {A: 70}}, "failOnDataLoss": "false"}, []),
-    ],
-)
-def test_where_it_begins(pipeline: Pipeline, options: dict[str, Any], offsets: list[int]) -> None:
-    fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 10))
-    pipeline.run(**options)
-    assert pipeline.found().get(("orders", A), []) == offsets
-
-
-def test_so_many_records_at_a_time_and_progress(pipeline: Pipeline) -> None:
+def test_limited_micro_batches_and_progress(pipeline: Pipeline) -> None:
     fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 30), batch("orders", B, 0, 10))
     query = pipeline.run(startingOffsets="earliest", maxOffsetsPerTrigger=16)
     progress = [each for each in query.recentProgress if each["numInputRows"]]
@@ -135,8 +104,8 @@ def test_so_many_records_at_a_time_and_progress(pipeline: Pipeline) -> None:
     assert pipeline.found() == {("orders", A): list(range(30)), ("orders", B): list(range(10))}
 
 
-def test_available_now_ends_though_the_store_grows(pipeline: Pipeline) -> None:
-    """Each micro-batch finds more records, and more partitions, than the one before: the run ends all the same."""
+def test_available_now_ends_while_the_store_grows(pipeline: Pipeline) -> None:
+    """Each micro-batch finds more records and partitions than the one before, and the run ends all the same."""
     url = fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 20))
     count = Counter[str]()
 
@@ -148,11 +117,7 @@ def test_available_now_ends_though_the_store_grows(pipeline: Pipeline) -> None:
 
     stream = pipeline.stream(startingOffsets="earliest", maxOffsetsPerTrigger=8)
     query = stream.writeStream.foreachBatch(grow).option("checkpointLocation", f"{pipeline.folder}/c")
-    running = query.trigger(availableNow=True).start()
-    try:
-        assert running.awaitTermination(WAIT_S)
-    finally:
-        running.stop()
+    finish_query(query.trigger(availableNow=True).start)
     assert count == {"batches": 3, "rows": 20}
 
 
@@ -166,85 +131,23 @@ def test_windows_with_a_watermark(pipeline: Pipeline) -> None:
         .count()
         .selectExpr("unix_millis(window.start) AS start", "count")
     )
-    for _ in range(2):
+    for run in range(2):
         writer = windows.writeStream.format("parquet").option("checkpointLocation", f"{pipeline.folder}/c")
-        query = writer.option("path", f"{pipeline.folder}/out").trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(WAIT_S)
-        finally:
-            query.stop()
-        fill(url, batch("orders", A, 25, 45, step_ms=1000)) if _ == 0 else None
+        finish_query(writer.option("path", f"{pipeline.folder}/out").trigger(availableNow=True).start)
+        fill(url, batch("orders", A, 25, 45, step_ms=1000)) if run == 0 else None
     rows = pipeline.spark.read.parquet(f"{pipeline.folder}/out").collect()
     assert {row["start"] - TIME: row["count"] for row in rows} == {0: 10, 10_000: 10, 20_000: 10, 30_000: 10}
 
 
-def failure(pipeline: Pipeline, **options: object) -> str:
-    with pytest.raises(Exception) as caught:  # noqa: PT011 (Spark's own, of several kinds)
-        pipeline.run(**options)
-    return str(caught.value)
-
-
-def test_retention_that_is_ahead_of_the_query(pipeline: Pipeline, scheme: str) -> None:
-    url = fill(f"{scheme}:{pipeline.path}/store", batch("orders", A, 0, 10))
-    pipeline.run(startingOffsets="earliest")
-    fill(url, batch("orders", A, 10, 30))
-    trim(url, {ORDERS: 20})
-    message = failure(pipeline)
-    assert f"orders/{A}: records 10 to 19 are no longer in the stores" in message
-    pipeline.run(failOnDataLoss="false")
-    assert pipeline.found() == {("orders", A): [*range(10), *range(20, 30)]}
-
-
-def test_a_store_replaced_by_an_older_copy(pipeline: Pipeline) -> None:
-    store = Path(f"{pipeline.path}/store.db")
-    url = fill(f"sqlite:{store}", batch("orders", A, 0, 10))
-    with closing(sqlite3.connect(store)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    shutil.copy(store, pipeline.folder / "copy.db")
-    fill(url, batch("orders", A, 10, 30))
-    pipeline.run(startingOffsets="earliest")
-    store.unlink()
-    (pipeline.folder / "copy.db").rename(store)
-    assert f"orders/{A} was seen up to offset 29, and now ends at 10" in failure(pipeline)
-    pipeline.run(failOnDataLoss="false")
-    fill(url, batch("orders", A, 10, 35))
-    pipeline.run()
-    assert pipeline.found() == {("orders", A): list(range(35))}
-
-
-def test_a_store_that_vanishes(pipeline: Pipeline) -> None:
-    fill(f"sqlite:{pipeline.path}/one.db", batch("orders", A, 0, 10))
-    fill(f"sqlite:{pipeline.path}/two.db", batch("orders", B, 0, 10))
-    pipeline.run(startingOffsets="earliest")
-    Path(f"{pipeline.path}/two.db").unlink()
-    fill(f"sqlite:{pipeline.path}/one.db", batch("orders", A, 10, 12))
-    assert f"orders/{B} is no longer in any of the stores" in failure(pipeline)
-    pipeline.run(failOnDataLoss="false")
-    assert pipeline.found() == {("orders", A): list(range(12)), ("orders", B): list(range(10))}
-    shutil.rmtree(pipeline.path)
-    assert f"path {pipeline.path}: there is nothing here" in failure(pipeline, failOnDataLoss="false")
-
-
-def test_replicas_that_take_turns_being_ahead(pipeline: Pipeline) -> None:
-    urls = [f"sqlite:{pipeline.path}/one.db", f"filelog:{pipeline.path}/two"]
-    reached = [0, 0]
-    for step, end in enumerate([10, 25, 27, 60]):
-        which = step % 2
-        fill(urls[which], batch("orders", A, reached[which], end))
-        reached[which] = end
-        pipeline.run(startingOffsets="earliest")
-    assert pipeline.found() == {("orders", A): list(range(60))}
-
-
-def test_what_is_stored_before_a_query_is_told_to_go_on_is_processed(tmp_path: Path, spark: SparkSession) -> None:
+def test_process_all_available_includes_all_stored_records(tmp_path: Path, spark: SparkSession) -> None:
     url = fill(f"sqlite:{tmp_path}/store.db", batch("orders", A, 0, 1))
     stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(f"{tmp_path}/store.db")
-    query = stream.writeStream.format("memory").queryName("told_to_go_on").start()
+    query = start_query(stream.writeStream.format("memory").queryName("all_available").start)
     try:
         for end in range(2, 12):
             query.processAllAvailable()
             fill(url, batch("orders", A, end - 1, end))
             query.processAllAvailable()
-            assert spark.table("told_to_go_on").count() == end
+            assert spark.table("all_available").count() == end
     finally:
         query.stop()

@@ -1,4 +1,4 @@
-"""Short forms of what stream_crash_loop.py does at length. Each query is a Spark of its own, which takes seconds."""
+"""Short runs of `store_crash_loop`. Each query starts a Java process of its own."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.stream_crash_loop import play_kills, play_worker_kill
+from tests.spark.store_crash_loop import play_kills, play_worker_kill
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-async def test_a_query_killed_twice_while_records_flow_writes_each_record_once(tmp_path: Path) -> None:
+async def test_a_query_that_is_killed_twice_writes_each_record_exactly_once(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     expected = await play_kills(f"sqlite:{store}", str(store), tmp_path, kills=2, seed=1)
     assert min(expected.ends.values()) > 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
-async def test_a_worker_killed_amid_a_micro_batch_costs_and_doubles_no_record(tmp_path: Path) -> None:
+async def test_a_worker_killed_in_a_micro_batch_neither_loses_nor_repeats_records(tmp_path: Path) -> None:
     await play_worker_kill("finish", tmp_path / "finish")

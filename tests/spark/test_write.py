@@ -18,7 +18,9 @@ from dafka.records import Partition
 from dafka.spark.publishing import PublishResult
 from dafka.spark.sink import BatchWriter, StreamWriter, TaskCommit
 from tests.cli.harness import Dafka
-from tests.spark.store_process import read_store, tower_option
+from tests.spark.cluster import tower_option
+from tests.spark.queries import finish_query
+from tests.spark.stores import read_store
 
 VALUES = StructType([StructField("value", BinaryType())])
 KEYED = StructType([*VALUES, StructField("key", StringType())])
@@ -88,7 +90,7 @@ def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Writt
     source.mkdir()
     for day in range(3):
         (source / f"{day}.txt").write_text("".join(f"{day}-{line}\n" for line in range(200)))
-        query = (
+        writer = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", "1")
             .load(str(source))
@@ -97,9 +99,8 @@ def test_a_stream_publishes_each_micro_batch(spark: SparkSession, written: Writt
             .option("topic", "days")
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(60)
+        finish_query(writer.start)
     expected = sorted(f"{day}-{line}".encode() for day in range(3) for line in range(200))
     assert written.values("days") == expected
     assert len(written.stored("days")) == 3

@@ -1,4 +1,4 @@
-"""A process that appends to a store and drops what is old, again and again, until its standard input ends."""
+"""A program that appends to a store and trims it, until its standard input ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import trio
 
 from dafka.records import Partition
 from dafka.storage import open_storage
-from tests.spark.store_helpers import A, batch
+from tests.spark.stores import A, batch
 
 STEP, KEPT = 500, 3000
 

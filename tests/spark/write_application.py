@@ -1,7 +1,6 @@
-"""A streaming application in a process of its own, to be killed: text files go into a cluster, one a micro-batch.
+"""A streaming application that a test kills: it publishes text files to a cluster, one in each micro-batch.
 
-Attempt N of a task stops after its first rows until a file named `go-N` is there, so that it can be killed in the
-middle.
+Attempt N of a task stops after its first rows until a file `go-N` exists, so that it can be killed halfway.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main(folder: Path, towers: str, topic: str) -> None:
                 time.sleep(0.05)
             yield batch
 
-    # By itself Spark gathers larger batches, which the first rows would wait for, and makes two tasks of a file.
+    # By default Spark would gather larger batches before the first rows are published, and split a file in two tasks.
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "200", "spark.sql.files.openCostInBytes": "128m"}
     session = make_session("killed", "local[2,4]", {**SETTINGS, **settings})
     session.sparkContext.setLogLevel("ERROR")

@@ -79,9 +79,7 @@ async def test_nothing_is_left_when_the_endpoint_is_taken() -> None:
     await settle_threads()
     async with open_mesh(CONFIG, 1000) as mesh:
         before = held()
-        with pytest.raises(
-            AddressInUseError, match=rf"^cannot listen at {mesh.endpoint}: address already in use; choose another port"
-        ):
+        with pytest.raises(AddressInUseError, match=rf"^cannot listen at {mesh.endpoint}: address already in use$"):
             async with open_mesh(NodeConfig(bind=mesh.endpoint), 1000):
                 pass
         assert held() == before

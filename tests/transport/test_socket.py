@@ -219,8 +219,7 @@ async def test_taken_port_is_refused_in_one_sentence(publisher: Socket, subscrib
     endpoint = publisher.bind(LOOPBACK)
     with pytest.raises(AddressInUseError) as caught:
         subscriber.bind(endpoint)
-    problem = f"cannot listen at {endpoint}: address already in use"
-    assert str(caught.value) == f"{problem}; choose another port, or * for any free one"
+    assert str(caught.value) == f"cannot listen at {endpoint}: address already in use"
 
 
 async def test_address_of_another_machine_is_refused(publisher: Socket) -> None:

@@ -1,4 +1,4 @@
-"""What a job needs of a system, whichever it is."""
+"""The interface of a system that is measured, and what several systems share."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from dafka.bench.processes import Client, Processes, Server, free_port
 
 
 class Cluster(Protocol):
-    """A system's servers, running, and how to start its clients."""
+    """The running servers of a system, which start its clients."""
 
     @property
     def servers(self) -> Sequence[Server]:
-        """The running servers, the one that keeps records first."""
+        """The running servers; the first one stores the records."""
 
     async def producer(self, task: Task) -> Client:
-        """Starts a producer."""
+        """Start a producer."""
 
     async def consumer(self, task: Task) -> Client:
-        """Starts a consumer."""
+        """Start a consumer."""
 
 
 @attrs.frozen
 class ServerCluster:
-    """The cluster of a system with servers, whose clients all get the same settings.
+    """A cluster whose clients all get the same settings.
 
     Attributes:
-        module: of `dafka.bench.run_client`.
-        settings: where the servers are, and what else clients need.
-        servers: see `Cluster.servers`.
+        processes: Starts the clients.
+        module: The module of `dafka.bench.systems` with the functions of the clients.
+        settings: What the clients need, such as the addresses of the servers.
+        servers: See `Cluster.servers`.
     """
 
     processes: Processes
@@ -56,40 +57,42 @@ class ServerCluster:
 
 
 class System(Protocol):
-    """Something to measure."""
+    """A system that can be measured."""
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """Its name in tables."""
 
     @property
     def jobs(self) -> frozenset[str]:
-        """The names of the jobs that it can do."""
+        """The names of the jobs that it supports."""
 
     @property
     def stores_max(self) -> int:
-        """By how many stores it can have records acknowledged."""
+        """The maximum number of stores that acknowledge a record."""
 
     @property
     def catch_up_records_max(self) -> int | None:
-        """How many records a consumer can catch up on; None for any number."""
+        """The number of records that a consumer can catch up on; None for no limit."""
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """The environment variables that its processes need."""
+        """The environment variables of its processes."""
 
-    def missing(self) -> str:
-        """Why it cannot run here, in one sentence; empty where it can."""
+    def unavailable_reason(self) -> str:
+        """Return why the system cannot run here, in one sentence; "" if it can."""
 
-    def open(self, processes: Processes, setup: Setup) -> AbstractAsyncContextManager[Cluster]:
-        """Starts its servers, with nothing in them but what is asked for, for the length of a block."""
+    def open(self, processes: Processes, setup: ClusterSetup) -> AbstractAsyncContextManager[Cluster]:
+        """Run its servers for a block, with no records except those that `setup` asks for."""
 
 
 @attrs.frozen
-class Setup:
-    """Attributes:
-    stores: how many to run.
-    fill: records that the first one holds from the start, or None.
+class ClusterSetup:
+    """What a job asks of a cluster.
+
+    Attributes:
+        stores: The number of stores.
+        fill: The records that the first store holds from the start; None for none.
     """
 
     stores: int = 1
@@ -97,17 +100,25 @@ class Setup:
 
 
 EVERYWHERE = frozenset({"produce", "live", "catch-up", "latency", "start"})
-"""The jobs that every system does."""
+"""The jobs that every system supports."""
 WITH_SERVERS = EVERYWHERE | {"memory", "sizes"}
-"""The jobs of systems with servers, which hold records."""
+"""The jobs of systems with servers that store records."""
 
 
 @attrs.frozen
 class Broker:
-    """Attributes:
-    server: the server's program.
-    package: the client library's distribution.
-    module: its module, and the name of ours that drives it.
+    """A system with one server program and a Python client library.
+
+    Attributes:
+        name: Its name in tables.
+        server: The server program.
+        package: The distribution of the client library.
+        module: The module of the client library, and of `dafka.bench.systems`.
+        command: Returns the command of the server, for a port.
+        jobs: See `System.jobs`.
+        stores_max: See `System.stores_max`.
+        catch_up_records_max: See `System.catch_up_records_max`.
+        variables: See `System.variables`.
     """
 
     name: str
@@ -120,8 +131,8 @@ class Broker:
     catch_up_records_max: int | None = None
     variables: dict[str, str] = attrs.field(factory=dict)
 
-    def missing(self) -> str:
-        """The server or the library may not be installed."""
+    def unavailable_reason(self) -> str:
+        """See `System.unavailable_reason`."""
         if shutil.which(self.server) is None:
             return f"{self.server} is not installed"
         if find_spec(self.module) is None:
@@ -129,8 +140,8 @@ class Broker:
         return ""
 
     @asynccontextmanager
-    async def open(self, processes: Processes, setup: Setup) -> AsyncIterator[Cluster]:
-        """The server, listening at a free port."""
+    async def open(self, processes: Processes, setup: ClusterSetup) -> AsyncIterator[Cluster]:
+        """See `System.open`. The server listens on a free port."""
         port = free_port()
         server = await processes.serve(self.server, self.command(processes, port))
         await server.wait_listening(port)

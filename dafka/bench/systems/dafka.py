@@ -1,4 +1,4 @@
-"""This project: each storage, each dialect, with and without the transport accelerator."""
+"""Dafka: with each storage, each dialect, and with and without the transport accelerator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import attrs
 import trio
 
 from dafka import Config, open_consumer, open_producer
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, Control, Pace, ReceivedRecords, Task
+from dafka.bench.client import CHUNK_RECORDS, TICK_S, Coordinator, Pace, ReceivedRecords, Task
 from dafka.bench.processes import Processes, Server
 from dafka.bench.results import BenchError
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
+from dafka.bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 from dafka.records import Partition, RecordBatch
 from dafka.roles import Consumer, Producer
 from dafka.storage import open_storage
@@ -33,10 +33,13 @@ FREE = "tcp://127.0.0.1:*"
 
 @attrs.frozen
 class DafkaSystem:
-    """Attributes:
-    storage: sqlite, filelog or memory.
-    wire: the dialect.
-    accelerator: on or off.
+    """Dafka with one storage, dialect and accelerator setting.
+
+    Attributes:
+        storage: `sqlite`, `filelog` or `memory`.
+        wire: The dialect.
+        accelerator: `on` or `off`.
+        catch_up_records_max: See `System.catch_up_records_max`.
     """
 
     storage: str
@@ -46,31 +49,31 @@ class DafkaSystem:
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """See `System.name`."""
         return f"dafka {self.storage} {self.wire} {'compiled' if self.accelerator == 'on' else 'pure'}"
 
     @property
     def jobs(self) -> frozenset[str]:
-        """All of them; what a memory storage holds cannot be laid there beforehand."""
+        """See `System.jobs`. A memory storage cannot be filled in advance."""
         return WITH_SERVERS | (frozenset() if self.storage == "memory" else {"topics", "partitions"})
 
     @property
     def stores_max(self) -> int:
-        """A libdafka ACK does not name its store."""
+        """See `System.stores_max`. An ACK of libdafka does not name its store."""
         return 1 if self.wire == "libdafka" else 2
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of all its processes."""
+        """See `System.variables`."""
         return {ACCELERATOR: self.accelerator}
 
-    def missing(self) -> str:
-        """The accelerator may not be there."""
-        return accelerator_missing() if self.accelerator == "on" else ""
+    def unavailable_reason(self) -> str:
+        """See `System.unavailable_reason`."""
+        return accelerator_unavailable_reason() if self.accelerator == "on" else ""
 
     @asynccontextmanager
-    async def open(self, processes: Processes, setup: Setup) -> AsyncIterator[Cluster]:
-        """A tower and stores."""
+    async def open(self, processes: Processes, setup: ClusterSetup) -> AsyncIterator[Cluster]:
+        """See `System.open`. Runs a tower and the stores."""
         tower = await _serve(processes, "tower", "--sub", FREE, "--pub", FREE)
         words = (await tower.read_line()).split()
         settings = {"sub": words[4], "pub": words[-1], "wire": self.wire}
@@ -80,7 +83,7 @@ class DafkaSystem:
             storage = STORAGES[self.storage].format(folder=processes.folder, number=number)
             if setup.fill is not None and not number:
                 filled = attrs.evolve(setup.fill, settings={"storage": storage})
-                await (await processes.client("the filling", "dafka", "fill", filled)).wait_ended()
+                await (await processes.client("the process that fills the store", "dafka", "fill", filled)).wait_ended()
             store = await _serve(processes, "store", "--storage", storage, "--advertise", "127.0.0.1", *nodes)
             await store.read_line()
             cluster.servers.append(store)
@@ -93,8 +96,8 @@ async def _serve(processes: Processes, role: str, *arguments: str) -> Server:
 
 
 @cache
-def accelerator_missing() -> str:
-    """Why the accelerator cannot be used here, as `dafka --version` tells; empty where it can."""
+def accelerator_unavailable_reason() -> str:
+    """Return why the accelerator cannot be used, as `dafka --version` reports it; "" if it can."""
     done = subprocess.run(
         [sys.executable, "-m", "dafka", "--version"],
         env={**os.environ, ACCELERATOR: "on"},
@@ -106,22 +109,22 @@ def accelerator_missing() -> str:
 
 
 GIVE_UP_S = 100.0
-"""A consumer that does not have all by then tells how far it is, before whoever measures gives up."""
+"""A consumer that has not received all records by then reports its state, before the measuring process gives up."""
 
 
-def produce(task: Task, control: Control) -> None:
-    """Sends, and waits until all is stored."""
-    trio.run(_produce, task, control)
+def produce(task: Task, coordinator: Coordinator) -> None:
+    """Send records, and wait until all are stored."""
+    trio.run(_produce, task, coordinator)
 
 
-def consume(task: Task, control: Control) -> None:
-    """Receives."""
-    trio.run(_consume, task, control)
+def consume(task: Task, coordinator: Coordinator) -> None:
+    """Receive records."""
+    trio.run(_consume, task, coordinator)
 
 
-def fill(task: Task, control: Control) -> None:
-    """Writes the records into a storage, spread over topics or partitions, without any node."""
-    trio.run(_fill, task, control)
+def fill(task: Task, coordinator: Coordinator) -> None:
+    """Append records to a storage directly, spread over topics and partitions."""
+    trio.run(_fill, task, coordinator)
 
 
 def _config(task: Task) -> Config:
@@ -135,19 +138,19 @@ def _config(task: Task) -> Config:
     )
 
 
-async def _produce(task: Task, control: Control) -> None:
-    chunks = task.chunks(CHUNK_RECORDS)
+async def _produce(task: Task, coordinator: Coordinator) -> None:
+    chunks = task.make_chunks(CHUNK_RECORDS)
     if task.opens_on_go:
-        await trio.to_thread.run_sync(control.wait_go)
+        await trio.to_thread.run_sync(coordinator.wait_go)
     first = time.perf_counter_ns()
     async with open_producer(task.topic_names()[0], _config(task)) as producer:
         if not task.opens_on_go:
             await producer.wait_settled()
-            await trio.to_thread.run_sync(control.wait_go)
+            await trio.to_thread.run_sync(coordinator.wait_go)
             first = time.perf_counter_ns()
         await (_send_paced(producer, task) if task.rate else _send(producer, chunks))
         await producer.wait_stored()
-        control.done(first=first, last=time.perf_counter_ns())
+        coordinator.done(first=first, last=time.perf_counter_ns())
 
 
 async def _send(producer: Producer, chunks: Iterable[list[bytes]]) -> None:
@@ -158,36 +161,36 @@ async def _send(producer: Producer, chunks: Iterable[list[bytes]]) -> None:
 async def _send_paced(producer: Producer, task: Task) -> None:
     pace = Pace(task)
     while not pace.is_over:
-        await producer.send_many(pace.due())
+        await producer.send_many(pace.take_due())
         await trio.sleep(TICK_S)
 
 
-async def _consume(task: Task, control: Control) -> None:
+async def _consume(task: Task, coordinator: Coordinator) -> None:
     if task.opens_on_go:
-        await trio.to_thread.run_sync(control.wait_go)
+        await trio.to_thread.run_sync(coordinator.wait_go)
     received = ReceivedRecords(task, time.perf_counter_ns())
     async with open_consumer(task.topic_names(), _config(task)) as consumer:
         if not task.opens_on_go:
-            await trio.to_thread.run_sync(control.wait_go)
+            await trio.to_thread.run_sync(coordinator.wait_go)
         with trio.move_on_after(GIVE_UP_S) as scope:
             while not received.is_complete:
-                received.take((await consumer.next_batch()).contents)
+                received.add_contents((await consumer.next_batch()).contents)
         if scope.cancelled_caught:
             raise _stalled(received, consumer, task)
-        received.report(control)
+        received.report(coordinator)
 
 
 def _stalled(received: ReceivedRecords, consumer: Consumer, task: Task) -> BenchError:
-    """What there is to know of a consumer that waits in vain."""
+    """Return an error that describes the state of a consumer that does not receive all records."""
     counts = consumer.statistics()
     return BenchError(
-        f"{received.count:,} of {task.records:,} records came in {GIVE_UP_S:.0f} s: {counts.peers} peers, "
+        f"{received.count:,} of {task.records:,} records received in {GIVE_UP_S:.0f} s: {counts.peers} peers, "
         f"{counts.fetches_sent:,} FETCHes sent, {len(counts.positions):,} partitions known, "
         f"{sum(counts.lag.values()):,} records behind in {len(counts.lag):,} of them, discarded {counts.discarded}"
     )
 
 
-async def _fill(task: Task, control: Control) -> None:
+async def _fill(task: Task, coordinator: Coordinator) -> None:
     first = time.perf_counter_ns()
     topics = task.topic_names()
     partitions = [Partition(topics[number % len(topics)], f"{number:032X}") for number in range(task.partitions)]
@@ -197,6 +200,6 @@ async def _fill(task: Task, control: Control) -> None:
         for start in range(0, task.partitions, at_once):
             chunk = partitions[start : start + at_once]
             for sequence in range(0, of_each, CHUNK_RECORDS):
-                contents = task.contents(sequence, min(CHUNK_RECORDS, of_each - sequence))
+                contents = task.make_contents(sequence, min(CHUNK_RECORDS, of_each - sequence))
                 await storage.append([RecordBatch(partition, sequence, contents) for partition in chunk])
-    control.done(first=first, last=time.perf_counter_ns())
+    coordinator.done(first=first, last=time.perf_counter_ns())

@@ -1,4 +1,9 @@
-"""The C implementation, where a folder with its programs and its library is given."""
+"""The C implementation of Dafka, if a folder with its programs and its library is given.
+
+Throughput is measured with its own tools `dafka_perf_store` and `dafka_perf_consumer`, without Python in between. They
+do not report when a record arrived, and start a second late. Rates, latency and the first record are therefore measured
+through the library.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +20,9 @@ from pathlib import Path
 
 import attrs
 
-from dafka.bench.client import TICK_S, Control, Pace, ReceivedRecords, Task, Usage, read_peak_bytes
+from dafka.bench.client import TICK_S, Coordinator, Pace, ReceivedRecords, Task, Usage, read_peak_bytes
 from dafka.bench.processes import Processes, free_port
-from dafka.bench.systems.base import WITH_SERVERS, Cluster, ServerCluster, Setup
+from dafka.bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
 
 FILES = ("dafka_towerd", "dafka_stored", "dafka_perf_store", "dafka_perf_consumer", "libdafka.so")
 CONFIGURATION = """\
@@ -37,8 +42,15 @@ consumer
 
 @attrs.frozen
 class Libdafka:
-    """Attributes:
-    tools: the folder of its programs and of libdafka.so, which find their libraries as the environment says.
+    """The C implementation.
+
+    Attributes:
+        tools: The folder of its programs and of libdafka.so; they find their libraries through the environment.
+        name: Its name in tables.
+        jobs: See `System.jobs`.
+        stores_max: See `System.stores_max`.
+        catch_up_records_max: Its consumer sends one FETCH for this many records, then waits forever.
+        variables: See `System.variables`.
     """
 
     tools: Path | None
@@ -46,19 +58,18 @@ class Libdafka:
     jobs: frozenset[str] = WITH_SERVERS
     stores_max: int = 1
     catch_up_records_max: int | None = 100_000
-    """It asks once, for so many, and then waits for ever."""
     variables: dict[str, str] = attrs.field(factory=lambda: {"ZSYS_LOGSYSTEM": "true"})
 
-    def missing(self) -> str:
-        """The tools may not be given, or not be there."""
+    def unavailable_reason(self) -> str:
+        """See `System.unavailable_reason`."""
         if self.tools is None:
-            return "its tools are not given: name their folder with --c-tools"
+            return "expected the folder of its tools: use --c-tools FOLDER"
         absent = [name for name in FILES if not (self.tools / name).is_file()]
-        return f"there is no {absent[0]} in {self.tools}" if absent else ""
+        return f"{self.tools} has no {absent[0]}" if absent else ""
 
     @asynccontextmanager
-    async def open(self, processes: Processes, setup: Setup) -> AsyncIterator[Cluster]:
-        """A tower and a store; neither says when it is there, so that a port is waited for."""
+    async def open(self, processes: Processes, setup: ClusterSetup) -> AsyncIterator[Cluster]:
+        """See `System.open`. Neither server reports when it is ready, so a port is polled."""
         assert self.tools is not None
         ports = {"sub": free_port(), "pub": free_port()}
         settings = {"tools": str(self.tools)}
@@ -67,40 +78,40 @@ class Libdafka:
             path.write_text(CONFIGURATION.format(**ports, folder=processes.folder, reset=reset))
             settings[reset] = str(path)
         config = ["-c", settings["latest"]]
-        tower = await processes.serve("dafka_towerd", [str(self.tools / "dafka_towerd"), *config], is_patient=False)
+        tower = await processes.serve("dafka_towerd", [str(self.tools / "dafka_towerd"), *config], is_graceful=False)
         await tower.wait_listening(ports["pub"])
-        store = await processes.serve("dafka_stored", [str(self.tools / "dafka_stored"), *config], is_patient=False)
+        store = await processes.serve("dafka_stored", [str(self.tools / "dafka_stored"), *config], is_graceful=False)
         yield ServerCluster(processes, "libdafka", settings, [store, tower])
 
 
 TOPIC = b"$STORE_PERF"
-"""The one that the tools send to."""
+"""The topic that the tools use."""
 
 SETTLE_S = 1.5
-"""A node tells nobody when it has found the others; by then each has sent its beacon, which is due every second."""
+"""How long to wait for discovery, which the nodes do not report. Each sends a beacon every second."""
 
 
-def produce(task: Task, control: Control) -> None:
-    """Sends, and waits until all is acknowledged."""
+def produce(task: Task, coordinator: Coordinator) -> None:
+    """Send records, and wait until all are acknowledged."""
     if task.rate or task.opens_on_go:
-        _produce_by_library(task, control)
+        _produce_by_library(task, coordinator)
     else:
-        control.wait_go()
-        _run_tool("dafka_perf_store", task, control, start_mark=None)
+        coordinator.wait_go()
+        _run_tool("dafka_perf_store", task, coordinator, start_mark=None)
 
 
-def consume(task: Task, control: Control) -> None:
-    """Receives."""
+def consume(task: Task, coordinator: Coordinator) -> None:
+    """Receive records."""
     if task.rate or task.records == 1:
-        _consume_by_library(task, control)
+        _consume_by_library(task, coordinator)
         return
     if task.opens_on_go:
-        control.wait_go()
-    _run_tool("dafka_perf_consumer", task, control, start_mark=b"Received first")
+        coordinator.wait_go()
+    _run_tool("dafka_perf_consumer", task, coordinator, start_mark=b"Received first")
 
 
-def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None) -> None:
-    """Runs one of the tools on a terminal, where what it prints appears at once."""
+def _run_tool(name: str, task: Task, coordinator: Coordinator, start_mark: bytes | None) -> None:
+    """Run one of the tools on a terminal, so that its output is not buffered."""
     master, slave = pty.openpty()
     command = [str(Path(task.settings["tools"], name)), "-c", _configuration(task)]
     opened = time.perf_counter_ns()
@@ -111,7 +122,7 @@ def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None)
     try:
         if start_mark is not None and not task.opens_on_go:
             time.sleep(SETTLE_S)
-            control.ready()
+            coordinator.ready()
         first = last = peak_bytes = 0
         output = b""
         for data in _read(master):
@@ -128,16 +139,16 @@ def _run_tool(name: str, task: Task, control: Control, start_mark: bytes | None)
         os.close(master)
     found = re.search(rb"mean throughput: (\d+) \[msg/s\]", output)
     if found is None:
-        raise ValueError(f"{name} said: {output.decode(errors='replace').strip() or 'nothing'}")
+        raise ValueError(f"{name} printed no throughput: {output.decode(errors='replace').strip() or 'no output'}")
     if start_mark is None:
         first = last - task.records * 1_000_000_000 // int(found[1])
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     usage = Usage(spent.ru_utime + spent.ru_stime, peak_bytes)
-    control.done(first=first, last=last, usage=usage, figures={"opened": opened, "first_count": 1})
+    coordinator.done(first=first, last=last, usage=usage, figures={"opened": opened, "first_count": 1})
 
 
 def _configuration(task: Task) -> str:
-    """The file that says where a consumer begins."""
+    """Return the configuration file with the position where a consumer begins."""
     return task.settings["earliest" if task.from_beginning else "latest"]
 
 
@@ -175,7 +186,7 @@ def _load(task: Task) -> ctypes.CDLL:
 
 @contextmanager
 def _open_producer(library: ctypes.CDLL, task: Task) -> Iterator[ctypes.c_void_p]:
-    """Leaving the block waits until all is acknowledged."""
+    """Run a producer for a block, and wait at its end until all records are acknowledged."""
     config = ctypes.c_void_p(library.zconfig_load(_configuration(task).encode()))
     arguments = _ProducerArguments(TOPIC, config)
     producer = ctypes.c_void_p(library.zactor_new(library.dafka_producer, ctypes.byref(arguments)))
@@ -183,10 +194,10 @@ def _open_producer(library: ctypes.CDLL, task: Task) -> Iterator[ctypes.c_void_p
     library.zactor_destroy(ctypes.byref(producer))
 
 
-def _produce_by_library(task: Task, control: Control) -> None:
+def _produce_by_library(task: Task, coordinator: Coordinator) -> None:
     library = _load(task)
     if task.opens_on_go:
-        control.wait_go()
+        coordinator.wait_go()
     first = time.perf_counter_ns()
     with _open_producer(library, task) as producer:
         message = ctypes.c_void_p(library.dafka_producer_msg_new())
@@ -197,22 +208,22 @@ def _produce_by_library(task: Task, control: Control) -> None:
                 library.dafka_producer_msg_send(message, producer)
 
         if task.opens_on_go:
-            send(task.contents(0, task.records))
+            send(task.make_contents(0, task.records))
         else:
             time.sleep(SETTLE_S)
-            control.wait_go()
+            coordinator.wait_go()
             first = time.perf_counter_ns()
             pace = Pace(task)
             while not pace.is_over:
-                send(pace.due())
+                send(pace.take_due())
                 time.sleep(TICK_S)
-    control.done(first=first, last=time.perf_counter_ns())
+    coordinator.done(first=first, last=time.perf_counter_ns())
 
 
-def _consume_by_library(task: Task, control: Control) -> None:
+def _consume_by_library(task: Task, coordinator: Coordinator) -> None:
     library = _load(task)
     if task.opens_on_go:
-        control.wait_go()
+        coordinator.wait_go()
     received = ReceivedRecords(task, time.perf_counter_ns())
     arguments = _ConsumerArguments(library.zconfig_load(_configuration(task).encode()), None)
     consumer = ctypes.c_void_p(library.dafka_consumer_new(ctypes.byref(arguments)))
@@ -220,10 +231,10 @@ def _consume_by_library(task: Task, control: Control) -> None:
     message = ctypes.c_void_p(library.dafka_consumer_msg_new())
     if not task.opens_on_go:
         time.sleep(SETTLE_S)
-        control.wait_go()
+        coordinator.wait_go()
     while not received.is_complete:
         if library.dafka_consumer_msg_recv(message, consumer) != 0:
             raise ValueError("receiving was interrupted")
         size = library.dafka_consumer_msg_content_size(message)
-        received.take([ctypes.string_at(library.dafka_consumer_msg_content(message), size)])
-    received.report(control)
+        received.add_contents([ctypes.string_at(library.dafka_consumer_msg_content(message), size)])
+    received.report(coordinator)

@@ -1,4 +1,4 @@
-"""Two brokers to compare with: NATS JetStream with file storage, Redis Streams with a log synchronised every second."""
+"""NATS JetStream with file storage, through nats-py: many outstanding acks, and an ordered push consumer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Control, Pace, ReceivedRecords, Task
+from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
 from dafka.bench.processes import Processes
 from dafka.bench.systems.base import Broker
 
@@ -19,40 +19,40 @@ jetstream {{ store_dir: "{folder}/jetstream" }}
 """
 
 OUTSTANDING_MAX = 4000
-"""nats-py's own default."""
+"""The maximum number of outstanding acknowledgements: the default of nats-py."""
 
 
-def produce(task: Task, control: Control) -> None:
-    """Sends, and waits until the server has acknowledged all."""
-    asyncio.run(_produce(task, control))
+def produce(task: Task, coordinator: Coordinator) -> None:
+    """Send records, and wait until the server has acknowledged all of them."""
+    asyncio.run(_produce(task, coordinator))
 
 
-def consume(task: Task, control: Control) -> None:
-    """Receives."""
-    asyncio.run(_consume(task, control))
+def consume(task: Task, coordinator: Coordinator) -> None:
+    """Receive records."""
+    asyncio.run(_consume(task, coordinator))
 
 
 async def _open(task: Task) -> tuple[Any, Any]:
-    """A connection, and JetStream with the stream in it."""
+    """Connect, create the stream, and return the connection and JetStream."""
     connection = await import_module("nats").connect(task.settings["url"])
     stream = connection.jetstream(publish_async_max_pending=OUTSTANDING_MAX)
     await stream.add_stream(name=TOPIC, subjects=[TOPIC], storage="file")
     return connection, stream
 
 
-async def _produce(task: Task, control: Control) -> None:
-    chunks = task.chunks(CHUNK_RECORDS)
+async def _produce(task: Task, coordinator: Coordinator) -> None:
+    chunks = task.make_chunks(CHUNK_RECORDS)
     if task.opens_on_go:
-        await asyncio.to_thread(control.wait_go)
+        await asyncio.to_thread(coordinator.wait_go)
     first = time.perf_counter_ns()
     connection, stream = await _open(task)
     if not task.opens_on_go:
-        await asyncio.to_thread(control.wait_go)
+        await asyncio.to_thread(coordinator.wait_go)
         first = time.perf_counter_ns()
     if task.rate:
         pace = Pace(task)
         while not pace.is_over:
-            for content in pace.due():
+            for content in pace.take_due():
                 await stream.publish_async(TOPIC, content)
             await asyncio.sleep(TICK_S)
     else:
@@ -63,21 +63,21 @@ async def _produce(task: Task, control: Control) -> None:
     last = time.perf_counter_ns()
     stored = (await stream.stream_info(TOPIC)).state.messages
     if stored < task.records:
-        raise ValueError(f"{task.records} records were sent, and {stored} are stored")
-    control.done(first=first, last=last)
+        raise ValueError(f"expected {task.records} stored records, not {stored}")
+    coordinator.done(first=first, last=last)
     await connection.close()
 
 
-async def _consume(task: Task, control: Control) -> None:
+async def _consume(task: Task, coordinator: Coordinator) -> None:
     if task.opens_on_go:
-        await asyncio.to_thread(control.wait_go)
+        await asyncio.to_thread(coordinator.wait_go)
     received = ReceivedRecords(task, time.perf_counter_ns())
     connection, stream = await _open(task)
     over = asyncio.get_running_loop().create_future()
 
-    async def take(message: Any) -> None:
+    async def handle(message: Any) -> None:
         try:
-            received.take([message.data])
+            received.add_contents([message.data])
         except ValueError as error:
             over.set_exception(error)
         if received.is_complete and not over.done():
@@ -85,24 +85,24 @@ async def _consume(task: Task, control: Control) -> None:
 
     await stream.subscribe(
         TOPIC,
-        cb=take,
+        cb=handle,
         ordered_consumer=True,
         deliver_policy=import_module("nats.js.api").DeliverPolicy.ALL,
         pending_msgs_limit=2 * task.records,
         pending_bytes_limit=2**31,
     )
     if not task.opens_on_go:
-        await asyncio.to_thread(control.wait_go)
+        await asyncio.to_thread(coordinator.wait_go)
     await over
-    received.report(control)
+    received.report(coordinator)
     await connection.close()
 
 
-def _command(processes: Processes, port: int) -> list[str]:
+def _server_command(processes: Processes, port: int) -> list[str]:
     path = processes.folder / "nats.conf"
     path.write_text(NATS_CONFIGURATION.format(port=port, folder=processes.folder))
     return ["nats-server", "-c", str(path), "-l", str(processes.folder / "nats.log")]
 
 
-NATS = Broker("NATS JetStream", "nats-server", "nats-py", "nats", _command)
+NATS = Broker("NATS JetStream", "nats-server", "nats-py", "nats", _server_command)
 """NATS JetStream with file storage."""

@@ -1,4 +1,8 @@
-"""Bare ZeroMQ through pyzmq: one connection, nothing stored. What stands for a store is the other side of it."""
+"""Plain ZeroMQ through pyzmq: one connection and no storage. The upper limit of any protocol on top of pyzmq.
+
+Records are messages of two frames. A sender publishes to the number of receivers in the task; each tells it when it has
+received all records. The other end of the connection takes the part of a store.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,14 @@ from contextlib import asynccontextmanager
 import attrs
 import zmq
 
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Control, Pace, ReceivedRecords, Task
+from dafka.bench.client import CHUNK_RECORDS, TICK_S, TOPIC, Coordinator, Pace, ReceivedRecords, Task
 from dafka.bench.processes import Client, Processes, Server, free_port
-from dafka.bench.systems.base import EVERYWHERE, Cluster, Setup
+from dafka.bench.systems.base import EVERYWHERE, Cluster, ClusterSetup
 
 
 @attrs.frozen
-class Raw:
-    """The limit of libzmq as Python can use it."""
+class RawZmq:
+    """Plain ZeroMQ, as fast as Python can use it."""
 
     name: str = "raw pyzmq"
     jobs: frozenset[str] = EVERYWHERE
@@ -24,13 +28,13 @@ class Raw:
     catch_up_records_max: int | None = None
     variables: dict[str, str] = attrs.field(factory=dict)
 
-    def missing(self) -> str:
-        """It is always there."""
+    def unavailable_reason(self) -> str:
+        """See `System.unavailable_reason`. pyzmq is always installed."""
         return ""
 
     @asynccontextmanager
-    async def open(self, processes: Processes, setup: Setup) -> AsyncIterator[Cluster]:
-        """Nothing but the endpoints."""
+    async def open(self, processes: Processes, setup: ClusterSetup) -> AsyncIterator[Cluster]:
+        """See `System.open`. There is no server."""
         yield _Cluster(processes)
 
 
@@ -41,7 +45,7 @@ class _Cluster:
     _settings: dict[str, str] = attrs.field(factory=dict)
 
     async def producer(self, task: Task) -> Client:
-        """With nobody to receive, one that does."""
+        """Start a producer, and a receiver if the task has no consumers."""
         if not task.consumers:
             self._new_endpoints("consume")
             sink = await self._client("consume", attrs.evolve(task, opens_on_go=False, rate=0))
@@ -51,7 +55,7 @@ class _Cluster:
         return await self._client("produce", task)
 
     async def consumer(self, task: Task) -> Client:
-        """A late one gets one that sends as soon as it is there."""
+        """Start a consumer, and a producer if the consumer catches up."""
         if not self._settings or task.opens_on_go:
             self._new_endpoints("produce")
         if task.opens_on_go:
@@ -61,7 +65,7 @@ class _Cluster:
         return await self._client("consume", task)
 
     def _new_endpoints(self, binding: str) -> None:
-        """The side that is there first binds: connecting before is tried again only after a while."""
+        """Choose new endpoints. The side that starts first binds, because failed connections are retried slowly."""
         self._settings = {name: f"tcp://127.0.0.1:{free_port()}" for name in ("records", "acknowledged")}
         self._settings["binding"] = binding
 
@@ -71,35 +75,36 @@ class _Cluster:
 
 FRAME = b"M" + TOPIC.encode()
 DRAIN_RECORDS_MAX = 1000
+"""The maximum number of records received at once."""
 
 
-def produce(task: Task, control: Control) -> None:
-    """Sends once all receivers are there, and waits until each has all."""
-    chunks = task.chunks(CHUNK_RECORDS)
+def produce(task: Task, coordinator: Coordinator) -> None:
+    """Send records once all receivers are connected, and wait until each has received all."""
+    chunks = task.make_chunks(CHUNK_RECORDS)
     with zmq.Context() as context, context.socket(zmq.XPUB) as publisher, context.socket(zmq.PULL) as acknowledged:
         for socket in (publisher, acknowledged):
             socket.set_hwm(0)
         publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
         if task.opens_on_go:
-            control.wait_go()
+            coordinator.wait_go()
         first = time.perf_counter_ns()
         _join(publisher, acknowledged, task, "produce")
         for _ in range(task.consumers):
             publisher.recv()
         if not task.opens_on_go:
-            control.wait_go()
+            coordinator.wait_go()
             first = time.perf_counter_ns()
         if task.rate:
             pace = Pace(task)
             while not pace.is_over:
-                _send(publisher, pace.due())
+                _send(publisher, pace.take_due())
                 time.sleep(TICK_S)
         else:
             for contents in chunks:
                 _send(publisher, contents)
         for _ in range(task.consumers):
             acknowledged.recv()
-        control.done(first=first, last=time.perf_counter_ns())
+        coordinator.done(first=first, last=time.perf_counter_ns())
 
 
 def _send(publisher: zmq.Socket[bytes], contents: Sequence[bytes]) -> None:
@@ -109,21 +114,21 @@ def _send(publisher: zmq.Socket[bytes], contents: Sequence[bytes]) -> None:
         send(content)
 
 
-def consume(task: Task, control: Control) -> None:
-    """Receives, and tells the sender when all are there."""
+def consume(task: Task, coordinator: Coordinator) -> None:
+    """Receive records, and tell the sender when all have arrived."""
     if task.opens_on_go:
-        control.wait_go()
+        coordinator.wait_go()
     received = ReceivedRecords(task, time.perf_counter_ns())
     with zmq.Context() as context, context.socket(zmq.SUB) as subscriber, context.socket(zmq.PUSH) as acknowledge:
         subscriber.set_hwm(0)
         subscriber.subscribe(b"M")
         _join(subscriber, acknowledge, task, "consume")
         if not task.opens_on_go:
-            control.wait_go()
+            coordinator.wait_go()
         while not received.is_complete:
-            received.take(_drain(subscriber))
+            received.add_contents(_drain(subscriber))
         acknowledge.send(b"")
-        received.report(control)
+        received.report(coordinator)
 
 
 def _join(records: zmq.Socket[bytes], acknowledged: zmq.Socket[bytes], task: Task, role: str) -> None:
@@ -135,7 +140,7 @@ def _join(records: zmq.Socket[bytes], acknowledged: zmq.Socket[bytes], task: Tas
 
 
 def _drain(subscriber: zmq.Socket[bytes]) -> list[bytes]:
-    """The contents that are there, at least one."""
+    """Return the contents that have arrived, at least one."""
     receive, now = subscriber.recv, int(zmq.NOBLOCK)
     receive()
     contents = [receive()]

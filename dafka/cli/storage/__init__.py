@@ -1,4 +1,4 @@
-"""`dafka storage`: looking after a store that is a place on disk; each command a few lines over a public call."""
+"""`dafka storage`: inspecting, copying and trimming a store on disk; each command calls one function of the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dafka.cli.storage.trimming import trim
 
 
 class _Group(click.Group):
-    """Lists the commands in the order in which one needs them."""
+    """Lists the commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -18,9 +18,9 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def storage() -> None:
-    """Look after the records that a store keeps.
+    """Inspect, copy and trim the records of a store.
 
-    A storage is named by a URL, such as sqlite:dafka.db or filelog:FOLDER.
+    A storage is given as a URL, such as sqlite:dafka.db or filelog:FOLDER.
     """
 
 

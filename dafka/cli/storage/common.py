@@ -1,4 +1,4 @@
-"""What the storage commands share: their options, tables, a count of records, and how they end."""
+"""Options, tables, progress and exit status of the storage commands."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 REFRESH_S = 0.1
+"""How often the progress bar is updated."""
 
 url_argument = click.argument("url")
 topics_option = click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; repeat it for several.  [default: all]"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Meter:
-    """Counts records; within its block, where standard error is a terminal, with a bar and a rate."""
+    """Counts records. Within its block it shows a bar and a rate, if standard error is a terminal."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -38,7 +39,7 @@ class Meter:
         self._started_at = self._shown_at = 0.0
 
     def __call__(self, done: int, total: int | None) -> None:
-        """A storage tool's `progress`."""
+        """Update the count; a `ProgressCallback`."""
         self.done = done
         now = time.perf_counter()
         if self._bar is not None and self._task is not None and (now - self._shown_at >= REFRESH_S or done == total):
@@ -64,9 +65,11 @@ class Meter:
 
 
 def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoReturn:
-    """Runs a program as `run` does; damage and differences end it with 1, and so does an interrupt.
+    """Run a program as `run` does, and exit with status 1 if records are damaged or differ, or after an interrupt.
 
-    `done` says what was done with the records that were counted until an interrupt, such as `copied`.
+    Args:
+        program: The program; returns the exit status.
+        done: What was done with the records counted before an interrupt, such as `copied`.
     """
     meter = Meter()
 
@@ -86,5 +89,5 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
 
 
 def print_summary(sentence: str, values: dict[str, Any], as_json: bool, *, err: bool = False) -> None:
-    """Prints what was done, for people or for programs."""
+    """Print a summary, as a sentence or as JSON."""
     click.echo(json.dumps(values) if as_json else sentence, err=err)

@@ -1,4 +1,4 @@
-"""`dafka storage info`: what a storage holds."""
+"""`dafka storage info` and `dafka storage verify`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Contents:
     positions: list[tuple[str, Partition, int]]
 
     def lag(self, partition: Partition, position: int) -> int | None:
-        """How many records held are still to be read; None where nothing is known of the partition."""
+        """Return the number of records held at or after a position; None if the partition is unknown."""
         info = self.partitions.get(partition)
         return None if info is None else max(info.end_sequence - max(position, info.earliest_sequence), 0)
 
@@ -40,9 +40,9 @@ class _Contents:
 @topics_option
 @json_option
 def info(url: str, topics: tuple[str, ...], as_json: bool) -> None:
-    """List partitions, their sizes and times, and consumers' positions.
+    """List partitions, their sizes and times, and the positions of consumers.
 
-    The store may be in use. Lag counts the records that a consumer has still to read.
+    The store may be running. Lag is the number of records that a consumer has not read yet.
     """
 
     async def program() -> int:
@@ -131,7 +131,7 @@ def _print_info(contents: _Contents) -> None:
 
 
 def _format_time(time_ms: int | None) -> str:
-    """In ISO 8601, UTC; as it is where no calendar reaches."""
+    """Format a time in ISO 8601, UTC; a time outside the calendar stays a number."""
     if time_ms is None:
         return "-"
     try:
@@ -145,17 +145,17 @@ def _format_time(time_ms: int | None) -> str:
 @url_argument
 @json_option
 def verify(url: str, as_json: bool) -> None:
-    """Read every record, and see that none is missing or damaged.
+    """Read every record, and report missing and damaged ones.
 
-    The store may be in use. Prints each damage and where it stands, and exits with 1 where there is any; damage that
-    runs over many records is one line.
+    The store may be running. Prints each damage and its location, one line for adjacent records, and exits with
+    status 1 if there is any.
     """
 
     async def program(meter: Meter) -> int:
         async with open_storage(url, read_only=True) as opened:
             with meter:
                 found = await verify_storage(opened, progress=meter)
-        # Whatever opening for reading found has not been mended.
+        # A reader repairs nothing, so these damages are still present.
         damages = [*found.damages, *found.repairs]
         if as_json:
             click.echo(json.dumps(_verification_values(found, damages)))
@@ -164,7 +164,7 @@ def verify(url: str, as_json: bool) -> None:
                 click.echo(escape_unprintable(str(damage)))
             click.echo(
                 f"{counted(found.records, 'record')} in {counted(found.partitions, 'partition')}: "
-                + (counted(len(damages), "damage") if damages else "all there, and as written")
+                + (counted(len(damages), "damage") if damages else "no damage")
             )
         return 1 if damages else 0
 

@@ -1,4 +1,4 @@
-"""`dafka storage copy`: one storage into another."""
+"""`dafka storage copy`, and `export` and `import` of JSON Lines."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from dafka.text import escape_unprintable
 def copy(source: str, target: str, topics: tuple[str, ...], as_json: bool) -> None:
     """Copy the storage SOURCE into the storage TARGET.
 
-    Records keep the times at which they were stored, and consumers their positions. The copy has an address of its
-    own, for it is another store. SOURCE may be in use, and TARGET may hold a first part already: a copy that was
-    interrupted goes on where it ended. Partitions of which TARGET holds more than SOURCE are left as they are.
+    Records keep their times, and consumers their positions. The copy gets an address of its own, because it is a
+    different store. The store of SOURCE may be running. Run an interrupted copy again to continue it. Partitions of
+    which TARGET holds more than SOURCE are not changed.
     """
 
     async def program(meter: Meter) -> int:
@@ -40,13 +40,13 @@ def copy(source: str, target: str, topics: tuple[str, ...], as_json: bool) -> No
         _print_copied(summary, as_json)
         return 0
 
-    run_metered(program, "copied; run it again to go on")
+    run_metered(program, "copied; run the command again to continue")
 
 
 def _print_copied(summary: CopySummary, as_json: bool) -> None:
     sentence = (
         f"{counted(summary.records, 'record')} of {decimal(summary.content_bytes)} copied "
-        f"into {counted(summary.partitions, 'partition')}, {summary.present:,} were there already"
+        f"into {counted(summary.partitions, 'partition')}, {summary.present:,} already present"
     )
     values = {
         "partitions": summary.partitions,
@@ -59,7 +59,7 @@ def _print_copied(summary: CopySummary, as_json: bool) -> None:
     if not as_json:
         for partition in summary.ahead:
             click.echo(
-                f"{escape_unprintable(str(partition))}: the target holds more than the source, and was left as it is"
+                f"{escape_unprintable(str(partition))}: the target holds more than the source and was not changed"
             )
     print_summary(sentence, values, as_json)
 
@@ -74,21 +74,21 @@ def _print_copied(summary: CopySummary, as_json: bool) -> None:
     help="Write to this file.  [default: standard output]",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="A summary as one JSON object, on standard error where lines are not."
+    "--json", "as_json", is_flag=True, help="Print a summary as one JSON object; on standard error without --output."
 )
 def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """Write records as JSON Lines.
 
     Each line is an object with topic, partition, sequence, stored_at (milliseconds since 1970, UTC), and content, or
-    content_base64 where the content is not UTF-8; in the order of topic, partition and sequence. The store may be in
-    use.
+    content_base64 if the content is not UTF-8. Lines are sorted by topic, partition and sequence. The store may be
+    running.
     """
 
     async def program(meter: Meter) -> int:
         size = 0
         async with open_storage(url, read_only=True) as opened:
-            await select_partitions(opened, topics)  # raises before a file is made anew
-            # A bar would be written into the lines.
+            await select_partitions(opened, topics)  # raises before the output file is truncated
+            # On a terminal, the bar would be mixed with the lines.
             with _open_output(output) as fd, nullcontext() if os.isatty(fd) else meter:
                 async with aclosing(export_lines(opened, topics, progress=meter)) as chunks:
                     async for chunk in chunks:
@@ -107,11 +107,11 @@ def export(url: str, topics: tuple[str, ...], output: str | None, as_json: bool)
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False))
 @json_option
 def import_(url: str, file: str | None, as_json: bool) -> None:
-    """Read records from JSON Lines, as export writes them.
+    """Append records from JSON Lines, as export writes them.
 
-    They come from FILE, or from standard input. Lines without stored_at are stored as of now. Records that the
-    storage holds already are skipped; a line that is wrong, or would leave a gap, ends it with status 2, and what
-    comes before is kept.
+    Reads FILE, or standard input. Records without stored_at get the current time. Records that the storage already
+    holds are skipped. A line that is invalid or would leave a gap ends the command with status 2; the records before
+    it are kept.
     """
 
     async def program(meter: Meter) -> int:
@@ -120,20 +120,20 @@ def import_(url: str, file: str | None, as_json: bool) -> None:
                 summary = await import_lines(opened, lines, progress=meter)
         sentence = (
             f"{counted(summary.records, 'record')} of {decimal(summary.content_bytes)} imported, "
-            f"{summary.skipped:,} were there already"
+            f"{summary.skipped:,} already present"
         )
         values = {"records": summary.records, "bytes": summary.content_bytes, "skipped": summary.skipped}
         print_summary(sentence, values, as_json)
         return 0
 
-    run_metered(program, "done; run it again to go on")
+    run_metered(program, "done; run the command again to continue")
 
 
 @contextmanager
 def _open_output(path: str | None) -> Iterator[int]:
     if path is None:
         if sys.stdout is None:
-            raise StreamError("cannot write the output: standard output is closed")
+            raise StreamError("cannot write the output: standard output is closed; use --output")
         yield sys.stdout.fileno()
         return
     with _opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "write") as fd:
@@ -144,7 +144,7 @@ def _open_output(path: str | None) -> Iterator[int]:
 def _open_input(path: str | None) -> Iterator[int]:
     if path is None:
         if sys.stdin is None:
-            raise StreamError("cannot read the input: standard input is closed")
+            raise StreamError("cannot read the input: standard input is closed; give a FILE")
         yield sys.stdin.fileno()
         return
     with _opened(path, os.O_RDONLY, "read") as fd:

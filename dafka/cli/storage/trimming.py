@@ -1,4 +1,4 @@
-"""`dafka storage trim`: drops old records."""
+"""`dafka storage trim`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,20 @@ from dafka.text import escape_unprintable
 
 @click.command()
 @url_argument
-@click.option("--age", type=DURATION, metavar="DURATION", help="Keep records of the last 90s, 15m, 12h or 7d.")
+@click.option("--age", type=DURATION, metavar="DURATION", help="Drop records older than this, such as 15m, 12h or 7d.")
 @click.option(
-    "--bytes", "bytes_max", type=BYTES, metavar="SIZE", help="Keep 512KiB, 1GB or so of contents a partition."
+    "--bytes",
+    "bytes_max",
+    type=BYTES,
+    metavar="SIZE",
+    help="Keep at most this much content per partition, such as 512KiB or 1GB.",
 )
 @click.option(
-    "--records", "records_max", type=click.IntRange(min=0), metavar="N", help="Keep so many records a partition."
+    "--records",
+    "records_max",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Keep at most this many records per partition.",
 )
 @topics_option
 @json_option
@@ -32,23 +40,23 @@ def trim(
     topics: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Drop the oldest records, as far as any limit says.
+    """Drop the oldest records that exceed any of the limits.
 
-    At least one limit is needed. Somewhat more may be kept, where that spares work. No store may be using it.
+    At least one limit is required. A file log drops only whole segments and may keep more. The store must be stopped.
     """
-    retention = RetentionPolicy(age_ms=age, bytes_max=bytes_max, records_max=records_max)
-    if not retention:
-        raise UsageMistake("expected what to keep: --age, --bytes or --records")
+    policy = RetentionPolicy(age_ms=age, bytes_max=bytes_max, records_max=records_max)
+    if not policy:
+        raise UsageMistake("expected a limit: --age, --bytes or --records")
 
     async def program(meter: Meter) -> int:
-        async with open_storage(url, read_only=True):  # opened for writing, a wrong place would be made a storage
+        async with open_storage(url, read_only=True):  # opening for writing would create a missing storage
             pass
         dropped: dict[Partition, int] = {}
         async with open_storage(url) as opened:
             before = await select_partitions(opened, topics)
             wanted: list[str | None] = [*sorted(set(topics))] or [None]
             for topic in wanted:
-                for partition, earliest in (await opened.apply_retention(retention, topic)).items():
+                for partition, earliest in (await opened.apply_retention(policy, topic)).items():
                     dropped[partition] = earliest - before[partition].earliest_sequence
                     meter(meter.done + dropped[partition], None)
         _print_dropped(dropped, as_json)

@@ -1,1 +1,1 @@
-"""What is said to those who ask, whose turn it is, and what is said again."""
+"""Answer FETCHes and requests for heads, with limits and fair turns."""

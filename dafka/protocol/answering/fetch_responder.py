@@ -63,11 +63,11 @@ class ReadRequest:
     """Records to read for one chunk of an answer.
 
     Attributes:
-        partition: the partition to read from.
-        first_sequence: the first record to read.
-        count: how many records to read at most; at least one.
-        requestor: the address of the node that the records are for.
-        delay_s: seconds to wait before reading.
+        partition: The partition to read from.
+        first_sequence: The first record to read.
+        count: How many records to read at most; at least one.
+        requestor: The address of the node that the records are for.
+        delay_s: Seconds to wait before reading.
     """
 
     partition: Partition
@@ -81,21 +81,19 @@ class ReadRequest:
 class FetchResponder:
     """The FETCHes that one node is answering, and whose turn it is.
 
+    Args:
+        held: Returns the sequences of a partition that may be sent now.
+        ranges_max: How many ranges to keep, of all requestors together.
+        fetch_records_max: How many records one FETCH is given.
+
     Attributes:
         records_sent: DIRECT-RECORDs sent so far.
-        bytes_sent: the bytes of their contents.
+        bytes_sent: The bytes of their contents.
     """
 
     def __init__(
         self, held: Callable[[Partition], range], ranges_max: int, *, fetch_records_max: int = FETCH_RECORDS_MAX
     ) -> None:
-        """Create a responder without work.
-
-        Args:
-            held: returns the sequences of a partition that may be sent now.
-            ranges_max: how many ranges to keep, of all requestors together.
-            fetch_records_max: how many records one FETCH is given.
-        """
         self.records_sent = 0
         self.bytes_sent = 0
         self._held = held
@@ -119,8 +117,8 @@ class FetchResponder:
         """Queue the answer to a FETCH.
 
         Args:
-            fetch: the request.
-            is_verified: whether the requestor is known to subscribe to its DIRECT-RECORDs.
+            fetch: The request.
+            is_verified: Whether the requestor is known to subscribe to its DIRECT-RECORDs.
 
         Returns:
             False if there was no room, and the FETCH was dropped.
@@ -168,8 +166,8 @@ class FetchResponder:
         """Return the DIRECT-RECORDs to send.
 
         Args:
-            request: what `next_read` returned.
-            batch: the records read, which may begin later or be fewer than requested; None if there are none.
+            request: What `next_read` returned.
+            batch: The records read, which may begin later or be fewer than requested; None if there are none.
 
         Returns:
             The records, addressed to the requestor; None if none were read.

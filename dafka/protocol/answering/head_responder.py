@@ -1,8 +1,9 @@
-"""The answers to questions for heads, a few at a time.
+"""Answering requests for heads, a few at a time (RFC 46, "The GET-HEADS Command" and "The CONSUMER-HELLO Command").
 
-One question may be for the heads of all partitions that a store has, a hundred thousand, and many may ask at once: an
-answer is never built, it is a place in what is durable that moves on as its sender finds time. Who asks again while it
-is being answered, is answered once more from the beginning, and no oftener. Those who listen come first.
+One request may be for the heads of all partitions of a store, a hundred thousand, and many nodes may ask at once. An
+answer is therefore never built as a whole: it is a position in the store's heads that moves on as there is time. A node
+that repeats a request while it is being answered is answered once more from the beginning. Nodes that subscribe to
+their DIRECT-HEADs are answered before unverified ones.
 """
 
 from __future__ import annotations
@@ -16,120 +17,135 @@ from dafka import wire
 from dafka.protocol.actions import Action, Publish
 
 SLICE = 100
-"""Heads told at a time to those who listen: a few milliseconds' work."""
+"""Heads sent at a time to verified requestors: a few milliseconds of work."""
 
 UNVERIFIED_SLICE = 20
-"""Heads told at a time to all others."""
+"""Heads sent at a time to all unverified requestors."""
 
 PAUSE_S = 0.001
-"""After which the next ones are told."""
+"""Seconds until the next heads are sent."""
 
 UNVERIFIED_PAUSE_S = 0.01
-"""After which they are where nobody is known to listen."""
+"""Seconds until the next heads are sent if all requestors are unverified."""
 
 QUESTIONS_MAX = 50_000
-"""Topics that were asked for and are not answered yet, all who ask together."""
+"""Topics whose heads are still to be sent, of all requestors together."""
 
 FOLLOWING_MAX = 16
-"""Messages to one node that are held back until its heads have been told."""
+"""Messages to one node that wait until its heads have been sent."""
 
 
 @attrs.define
-class _Asker:
-    """What one node has asked for: by topic, how many of its partitions have been told."""
+class _Requestor:
+    """The requests of one node: the topics, and how many heads of each have been sent."""
 
     topics: OrderedDict[str, int] = attrs.field(factory=OrderedDict)
-    again: set[str] = attrs.field(factory=set)
+    repeated: set[str] = attrs.field(factory=set)
     following: list[wire.DirectEarliest] = attrs.field(factory=list)
 
 
-class HeadResponder:
-    """Of one store; `durable` is, by topic, the end of each partition by address, and nothing ever leaves it.
+_Queue = OrderedDict[str, _Requestor]
 
-    `tell` gives, of a topic and for a requestor, so many heads from a place on.
+
+class HeadResponder:
+    """The requests for heads that one store is answering, and whose turn it is.
+
+    Args:
+        durable: By topic, the end of each partition by its address. No partition ever leaves it.
+        send_heads: Returns the actions that send heads, given a topic, a requestor, the position of the first head, and
+            how many to send.
     """
 
     def __init__(
-        self, durable: Mapping[str, Mapping[str, int]], tell: Callable[[str, str, int, int], list[Action]]
+        self, durable: Mapping[str, Mapping[str, int]], send_heads: Callable[[str, str, int, int], list[Action]]
     ) -> None:
         self._durable = durable
-        self._tell_some = tell
-        self._listeners: OrderedDict[str, _Asker] = OrderedDict()
-        self._strangers: OrderedDict[str, _Asker] = OrderedDict()
+        self._send_heads = send_heads
+        self._verified: _Queue = OrderedDict()
+        self._unverified: _Queue = OrderedDict()
         self._count = 0
 
     def __bool__(self) -> bool:
-        """Is there anything to answer?"""
-        return bool(self._listeners or self._strangers)
+        """Return whether there is anything to answer."""
+        return bool(self._verified or self._unverified)
 
     @property
-    def pause(self) -> float:
-        """After how many seconds to `take` again; infinity where there is nothing to tell."""
-        if self._listeners:
+    def pause_s(self) -> float:
+        """After how many seconds to call `next_heads` again; infinity if there is nothing to send."""
+        if self._verified:
             return PAUSE_S
-        return UNVERIFIED_PAUSE_S if self._strangers else float("inf")
+        return UNVERIFIED_PAUSE_S if self._unverified else float("inf")
 
-    def ask(self, requestor: str, topics: Iterable[str], *, is_listening: bool) -> bool:
-        """A node wants the heads of these topics. False where too much is asked for already."""
-        line = self._listeners if is_listening or requestor in self._listeners else self._strangers
+    def add_request(self, requestor: str, topics: Iterable[str], *, is_verified: bool) -> bool:
+        """Queue the heads of topics for a node.
+
+        Args:
+            requestor: The address of the node.
+            topics: The topics; unknown ones are ignored.
+            is_verified: Whether the node is known to subscribe to its DIRECT-HEADs.
+
+        Returns:
+            False if there was no room for all of them.
+        """
+        queue = self._verified if is_verified or requestor in self._verified else self._unverified
         for topic in topics:
             if topic not in self._durable:
                 continue
-            asker = line.get(requestor)
-            if asker is not None and topic in asker.topics:
-                if asker.topics[topic]:
-                    asker.again.add(topic)
+            request = queue.get(requestor)
+            if request is not None and topic in request.topics:
+                if request.topics[topic]:
+                    request.repeated.add(topic)
                 continue
-            if self._count >= QUESTIONS_MAX and not (is_listening and self._let_go()):
+            if self._count >= QUESTIONS_MAX and not (is_verified and self._drop_unverified()):
                 return False
-            line.setdefault(requestor, _Asker()).topics[topic] = 0
+            queue.setdefault(requestor, _Requestor()).topics[topic] = 0
             self._count += 1
         return True
 
-    def follow(self, message: wire.DirectEarliest) -> bool:
-        """Sends this when the heads that its requestor asked for have been told; False where none are to be told."""
-        asker = self._listeners.get(message.requestor) or self._strangers.get(message.requestor)
-        if asker is None:
+    def send_after_heads(self, message: wire.DirectEarliest) -> bool:
+        """Send a message once its requestor's heads have been sent; return False if there are none to send."""
+        request = self._verified.get(message.requestor) or self._unverified.get(message.requestor)
+        if request is None:
             return False
-        if len(asker.following) < FOLLOWING_MAX:
-            asker.following.append(message)
+        if len(request.following) < FOLLOWING_MAX:
+            request.following.append(message)
         return True
 
-    def take(self) -> list[Action]:
-        """What is to be said now."""
-        said: list[Action] = []
-        self._tell(self._listeners, SLICE, said)
-        self._tell(self._strangers, UNVERIFIED_SLICE, said)
-        return said
+    def next_heads(self) -> list[Action]:
+        """Return the actions that send the next heads."""
+        actions: list[Action] = []
+        self._send_some(self._verified, SLICE, actions)
+        self._send_some(self._unverified, UNVERIFIED_SLICE, actions)
+        return actions
 
-    def _tell(self, line: OrderedDict[str, _Asker], count_max: int, said: list[Action]) -> None:
+    def _send_some(self, queue: _Queue, count_max: int, actions: list[Action]) -> None:
         left = count_max
-        while line and left > 0:
-            requestor, asker = line.popitem(last=False)
-            topic, told = asker.topics.popitem(last=False)
+        while queue and left > 0:
+            requestor, request = queue.popitem(last=False)
+            topic, sent = request.topics.popitem(last=False)
             self._count -= 1
-            said += self._tell_some(topic, requestor, told, left)
-            told += left
+            actions += self._send_heads(topic, requestor, sent, left)
+            sent += left
             end = len(self._durable[topic])
-            left -= max(min(end + left - told, left), 1)
-            if told < end:
-                asker.topics[topic] = told
-                asker.topics.move_to_end(topic, last=False)
+            left -= max(min(end + left - sent, left), 1)
+            if sent < end:
+                request.topics[topic] = sent
+                request.topics.move_to_end(topic, last=False)
                 self._count += 1
-            elif topic in asker.again:
-                asker.again.discard(topic)
-                asker.topics[topic] = 0
+            elif topic in request.repeated:
+                request.repeated.discard(topic)
+                request.topics[topic] = 0
                 self._count += 1
-            if asker.topics:
-                line[requestor] = asker
+            if request.topics:
+                queue[requestor] = request
             else:
-                said += [Publish(message) for message in asker.following]
-                left -= len(asker.following)
+                actions += [Publish(message) for message in request.following]
+                left -= len(request.following)
 
-    def _let_go(self) -> bool:
-        """Makes room, at the cost of a stranger. False where there is none."""
-        if not self._strangers:
+    def _drop_unverified(self) -> bool:
+        """Drop the requests of an unverified node to make room; return False if there is none."""
+        if not self._unverified:
             return False
-        _, asker = self._strangers.popitem(last=False)
-        self._count -= len(asker.topics)
+        _, request = self._unverified.popitem(last=False)
+        self._count -= len(request.topics)
         return True

@@ -43,12 +43,12 @@ class CommitQueue:
 
     def put_records(self, batch: RecordBatch) -> None:
         """Queue records that the machine wants appended."""
-        self._pending.put(batch)
+        self._pending.add_batch(batch)
         self._machine.records_queued(batch.memory_bytes)
 
     def put_reset(self, reset: ResetPosition) -> None:
         """Queue a reset of a partition, and drop the records that wait for it."""
-        self._machine.records_unqueued(self._pending.drop(reset.partition))
+        self._machine.records_unqueued(self._pending.drop_partition(reset.partition))
         self._resets[reset.partition] = reset.next_sequence
 
     def begin_work(self) -> StorageWork:

@@ -30,7 +30,7 @@ class DeliveryBuffer:
 
     def put_records(self, batch: RecordBatch) -> None:
         """Add records that the machine delivers."""
-        self._buffer.put(batch)
+        self._buffer.add_batch(batch)
         self._machine.records_buffered(batch.memory_bytes)
 
     def next_record(self) -> Record | None:
@@ -55,7 +55,7 @@ class DeliveryBuffer:
             return rest, []
         if not self._buffer:
             return None
-        batch = self._buffer.take()
+        batch = self._buffer.take_batch()
         self.records += len(batch)
         self.bytes += batch.content_bytes
         return batch, self._machine.records_taken(batch.memory_bytes, now)

@@ -294,8 +294,8 @@ class ProducerMachine:
         if fetch.sequence >= earliest:
             return []
         # Records that a store has acknowledged are held by stores. Dropped records beyond that are lost.
-        gone = earliest if self.stored_end <= fetch.sequence else 0
-        answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, gone)
+        unrecoverable_end = earliest if self.stored_end <= fetch.sequence else 0
+        answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, unrecoverable_end)
         return [] if answer is None else [Publish(answer)]
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:

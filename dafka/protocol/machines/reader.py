@@ -41,10 +41,15 @@ _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO
 class ReaderMachine:
     """The state machine of one reader.
 
+    Args:
+        address: The address of the reader.
+        config: The settings of its node.
+        topics: The topics to survey.
+
     Attributes:
-        ends: by partition of the surveyed topics, the sequence after the last record that a store has made durable.
-        buffered_bytes: the memory that delivered records take until the program takes them.
-        discarded: messages thrown away, by reason.
+        ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
+        buffered_bytes: The memory that delivered records take until the program takes them.
+        discarded: Messages thrown away, by reason.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:

@@ -308,10 +308,10 @@ class StoreMachine:
             self.fetches_received += 1
         return []
 
-    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
+    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
         """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
-        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
-        return [] if answer is None or self._heads.follow(answer) else [Publish(answer)]
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, unrecoverable_end)
+        return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
@@ -332,19 +332,19 @@ class StoreMachine:
         return not is_empty and not self._config.store.has_retention
 
     def _queue_heads(self, topics: Iterable[str], requestor: str, now: float) -> None:
-        is_listening = requestor in self._head_subscribers
+        is_verified = requestor in self._head_subscribers
         if not self._limits.allow_heads_request(requestor, now):
             self.discarded[TOO_OFTEN] += 1
-        elif not self._heads.ask(requestor, topics, is_listening=is_listening):
+        elif not self._heads.add_request(requestor, topics, is_verified=is_verified):
             self.discarded[MANY_QUESTIONS] += 1
 
     def _due_heads(self, now: float) -> list[Action]:
         """Send some of the heads that were asked for. The rest follows when incoming messages have had their turn."""
         if now < self._heads_at < float("inf"):
-            self._heads_at = min(self._heads_at, now + self._heads.pause)
+            self._heads_at = min(self._heads_at, now + self._heads.pause_s)
             return []
-        heads = self._heads.take()
-        self._heads_at = now + self._heads.pause
+        heads = self._heads.next_heads()
+        self._heads_at = now + self._heads.pause_s
         return heads
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:

@@ -1,1 +1,1 @@
-"""What can be known of a whole cluster from outside."""
+"""What an observer finds out about a whole cluster."""

@@ -1,7 +1,6 @@
-"""What one look at a cluster has found: its towers, nodes, topics and partitions, and what is wrong with them.
+"""What an observer has found out about a cluster: towers, nodes, topics, partitions, and what is wrong with them.
 
-Values alone, made by `dafka.protocol.SurveyMachine`. Times are seconds on the clock of whoever took the census, or,
-after `at`, since 1970.
+These are values only. Times are seconds on the observer's clock, or since 1970 after `ClusterSurvey.with_time`.
 """
 
 from __future__ import annotations
@@ -18,16 +17,23 @@ class NodeState(Enum):
     """Whether a node is there."""
 
     UP = "up"
-    """Beacons are heard, and it has connected to who takes the census."""
+    """Its beacons are heard, and it has connected to the observer."""
     UNCONNECTED = "unconnected"
-    """Beacons are heard, but it has not connected: nothing is known of it, and nothing can be asked."""
+    """Its beacons are heard, but it has not connected, so that nothing else is known about it."""
     SILENT = "silent"
-    """Its beacons have ceased. The protocol has no word for leaving: it may have ended, or be dead."""
+    """Its beacons have stopped: it has ended, or has failed. RFC 46 has no message for leaving."""
 
 
 @attrs.frozen
 class Sighting:
-    """One tower's word on a node: where it says the node is, and when it first and last said so."""
+    """What one tower says about a node.
+
+    Attributes:
+        tower: The endpoint of the tower.
+        endpoint: The endpoint of the node, as this tower reports it.
+        first_seen: When this tower first passed on a beacon of the node.
+        last_seen: When it last did.
+    """
 
     tower: str
     endpoint: str
@@ -37,9 +43,13 @@ class Sighting:
 
 @attrs.frozen
 class TowerView:
-    """A tower: where it tells nodes of each other, whether it was heard, and the nodes that it has told of.
+    """A tower.
 
-    `refusal` says why it does not let this node in; empty where it does.
+    Attributes:
+        endpoint: Where the tower publishes beacons.
+        is_heard: Whether it was heard recently.
+        nodes: How many nodes it has reported.
+        refusal: Why it rejects the observer; empty if it does not.
     """
 
     endpoint: str
@@ -50,10 +60,19 @@ class TowerView:
 
 @attrs.frozen
 class NodeView:
-    """A node. `roles` are inferred from what it subscribes to, and from its HEADs: `store`, `producer`, `consumer`,
-    `store writer` (the writing half of a libdafka store), `observer`; none where it has shown none.
+    """A node.
 
-    `has_answered`, of a store: it has told its heads in this round; None where it cannot say that it has (libdafka's).
+    Attributes:
+        address: Its address.
+        endpoint: Where other nodes connect to it.
+        roles: Its roles, inferred from its subscriptions and HEADs: `store`, `producer`, `consumer`, `store writer`
+            (the writing half of a libdafka store), `observer`. Empty if it has not shown any.
+        state: Whether it is there.
+        first_seen: When it was first seen.
+        last_seen: When it was last seen.
+        sightings: What each tower says about it.
+        has_answered: Whether a store has answered in this round; None for other nodes, and for libdafka's stores, which
+            cannot say so.
     """
 
     address: str
@@ -66,19 +85,29 @@ class NodeView:
     has_answered: bool | None = None
 
     def fault(self, now: float) -> str:
-        """What is not well with it; empty where nothing is known to be."""
+        """Return what is wrong with the node.
+
+        Args:
+            now: The time, on the clock of the survey.
+
+        Returns:
+            The end of a sentence that begins with the node's name; empty if nothing is known to be wrong.
+        """
         if self.state is NodeState.SILENT:
             return f"went silent {now - self.last_seen:.0f} s ago"
         if self.state is NodeState.UNCONNECTED:
-            return "has not connected, though its beacons are heard: nothing is known of it"
-        return "has not told its heads" if self.has_answered is False else ""
+            return "has not connected, although its beacons are heard: nothing else is known about it"
+        return "has not answered how much it holds" if self.has_answered is False else ""
 
 
 @attrs.frozen
 class HolderView:
-    """What a store holds of a partition: the records before `end_sequence`, which is `lag` fewer than there are.
+    """What a store holds of a partition.
 
-    Both are None where it has not told.
+    Attributes:
+        store: The address of the store.
+        end_sequence: The sequence after its last record; None if it has not answered.
+        lag: How many records it is behind; None if that is not known.
     """
 
     store: str
@@ -88,7 +117,14 @@ class HolderView:
 
 @attrs.frozen
 class PartitionView:
-    """A partition. `end_sequence` is the sequence after its last known record; None where nobody has told any."""
+    """A partition.
+
+    Attributes:
+        partition: The topic, and the address of the producer.
+        has_producer: Whether its producer is there.
+        end_sequence: The sequence after its last known record; None if none is known.
+        holders: What each store holds of it.
+    """
 
     partition: Partition
     has_producer: bool
@@ -97,17 +133,23 @@ class PartitionView:
 
     @property
     def lag(self) -> int | None:
-        """The largest lag of a store, as far as it is known."""
+        """The largest known lag of a store; None if none is known."""
         return max((holder.lag for holder in self.holders if holder.lag is not None), default=None)
 
 
 @attrs.frozen
 class TopicView:
-    """A topic. `is_wanted`: a consumer has subscribed to it. It may have no partitions yet, or none that are known."""
+    """A topic.
+
+    Attributes:
+        name: The name of the topic.
+        partitions: How many of its partitions are known.
+        is_subscribed: Whether a consumer subscribes to it.
+    """
 
     name: str
     partitions: int
-    is_wanted: bool
+    is_subscribed: bool
 
 
 @attrs.frozen
@@ -115,8 +157,12 @@ class ClusterSurvey:
     """A cluster at one moment.
 
     Attributes:
-        time: when it was taken.
-        limits: a sentence for each limit that was reached: there is more than what is shown.
+        time: When the survey was made.
+        towers: The towers, in the order of the configuration.
+        nodes: The nodes, ordered by address.
+        topics: The topics, ordered by name.
+        partitions: The partitions, ordered by topic and address.
+        limits: A sentence for each limit that was reached, because there is more than what is shown.
     """
 
     time: float
@@ -131,8 +177,15 @@ class ClusterSurvey:
         """The stores that are there."""
         return tuple(node for node in self.nodes if "store" in node.roles and node.state is not NodeState.SILENT)
 
-    def at(self, time: float) -> ClusterSurvey:
-        """The same, its clock set so that it was taken at this time."""
+    def with_time(self, time: float) -> ClusterSurvey:
+        """Return the same survey with all times shifted.
+
+        Args:
+            time: When the survey was made, on the new clock.
+
+        Returns:
+            The survey, its other times shifted as much.
+        """
         by = time - self.time
 
         def sighting(each: Sighting) -> Sighting:
@@ -150,7 +203,14 @@ class ClusterSurvey:
         return attrs.evolve(self, time=time, nodes=nodes)
 
     def faults(self, lag_max: int) -> Iterator[str]:
-        """A sentence for everything that is not well, where a store may lag by as many records as `lag_max`."""
+        """Describe everything that is wrong.
+
+        Args:
+            lag_max: By how many records a store may be behind.
+
+        Yields:
+            A sentence for each fault.
+        """
         for tower in self.towers:
             if not tower.is_heard:
                 yield tower.refusal or f"no word from the tower at {tower.endpoint}"

@@ -1,4 +1,4 @@
-"""The towers and nodes of a cluster, by the beacons that each tower passes on and by what nodes subscribe to."""
+"""The towers and nodes of a cluster: by the beacons that each tower passes on, and by what nodes subscribe to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dafka.protocol.observing.cluster_survey import NodeState, NodeView, Sightin
 from dafka.wire import Command
 
 FORGET_S = 300.0
-"""A node that fell silent is shown for so long."""
+"""Seconds for which a silent node is still shown."""
 
 OWN_COMMANDS = {
     Command.ACK,
@@ -24,20 +24,24 @@ OWN_COMMANDS = {
     Command.DIRECT_HEAD,
     Command.DIRECT_EARLIEST,
 }
-"""Those that nodes subscribe to with an address, their own; to ACKs also with others'."""
+"""The commands that nodes subscribe to with their own address; to ACKs also with the addresses of others."""
 
 
 _NOWHERE = PeerEndpoint("")
 
 
 @attrs.define
-class Entry:
-    """One node.
+class NodeEntry:
+    """What is known about one node.
 
     Attributes:
-        is_joined: discovery has found it, and not lost it since.
-        publishes: it has sent a HEAD.
-        commands: what it has subscribed to with its address.
+        first_seen: When it was first seen.
+        last_seen: When it was last seen.
+        endpoint: Its endpoint, with its key.
+        is_joined: Whether discovery has found it, and not lost it since.
+        publishes: Whether it has sent a HEAD.
+        commands: The commands that it has subscribed to with its address.
+        sightings: What each tower says about it.
     """
 
     first_seen: float
@@ -50,22 +54,22 @@ class Entry:
 
     @property
     def is_store(self) -> bool:
-        """Consumers greet it."""
+        """Whether it is a store: consumers greet it."""
         return Command.CONSUMER_HELLO in self.commands
 
     @property
     def is_producer(self) -> bool:
-        """It answers FETCHes of its partition, or announces it."""
+        """Whether it is a producer: it answers FETCHes of its partition, or announces it."""
         return self.publishes or Command.FETCH in self.commands
 
     @property
-    def answers(self) -> bool:
-        """A store that says so when it holds nothing (erratum 26), and so when it has told all; libdafka's do not."""
+    def can_answer(self) -> bool:
+        """Whether it is a store that says when it has answered (erratum 26); libdafka's do not."""
         return Command.DIRECT_EARLIEST in self.commands
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """See `NodeView`."""
+        """Its roles; see `NodeView`."""
         is_consumer = Command.STORE_HELLO in self.commands
         shown = (("store", self.is_store), ("producer", self.is_producer), ("consumer", is_consumer))
         roles = tuple(role for role, is_shown in shown if is_shown)
@@ -76,7 +80,7 @@ class Entry:
         return ("observer",) if Command.DIRECT_EARLIEST in self.commands else ()
 
     def state(self, now: float, timeout: float) -> NodeState:
-        """Is it there?"""
+        """Return whether the node is there."""
         if not self.is_joined and now >= self.last_seen + timeout:
             return NodeState.SILENT
         return NodeState.UP if self.commands or self.publishes else NodeState.UNCONNECTED
@@ -89,12 +93,20 @@ class _Tower:
 
 
 class NodeTable:
-    """Attributes:
-    entries: the nodes, by address.
+    """The towers and nodes that an observer knows.
+
+    Args:
+        own_address: The address of the observer, which is left out.
+        towers: The endpoints of the towers.
+        timeout: The seconds after which a node without beacons, or a tower, counts as silent.
+        nodes_max: How many nodes to remember.
+
+    Attributes:
+        entries: The nodes, by address.
     """
 
     def __init__(self, own_address: str, towers: tuple[str, ...], timeout: float, nodes_max: int) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, NodeEntry] = {}
         self._own_address = own_address
         self._towers = {endpoint: _Tower() for endpoint in towers}
         self._timeout = timeout
@@ -103,15 +115,15 @@ class NodeTable:
         self._early: dict[str, set[Command]] = {}
 
     def tower_heard(self, tower: str, now: float) -> None:
-        """This tower has sent something: at the least, each interval, this node's own beacon."""
+        """Note that a tower has sent something: at least this node's own beacon, each interval."""
         self._towers[tower] = _Tower(now)
 
     def tower_refused(self, tower: str, reason: str) -> None:
-        """This tower does not let this node in."""
+        """Note that a tower rejects the observer."""
         self._towers[tower].refusal = reason
 
-    def seen(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
-        """This tower has told of a node."""
+    def note_beacon(self, tower: str, beacon: wire.TowerBeacon, now: float) -> None:
+        """Note that a tower has passed on the beacon of a node."""
         entry = self._find(beacon.address, now)
         if entry is None or (entry.is_joined and entry.endpoint.key != beacon.key):
             return
@@ -122,8 +134,8 @@ class NodeTable:
         first_seen = now if former is None else former.first_seen
         entry.sightings[tower] = Sighting(tower, beacon.endpoint, first_seen, now)
 
-    def found(self, report: PeerJoined | PeerLeft, now: float) -> Entry | None:
-        """Discovery has found a node, or lost it; gives it, where there is room for it."""
+    def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> NodeEntry | None:
+        """Note that discovery found or lost a node; return its entry, or None if there is no room for it."""
         entry = self._find(report.address, now)
         if entry is None:
             return None
@@ -133,11 +145,17 @@ class NodeTable:
             entry.last_seen = now
         return entry
 
-    def subscribed(self, subscription: wire.Subscription) -> Entry | None:
-        """A node subscribes to something with its address, as it does where it connects; gives it, where it is known.
+    def note_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
+        """Note that a node subscribes to a command with its address, as nodes do when they connect.
 
-        What is no longer wanted by anybody is forgotten of nodes alone that are not known: what one that left was
-        stays of interest.
+        Subscriptions of nodes that are not known yet are kept, until they unsubscribe. What a node that left was is
+        still of interest.
+
+        Args:
+            subscription: A subscription to one of `OWN_COMMANDS`.
+
+        Returns:
+            The entry of the node, or None if it is not known yet.
         """
         address, command = subscription.topic, subscription.command
         entry = self.entries.get(address)
@@ -154,19 +172,19 @@ class NodeTable:
             self._early.setdefault(address, set()).add(command)
         return None
 
-    def forget(self, now: float) -> None:
-        """Drops those who have been silent for long; whether there is room then, the next beacons show."""
+    def forget_silent(self, now: float) -> None:
+        """Forget nodes that have been silent for long. Later beacons show whether there is room again."""
         self._is_full = False
         for address, entry in list(self.entries.items()):
             if not entry.is_joined and now >= entry.last_seen + FORGET_S:
                 del self.entries[address]
 
     def views(self, now: float) -> tuple[NodeView, ...]:
-        """The nodes, in the order of their addresses."""
+        """Return the nodes, ordered by address."""
         return tuple(self._view(address, entry, now) for address, entry in sorted(self.entries.items()))
 
     def tower_views(self, now: float) -> tuple[TowerView, ...]:
-        """The towers, in the order of the configuration."""
+        """Return the towers, in the order of the configuration."""
         counts = Counter(tower for entry in self.entries.values() for tower in entry.sightings)
         return tuple(
             TowerView(name, now < tower.heard_at + self._timeout, counts[name], tower.refusal)
@@ -174,10 +192,10 @@ class NodeTable:
         )
 
     def limits(self) -> tuple[str, ...]:
-        """A sentence where there are more nodes than are kept."""
+        """Return a sentence if there are more nodes than are kept."""
         return (f"only {self._nodes_max} nodes are shown: there are more",) if self._is_full else ()
 
-    def _find(self, address: str, now: float) -> Entry | None:
+    def _find(self, address: str, now: float) -> NodeEntry | None:
         if not address or address == self._own_address:
             return None
         entry = self.entries.get(address)
@@ -185,10 +203,10 @@ class NodeTable:
             if len(self.entries) >= self._nodes_max:
                 self._is_full = True
                 return None
-            entry = self.entries[address] = Entry(now, now, commands=self._early.pop(address, set()))
+            entry = self.entries[address] = NodeEntry(now, now, commands=self._early.pop(address, set()))
         return entry
 
-    def _view(self, address: str, entry: Entry, now: float) -> NodeView:
+    def _view(self, address: str, entry: NodeEntry, now: float) -> NodeView:
         return NodeView(
             address,
             entry.endpoint.endpoint,

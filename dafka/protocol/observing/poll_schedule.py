@@ -32,11 +32,14 @@ LAST_S = 1.0
 class PollSchedule:
     """The rounds of questions of one observer.
 
+    Args:
+        beacon_interval: The seconds between two beacons of a node.
+
     Attributes:
-        poll: the question, and which stores have answered it.
-        number: how many rounds have begun.
-        first_question: the number of this round's first question.
-        is_over: whether this round is over.
+        poll: The question, and which stores have answered it.
+        number: How many rounds have begun.
+        first_question: The number of this round's first question.
+        is_over: Whether this round is over.
     """
 
     def __init__(self, beacon_interval: float) -> None:
@@ -93,13 +96,16 @@ class PollSchedule:
             self._ask_due = min(self._ask_due, now + seconds)
 
     def tick(self, now: float, stores: Collection[str], *, has_silent: bool, has_shown: bool) -> bool:
-        """Return whether to ask now, and end the round if it is over.
+        """Decide whether to ask now; end the round if it is over.
 
         Args:
-            now: the time.
-            stores: the stores that say when they have answered.
-            has_silent: whether there are others, which never say so.
-            has_shown: whether every discovered node has shown what it is.
+            now: The time.
+            stores: The stores that say when they have answered.
+            has_silent: Whether there are others, which never say so.
+            has_shown: Whether every discovered node has shown what it is.
+
+        Returns:
+            Whether to ask.
         """
         self._check_due = float("inf")
         self._checked_at = now

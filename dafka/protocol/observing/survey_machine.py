@@ -1,19 +1,21 @@
-"""Who looks at a cluster and takes no part in it: which nodes, topics and partitions there are, and how far stores lag.
+"""The observer's state machine: which nodes, topics and partitions a cluster has, and how far its stores are behind.
 
-RFC 46 has no such role, and no question for a list of topics. What can be learned:
+RFC 46 has no such role, and no request for a list of topics. This is what can be learned:
 
-- Nodes and their endpoints from beacons; what a node is from the subscriptions with its own address that it makes
-  where it connects: a store wants greetings, a producer FETCHes of its partition, a consumer stores' hellos.
-- Topics from the HEADs of producers that have published, from what consumers and producers subscribe to, and by name.
-- A producer's head from its HEADs; a store's from its answer to GET-HEADS.
+- Nodes and their endpoints from beacons. The role of a node from the subscriptions with its own address that it makes
+  when it connects: a store subscribes to CONSUMER-HELLO, a producer to FETCH, a consumer to STORE-HELLO.
+- Topics from the HEADs of producers that have published, from the subscriptions of consumers and producers, and from
+  the names that the program gives.
+- The head of a producer from its HEADs; the head of a store from its answer to GET-HEADS.
 
-A DIRECT-HEAD does not say which store it is from. So whoever drives this has a connection to each store by itself
-(`stores`), and says whose answers it brings (`told`). Behind its questions a store is sent a FETCH for a partition that
-nobody can hold, this node's own, with the question's number as its topic: the answer (erratum 26) says that all before
-it has been told. A libdafka store answers nothing of that kind; it is given time. To an empty topic it answers for all.
+A DIRECT-HEAD does not name the store that sends it. The driver of this machine therefore has a separate connection to
+each store (`stores`), and passes on its answers with the store's address (`receive_from_store`). After its questions a
+FETCH is sent, for a partition that no node can hold, the observer's own, with the number of the question as its topic.
+The answer (erratum 26) shows that the store has sent all its heads. A libdafka store does not answer; it is given time.
+It treats an empty topic in GET-HEADS as all topics.
 
-Nobody is disturbed: RECORDs and ACKs are not subscribed to, nothing is acknowledged or fetched, and no store or
-consumer takes this node for one of its kind.
+An observer does not disturb the cluster: it does not subscribe to RECORDs and ACKs, acknowledges and fetches nothing,
+and no store or consumer takes it for one of its kind.
 """
 
 from __future__ import annotations
@@ -36,29 +38,30 @@ from dafka.protocol.observing.cluster_survey import (
     PartitionView,
     TopicView,
 )
-from dafka.protocol.observing.node_table import OWN_COMMANDS, Entry, NodeTable
+from dafka.protocol.observing.node_table import OWN_COMMANDS, NodeEntry, NodeTable
 from dafka.protocol.observing.poll_schedule import PollSchedule
 from dafka.records import Partition
 from dafka.wire import Command, Dialect
 
 STORES_MAX = 50
-"""Stores asked; each takes a connection of its own."""
+"""Stores that are asked; each takes a separate connection."""
 
 TOPICS_MAX = 10_000
-"""Topics known, and asked for."""
+"""Topics that are remembered and asked for."""
 
 PARTITIONS_MAX = 20_000
-"""Partitions known."""
+"""Partitions that are remembered."""
 
 ALL_TOPICS = ""
+"""The topic for which a libdafka store sends the heads of all topics."""
 
-_WANTING = (Command.RECORD, Command.HEAD)
-"""What consumers subscribe to with a topic."""
+_CONSUMER_COMMANDS = (Command.RECORD, Command.HEAD)
+"""The commands that consumers subscribe to with a topic."""
 
 
 @attrs.define
 class _Held:
-    """What a store told, in which round, and as far as the producer had announced the partition by then."""
+    """What a store answered, in which round, and the end that the producer had announced by then."""
 
     end: int
     known_end: int
@@ -67,7 +70,7 @@ class _Held:
 
 @attrs.define
 class _Known:
-    """A partition: as far as its producer has announced it, what stores hold, and the first question that covers it."""
+    """A partition: the end announced by its producer, what stores hold, and the first question that covers it."""
 
     question: int
     head_end: int = 0
@@ -75,12 +78,19 @@ class _Known:
 
 
 class SurveyMachine:
-    """One observer; of these topics alone, where any are named. A round begins with `begin`, and ends `is_complete`.
+    """The state machine of one observer.
+
+    A round of questions begins with `begin_round`, and is over when `is_complete`.
+
+    Args:
+        address: The address of the observer.
+        config: The settings of its node.
+        topics: The topics to look at; none for all.
 
     Attributes:
-        node_table: the towers and nodes.
-        stores: where each store is that is to be listened to by itself.
-        discarded: messages thrown away, by reason.
+        node_table: The towers and nodes.
+        stores: The endpoints of the stores that need a connection of their own, by address.
+        discarded: Messages thrown away, by reason.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
@@ -99,29 +109,32 @@ class SurveyMachine:
 
     @property
     def is_complete(self) -> bool:
-        """Has everybody told what was asked in this round, or had the time to?"""
+        """Whether this round is over: every store has answered, or has had the time to."""
         return self._schedule.is_over
 
     def start(self, now: float) -> list[Action]:
-        """All HEADs: a producer sends one at once to whoever subscribes. By the other, observers know each other."""
+        """Subscribe to all HEADs, and to DIRECT-EARLIEST.
+
+        A producer sends its HEAD at once to a new subscriber. By the other subscription observers recognize each other.
+        """
         heads = wire.subscription_prefix(Command.HEAD)
         return [Subscribe(heads), Subscribe(wire.subscription_prefix(Command.DIRECT_EARLIEST, self.address))]
 
     def listening_prefixes(self) -> list[bytes]:
-        """What to subscribe to on the connection to one store."""
+        """Return what to subscribe to on the connection to one store."""
         commands = (Command.DIRECT_HEAD, Command.DIRECT_EARLIEST)
         return [wire.subscription_prefix(command, self.address) for command in commands]
 
-    def begin(self, now: float) -> list[Action]:
-        """A new round: every store is asked for the heads of every known topic."""
-        self.node_table.forget(now)
+    def begin_round(self, now: float) -> list[Action]:
+        """Begin a round: ask every store for the heads of every known topic."""
+        self.node_table.forget_silent(now)
         self._limits.clear()
         self._schedule.begin_round(now)
         return self.tick(now)
 
-    def found(self, report: PeerJoined | PeerLeft, now: float) -> None:
-        """Discovery has found a node, or lost it."""
-        entry = self.node_table.found(report, now)
+    def note_discovery(self, report: PeerJoined | PeerLeft, now: float) -> None:
+        """Note that discovery found or lost a node."""
+        entry = self.node_table.note_discovery(report, now)
         if entry is None:
             return
         self._schedule.note_node(now)
@@ -130,12 +143,12 @@ class SurveyMachine:
         elif entry.is_store:
             self._add_store(report.address, entry, now)
 
-    def connected(self, now: float) -> None:
-        """The connection to a store by itself is made: only now its answers arrive."""
+    def store_connected(self, now: float) -> None:
+        """Note that the separate connection to a store is made: its answers arrive only from now on."""
         self._schedule.ask_soon(now, 0.0)
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
-        """HEADs; answers come by `told`."""
+        """Process HEADs. The answers of stores come by `receive_from_store`."""
         for message in messages:
             if isinstance(message, wire.Head):
                 self._note_head(message, now)
@@ -144,8 +157,8 @@ class SurveyMachine:
         self._schedule.check_soon(now)
         return []
 
-    def told(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
-        """What came by the connection to this store."""
+    def receive_from_store(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
+        """Process what came by the separate connection to a store."""
         for message in messages:
             if not isinstance(message, (wire.DirectHead, wire.DirectEarliest)):
                 self.discarded["unexpected command"] += 1
@@ -156,42 +169,42 @@ class SurveyMachine:
             elif isinstance(message, wire.DirectHead):
                 self._note_held(store, message, now)
             elif message.address == store and message.partition == self.address and message.subject.isdecimal():
-                # A store may claim a question that was never asked, which then counts as answered when it is.
+                # A store may claim a question that was not asked yet; it then counts as answered when it is asked.
                 self._schedule.poll.add_answer(store, int(message.subject))
         self._schedule.check_soon(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """Peers have connected, and so tell what they are, and which topics they want or publish to."""
+        """Learn from the subscriptions of peers what they are, and which topics they consume or publish."""
         for subscription in subscriptions:
             command, topic = subscription.command, subscription.topic
             if not topic:
                 continue
             if command in OWN_COMMANDS:
-                entry = self.node_table.subscribed(subscription)
+                entry = self.node_table.note_subscription(subscription)
                 if entry is not None and entry.is_store and entry.is_joined:
                     self._add_store(topic, entry, now)
                 continue
             self._note_topic(topic, now)
-            if command in _WANTING and topic in self._topics:
+            if command in _CONSUMER_COMMANDS and topic in self._topics:
                 (set.add if subscription.active else set.discard)(self._topics[topic], command)
         self._schedule.check_soon(now)
         return []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: `found` says more."""
+        """Do nothing: `note_discovery` is called with more."""
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Nothing to do: `found` says more."""
+        """Do nothing: `note_discovery` is called with more."""
         return []
 
     def node_settled(self, now: float) -> list[Action]:
-        """The nodes that were there before have been found, and are connected to."""
+        """Allow asking: the nodes that were there before are connected."""
         self._schedule.node_settled(now)
         return self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
-        """Asks, or asks again, or sees that the round is over."""
+        """Ask, ask again, or end the round."""
         joined = [entry for entry in self.node_table.entries.values() if entry.is_joined]
         has_shown = bool(joined) and all(map(_has_shown, joined))
         answering = [store for store in self.stores if self._can_answer(store)]
@@ -200,11 +213,11 @@ class SurveyMachine:
         return self._ask() if is_asking else []
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return when to call `tick`."""
         return self._schedule.deadline()
 
     def survey(self, now: float) -> ClusterSurvey:
-        """What is known by now."""
+        """Return what is known now."""
         nodes = self.node_table.views(now)
         present = {node.address for node in nodes if node.state is not NodeState.SILENT}
         counts = Counter(partition.topic for partition in self._partitions)
@@ -212,7 +225,7 @@ class SurveyMachine:
             now,
             self.node_table.tower_views(now),
             tuple(self._view_node(node) for node in nodes),
-            tuple(TopicView(name, counts[name], bool(wanted)) for name, wanted in sorted(self._topics.items())),
+            tuple(TopicView(name, counts[name], bool(commands)) for name, commands in sorted(self._topics.items())),
             tuple(
                 self._view_partition(partition, known, partition.address in present)
                 for partition, known in sorted(self._partitions.items(), key=lambda item: item[0])
@@ -227,16 +240,16 @@ class SurveyMachine:
         return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._schedule.poll.question), 0, 1))]
 
     def _has_answered(self, store: str, question: int) -> bool | None:
-        """Has it answered this question, or a later one? None where it never says so."""
+        """Return whether a store has answered a question; None if it never says so."""
         if not self._can_answer(store):
             return None
         return self._schedule.poll.has_answered(store, question)
 
     def _can_answer(self, store: str) -> bool:
         entry = self.node_table.entries.get(store)
-        return entry is not None and entry.answers
+        return entry is not None and entry.can_answer
 
-    def _add_store(self, address: str, entry: Entry, now: float) -> None:
+    def _add_store(self, address: str, entry: NodeEntry, now: float) -> None:
         if self.stores.get(address) == entry.endpoint:
             return
         if address not in self.stores and len(self.stores) >= STORES_MAX:
@@ -262,7 +275,7 @@ class SurveyMachine:
         if head.sequence < known.head_end:
             return
         if not known.head_end:
-            # What stores tell from now on can be held against it.
+            # Only answers to a later question can be compared with this head.
             self._schedule.note_news(now)
             self._schedule.ask_soon(now)
             known.question = self._schedule.poll.question + 1
@@ -321,10 +334,10 @@ class SurveyMachine:
         )
         if is_outdated or (announced and not held.known_end):
             return HolderView(store, held.end, None)
-        # Where records stream in, what is announced or stored after the store's word must not count as its lag.
+        # While records are being published, those that were announced or stored after its answer are no lag.
         return HolderView(store, held.end, max((held.known_end if announced else end) - held.end, 0))
 
 
-def _has_shown(entry: Entry) -> bool:
-    """Has it shown what it is, and what it publishes?"""
+def _has_shown(entry: NodeEntry) -> bool:
+    """Return whether a node has shown its roles, and a producer its head."""
     return bool(entry.commands) and (entry.publishes or not entry.is_producer)

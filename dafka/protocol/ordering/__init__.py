@@ -1,1 +1,1 @@
-"""A partition's records in order: what is here, what is missing, who may have it, what was not taken yet."""
+"""Put the records of partitions in order, fetch what is missing, and buffer what is in order."""

@@ -1,9 +1,4 @@
-"""Runs of records on their way to a slower taker: a program, or a disk.
-
-A fast sender and an idle receiver make short runs, a few records each. Whoever takes from here gets what has gathered
-of a partition as one run: the further behind the taker is, the larger the runs it is given, and the less each record
-costs it.
-"""
+"""Buffers of batches: received records on their way to a program or a disk, and published records until their ACKs."""
 
 from __future__ import annotations
 
@@ -14,64 +9,78 @@ from collections.abc import Sequence
 from dafka.records import Partition, RecordBatch, join
 
 TAKE_RECORDS_MAX = 10_000
-"""Records joined into one run; a longer run that came as one stays one."""
+"""Records that are joined to one batch; a longer batch that arrived as one stays one."""
+
+RUN_RECORDS_MAX = 4096
+"""Records kept as one batch in a `RetransmitBuffer`. Longer ones are split, so that memory is released while they are
+being acknowledged."""
 
 
 class BatchBuffer:
-    """A queue of runs, in order within each partition; partitions take turns."""
+    """A queue of batches, in order within each partition; partitions take turns.
+
+    A fast sender and an idle receiver make small batches, of a few records each. All that has gathered of a partition
+    is taken as one batch: the further behind the taker is, the larger the batches are, and the less each record costs.
+    """
 
     def __init__(self) -> None:
-        self._runs: OrderedDict[Partition, list[RecordBatch]] = OrderedDict()
+        self._batches: OrderedDict[Partition, list[RecordBatch]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._runs)
+        return bool(self._batches)
 
-    def put(self, batch: RecordBatch) -> None:
-        """Adds a run, which follows what was put in of its partition before."""
-        self._runs.setdefault(batch.partition, []).append(batch)
+    def add_batch(self, batch: RecordBatch) -> None:
+        """Add a batch. It comes after all batches of its partition in the buffer."""
+        self._batches.setdefault(batch.partition, []).append(batch)
 
-    def take(self) -> RecordBatch:
-        """The partition's turn that comes first: what has gathered of it, joined. The buffer must not be empty."""
-        partition, runs = self._runs.popitem(last=False)
-        count, records, end_sequence = 0, 0, runs[0].first_sequence
-        for run in runs:
-            is_gap = run.first_sequence != end_sequence  # records between are gone
-            if is_gap or (count and records + len(run) > TAKE_RECORDS_MAX):
+    def take_batch(self) -> RecordBatch:
+        """Take what has gathered of the next partition, joined. The buffer must not be empty."""
+        partition, batches = self._batches.popitem(last=False)
+        count, records, end_sequence = 0, 0, batches[0].first_sequence
+        for batch in batches:
+            is_gap = batch.first_sequence != end_sequence  # the records between are unrecoverable
+            if is_gap or (count and records + len(batch) > TAKE_RECORDS_MAX):
                 break
             count += 1
-            records += len(run)
-            end_sequence = run.end_sequence
-        if count < len(runs):
-            self._runs[partition] = runs[count:]
-        return join(runs[:count])
+            records += len(batch)
+            end_sequence = batch.end_sequence
+        if count < len(batches):
+            self._batches[partition] = batches[count:]
+        return join(batches[:count])
 
     def take_all(self) -> list[RecordBatch]:
-        """Everything, one run a partition; none of them may have a gap."""
-        runs, self._runs = self._runs, OrderedDict()
-        return [join(each) for each in runs.values()]
+        """Take everything, one batch for each partition. There must be no gap in any of them."""
+        batches, self._batches = self._batches, OrderedDict()
+        return [join(each) for each in batches.values()]
 
     def first_sequences(self) -> dict[Partition, int]:
-        """By partition, the sequence of the first record that waits."""
-        return {partition: runs[0].first_sequence for partition, runs in self._runs.items()}
+        """Return the sequence of the first record in the buffer, by partition."""
+        return {partition: batches[0].first_sequence for partition, batches in self._batches.items()}
 
     def drop_topic(self, topic: str) -> int:
-        """Forgets a topic's runs; gives the memory that they took."""
-        return sum(self.drop(partition) for partition in [each for each in self._runs if each.topic == topic])
+        """Drop the batches of a topic; return how much memory they took, in bytes."""
+        partitions = [partition for partition in self._batches if partition.topic == topic]
+        return sum(self.drop_partition(partition) for partition in partitions)
 
-    def drop(self, partition: Partition) -> int:
-        """Forgets a partition's runs; gives the memory that they took."""
-        return sum(run.memory_bytes for run in self._runs.pop(partition, ()))
-
-
-RUN_RECORDS_MAX = 4096
-"""Longer runs are cut, so that memory is given back while a long one is being acknowledged."""
+    def drop_partition(self, partition: Partition) -> int:
+        """Drop the batches of a partition; return how much memory they took, in bytes."""
+        return sum(batch.memory_bytes for batch in self._batches.pop(partition, ()))
 
 
 class RetransmitBuffer:
-    """Attributes:
-    first_sequence: the oldest record still held.
-    end_sequence: the sequence of the next record to come.
-    content_bytes: octets held.
+    """The records that a producer holds until stores have acknowledged them.
+
+    A producer must not delete records before that (RFC 46, "The RECORD Command"). They are kept in the batches in which
+    they were published, so that neither publishing nor acknowledging handles records one by one.
+
+    Args:
+        partition: The partition of the records.
+        first_sequence: The sequence of the first record to be published.
+
+    Attributes:
+        first_sequence: The oldest record in the buffer.
+        end_sequence: The sequence of the next record to be published.
+        content_bytes: The total length of the contents in the buffer.
     """
 
     def __init__(self, partition: Partition, first_sequence: int = 0) -> None:
@@ -79,33 +88,33 @@ class RetransmitBuffer:
         self.end_sequence = first_sequence
         self.content_bytes = 0
         self._partition = partition
-        self._runs: deque[RecordBatch] = deque()
+        self._batches: deque[RecordBatch] = deque()
 
     def __len__(self) -> int:
         return self.end_sequence - self.first_sequence
 
     def push(self, contents: Sequence[bytes]) -> None:
-        """Adds records at the end."""
+        """Add records at the end."""
         for start in range(0, len(contents), RUN_RECORDS_MAX):
-            run = RecordBatch(self._partition, self.end_sequence, contents[start : start + RUN_RECORDS_MAX])
-            self._runs.append(run)
-            self.end_sequence = run.end_sequence
-            self.content_bytes += run.content_bytes
+            batch = RecordBatch(self._partition, self.end_sequence, contents[start : start + RUN_RECORDS_MAX])
+            self._batches.append(batch)
+            self.end_sequence = batch.end_sequence
+            self.content_bytes += batch.content_bytes
 
     def release(self, end_sequence: int) -> None:
-        """Lets go of the records before `end_sequence`."""
+        """Release the records before `end_sequence`."""
         self.first_sequence = max(self.first_sequence, min(end_sequence, self.end_sequence))
-        while self._runs and self._runs[0].end_sequence <= self.first_sequence:
-            self.content_bytes -= self._runs.popleft().content_bytes
+        while self._batches and self._batches[0].end_sequence <= self.first_sequence:
+            self.content_bytes -= self._batches.popleft().content_bytes
 
     def trim(self, records_max: int, bytes_max: int) -> None:
-        """Lets go of the oldest runs until the rest is within both limits, or a single run."""
-        while len(self._runs) > 1 and (len(self) > records_max or self.content_bytes > bytes_max):
-            self.release(self._runs[0].end_sequence)
+        """Release the oldest batches until the rest is within both limits, or is a single batch."""
+        while len(self._batches) > 1 and (len(self) > records_max or self.content_bytes > bytes_max):
+            self.release(self._batches[0].end_sequence)
 
     def read(self, first_sequence: int, count: int, bytes_max: int) -> RecordBatch | None:
-        """Up to `count` records from `first_sequence` on, at least one and about `bytes_max`; None if not held."""
+        """Return up to `count` records of about `bytes_max` bytes, at least one; None if the first is not held."""
         if not self.first_sequence <= first_sequence < self.end_sequence:
             return None
-        index = bisect_right(self._runs, first_sequence, key=lambda run: run.first_sequence) - 1
-        return self._runs[index].between(first_sequence, first_sequence + count).within(bytes_max)
+        index = bisect_right(self._batches, first_sequence, key=lambda batch: batch.first_sequence) - 1
+        return self._batches[index].between(first_sequence, first_sequence + count).within(bytes_max)

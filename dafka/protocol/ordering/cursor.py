@@ -1,7 +1,7 @@
-"""One partition's place: what comes next, what is known to exist, and what arrived too early.
+"""The position in one partition: what comes next, what is known to exist, and what arrived too early.
 
 Records come from several senders at once: live from the producer, fetched from stores. A cursor puts them in order.
-Every method is pure bookkeeping; whether and how to ask for what is missing is `fetching`'s business.
+`FetchPlanner` decides whether and when to fetch what is missing.
 """
 
 from __future__ import annotations
@@ -11,14 +11,19 @@ from bisect import bisect_left
 from dafka.records import RecordBatch
 
 RUNS_MAX = 4096
-"""Separate runs kept ahead of a gap; a peer that sends every second record cannot make the list long."""
+"""Separate batches kept ahead of a gap, so that a peer that sends every second record cannot make the list long."""
 
 
 class Cursor:
-    """Attributes:
-    next_sequence: the sequence that continues the partition.
-    known_end: the sequence after the last one known to exist.
-    ahead_bytes: the memory that records ahead of a gap take.
+    """The position in one partition.
+
+    Args:
+        next_sequence: The sequence of the first record that is wanted.
+
+    Attributes:
+        next_sequence: The sequence of the next record in order.
+        known_end: The sequence after the last record that is known to exist.
+        ahead_bytes: The memory that records ahead of a gap take, in bytes.
     """
 
     __slots__ = ("_ahead", "_begin", "ahead_bytes", "known_end", "next_sequence")
@@ -32,17 +37,23 @@ class Cursor:
 
     @property
     def is_proven(self) -> bool:
-        """Have any records of it come, one after the other?"""
+        """Whether any records have arrived in order."""
         return self.next_sequence > self._begin
 
     def note_known_end(self, end_sequence: int) -> None:
-        """Records up to, not including, this sequence are known to exist."""
+        """Note that the records before this sequence exist."""
         self.known_end = max(self.known_end, end_sequence)
 
     def add_batch(self, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
-        """The records that are now in order, thanks to these: none (duplicates, or a gap before them), or runs.
+        """Add records.
 
-        Records ahead of a gap are kept where `ahead_bytes_left` has room for them, otherwise only learned of.
+        Args:
+            batch: Records of this partition. They may be duplicates, or follow a gap.
+            ahead_bytes_left: The memory left for records ahead of a gap. Beyond that they are not kept, and known to be
+                missing.
+
+        Returns:
+            The batches that are now in order.
         """
         self.note_known_end(batch.end_sequence)
         if batch.end_sequence <= self.next_sequence:
@@ -57,7 +68,7 @@ class Cursor:
         return ready
 
     def reset_to(self, next_sequence: int) -> list[RecordBatch]:
-        """Gives up the records before `next_sequence`; gives the runs that they held back and that are now in order."""
+        """Give up the records before `next_sequence`; return the batches ahead of them that are now in order."""
         self.note_known_end(next_sequence)
         self.next_sequence = next_sequence
         ready: list[RecordBatch] = []
@@ -65,13 +76,13 @@ class Cursor:
         return ready
 
     def first_gap(self) -> tuple[int, int] | None:
-        """The first gap as (first sequence, end sequence), or None where everything known is here."""
+        """Return the first gap as its first and end sequence, or None if no known record is missing."""
         if self.next_sequence >= self.known_end:
             return None
         return self.next_sequence, self._ahead[0].first_sequence if self._ahead else self.known_end
 
     def _release(self, ready: list[RecordBatch]) -> None:
-        """Moves over what the gap held back."""
+        """Move batches that are no longer ahead of a gap to `ready`."""
         count = 0
         for run in self._ahead:
             if run.first_sequence > self.next_sequence:
@@ -84,7 +95,7 @@ class Cursor:
         del self._ahead[:count]
 
     def _keep(self, batch: RecordBatch, ahead_bytes_left: int) -> None:
-        """Stores the parts of a run that no kept run covers, keeping runs disjoint and sorted."""
+        """Keep the parts of a batch that no kept batch covers. The kept batches stay disjoint and sorted."""
         index = bisect_left(self._ahead, batch.first_sequence, key=lambda run: run.end_sequence - 1)
         first = batch.first_sequence
         while first < batch.end_sequence:

@@ -1,13 +1,13 @@
-"""Which FETCH to send, and when asking again is too soon.
+"""Which FETCH to send, and when it is too early to repeat one.
 
-A partition that lacks records is fetched page by page: the next page is asked for when half of the last one has
-arrived, so that the sender never idles, and no sequence is asked for twice while its page makes progress. Without
-progress the page is asked for again, after a wait that doubles each time. Only so many partitions are fetched at
-once; the others wait in line, and one that nobody answers goes to the end of it.
+Missing records of a partition are fetched page by page. The next page is fetched when half of the last one has arrived,
+so that the sender never idles; no record is fetched twice while its page makes progress. A page without progress is
+fetched again after a wait that doubles each time. A limited number of partitions is fetched at once; the others wait in
+a queue, and a partition whose FETCH no node answers goes to its end.
 
-Partitions share what is under way: pages get smaller as more are fetched, and while any answers come in, a page that
-waits is not taken for unanswered, because its answer may stand in the same queue behind them. Asking again would only
-make that queue longer.
+Partitions share the limit on records in flight: pages get smaller as more partitions are fetched. While any answers
+arrive, a page without progress does not count as unanswered, because its answer may be queued behind them; fetching it
+again would only make that queue longer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dafka.protocol.ordering.cursor import Cursor
 from dafka.records import Partition
 
 RENEWALS_MAX = 256
-"""FETCHes a second that are sent again because somebody has only now connected."""
+"""FETCHes repeated in one second because a peer has only now connected."""
 
 
 class _Page:
-    """What has been asked for of one partition, and for how long nothing came of it."""
+    """The records of one partition that were fetched last, and how long there has been no progress."""
 
     __slots__ = ("asked_at", "asked_end", "asked_first", "attempts", "deadline", "partition", "progress", "ticket")
 
@@ -41,7 +41,7 @@ class _Page:
 
 
 class FetchPlanner:
-    """Plans the FETCHes of one node."""
+    """The pages that one node is fetching, and the partitions that wait for their turn."""
 
     def __init__(self, config: FetchConfig) -> None:
         self._config = config
@@ -55,11 +55,11 @@ class FetchPlanner:
         self._renewed_at = float("-inf")
 
     def deadline(self) -> float:
-        """When `expire` next has something to do."""
+        """Return when to call `expire_pages`."""
         return self._deadlines[0][0] if self._deadlines else float("inf")
 
     def expire_pages(self, now: float) -> list[Partition]:
-        """The partitions whose page made no progress in time; each is to be planned again."""
+        """Return the partitions whose page made no progress in time; plan each of them again."""
         expired = []
         while self._deadlines and self._deadlines[0][0] <= now:
             _, ticket, page = heapq.heappop(self._deadlines)
@@ -80,16 +80,16 @@ class FetchPlanner:
         return expired
 
     def attempts(self, partition: Partition) -> int:
-        """How often in a row this partition's page went unanswered."""
+        """Return how many consecutive FETCHes of a partition's page went unanswered."""
         page = self._active.get(partition)
         return page.attempts if page is not None else self._waiting.get(partition, 0)
 
     def note_record_size(self, partition: Partition, content_bytes: int, count: int) -> None:
-        """Takes note of how large this partition's records are, to choose the size of its pages."""
+        """Note how large the records of a partition are; the size of its pages depends on it."""
         self._record_bytes[partition] = max(content_bytes // count, 1)
 
     def plan_fetch(self, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
-        """What to FETCH now, as (first sequence, count), given where the cursor stands; or nothing."""
+        """Return the first sequence and the count to fetch now, or None."""
         gap = cursor.first_gap()
         if gap is None:
             self.mark_complete(partition)
@@ -113,9 +113,9 @@ class FetchPlanner:
         return first, count
 
     def allow_refetch(self, partition: Partition, cursor: Cursor, now: float) -> None:
-        """What was asked for may not have been heard: ask again at the next plan.
+        """Fetch the page of a partition again at the next plan: the last FETCH may not have reached any node.
 
-        A page that is arriving is left alone.
+        A page that is arriving is not fetched again.
         """
         page = self._active.get(partition)
         if page is None or cursor.next_sequence > page.asked_first:
@@ -127,45 +127,46 @@ class FetchPlanner:
             page.asked_end = page.progress
 
     def note_answer(self, now: float) -> None:
-        """Records that had been asked for came in, of whichever partition, new or not."""
+        """Note that fetched records of any partition arrived, new or not."""
         self._answered_at = now
 
     def note_dropped(self, partition: Partition, first_sequence: int) -> None:
-        """Records from here on came and were let go: ask for them again at the next plan."""
+        """Fetch the records from here on again at the next plan: they arrived and were dropped."""
         page = self._active.get(partition)
         if page is not None:
             page.asked_end = min(page.asked_end, first_sequence)
 
     def mark_complete(self, partition: Partition) -> None:
-        """Nothing is missing of this partition (any more)."""
+        """Note that no records of a partition are missing."""
         self._active.pop(partition, None)
         self._waiting.pop(partition, None)
 
     def forget_partition(self, partition: Partition) -> None:
-        """Nothing of this partition is wanted any more."""
+        """Forget a partition."""
         self.mark_complete(partition)
         self._record_bytes.pop(partition, None)
 
     def next_waiting(self) -> Partition | None:
-        """A partition that waits, and for which there is room now."""
+        """Return the first partition in the queue if there is room to fetch it, or None."""
         if not self._waiting or len(self._active) >= self._config.partitions_max:
             return None
         return next(iter(self._waiting))
 
     def active_partitions(self) -> list[Partition]:
-        """The partitions being fetched."""
+        """Return the partitions that are being fetched."""
         return list(self._active)
 
     def _admit(self, partition: Partition, cursor: Cursor, now: float) -> _Page | None:
-        """Where there is no room, a partition whose records have come before finds some: names may be invented.
+        """Return a new page for a partition, or None if it has to wait.
 
-        It never takes the place of who is next in line, whose turn would not come while it goes unanswered.
+        Partitions whose records have arrived before have a reserve, because names of partitions may be invented. They
+        never take the place of the first partition in the queue, which would otherwise wait until they are answered.
         """
-        is_first_in_line = not self._waiting or next(iter(self._waiting)) == partition
+        is_first = not self._waiting or next(iter(self._waiting)) == partition
         is_full = len(self._active) >= self._config.partitions_max
         is_reserve_free = len(self._active) < 2 * self._config.partitions_max
         has_reserve = is_full and cursor.is_proven and self._waiting and is_reserve_free
-        if not has_reserve and (is_full or not is_first_in_line):
+        if not has_reserve and (is_full or not is_first):
             self._waiting.setdefault(partition, 0)
             return None
         attempts = self._waiting.pop(partition, 0)
@@ -175,12 +176,12 @@ class FetchPlanner:
         return page
 
     def _patient_until(self, page: _Page) -> float:
-        """Answers to others may be in front of this page's, but not for ever."""
+        """Return how long to wait for a page: its answer may be queued behind others, for a limited time."""
         patience_max = self._config.retry_max_ms / 1000
         return min(self._answered_at + self._wait(page.attempts), page.asked_at + patience_max)
 
     def _delay(self, page: _Page, now: float) -> None:
-        """Counts the page's wait from now on. Only a deadline that comes sooner needs to be watched anew."""
+        """Restart the wait of a page. Only an earlier deadline needs a new entry in the heap."""
         before, page.deadline = page.deadline, now + self._wait(page.attempts)
         if page.deadline < before:
             self._watch(page)
@@ -193,7 +194,7 @@ class FetchPlanner:
         return min(self._config.retry_ms << min(attempts, 16), self._config.retry_max_ms) / 1000
 
     def _page_size(self, partition: Partition) -> int:
-        """An even share of what may be under way, in records of this partition's size."""
+        """Return an even share of the records in flight, given the size of this partition's records."""
         config = self._config
         record_bytes = self._record_bytes.get(partition)
         if record_bytes is None:

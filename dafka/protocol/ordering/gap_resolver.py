@@ -1,9 +1,9 @@
-"""Who may still hold what a node is missing: how it learns that records are gone, and where to go on (erratum 26).
+"""When missing records are unrecoverable, and where to continue after them (erratum 26).
 
-A node that has dropped records says so to who asks for them (DIRECT-EARLIEST): from where on it holds the partition,
-and which records it knows to be gone, rather than merely not with it. They count as gone when everybody who could have
-them has answered so: each store that is connected, and the producer. One that does not speak this command (libdafka's)
-is given time to send the records instead.
+A node that has dropped records answers a FETCH for them with DIRECT-EARLIEST: the first record of the partition that it
+holds, and which records it knows to be unrecoverable rather than merely missing. Records are given up when all nodes
+that could hold them have answered that they do not: every connected store, and the producer. A node that does not know
+this command (libdafka's) is given time to send the records instead.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 HOLDS_NOTHING = wire.NUMBER_8_MAX
-"""The `sequence` of who has never held a record of the partition."""
+"""The `sequence` in the answer of a node that holds no record of the partition."""
 
 PATIENCE_ATTEMPTS = 5
-"""FETCHes in a row without an answer, after which a node that says nothing counts as one that has nothing."""
+"""Consecutive FETCHes without an answer after which a silent node counts as one that holds nothing."""
 
 STORES_MAX = 1024
-"""Stores that are waited for; of further ones it is only known what they say."""
+"""Stores whose answers are waited for. Answers of further stores count, but are not waited for."""
 
 ANSWERS_MAX = 10_000
-"""Answers that are kept, about all partitions; what is said beyond is forgotten, and said again."""
+"""Answers kept about all partitions. Further ones are dropped; the next FETCH brings them again."""
 
 NODES_MAX = 100_000
-"""Nodes that are remembered as being there."""
+"""Discovered nodes that are remembered."""
 
 
 class GapResolver:
-    """Attributes:
-    stores: the addresses of the stores that are connected.
-    is_settled: whether the nodes that were there before have been found. Until then nothing is given up: somebody
-        who holds it may be about to connect.
+    """The peers that may hold missing records, and their answers.
+
+    Attributes:
+        stores: The addresses of the connected stores.
+        is_settled: Whether the nodes that were there before are connected. Until then nothing is given up, because a
+            node that holds the records may be about to connect.
     """
 
     def __init__(self) -> None:
@@ -49,19 +51,19 @@ class GapResolver:
         self.is_settled = True
 
     def add_node(self, address: str) -> None:
-        """Discovery found a node: if a partition is its own, it may hold records of it."""
+        """Note that discovery found a node: it may be the producer of a partition."""
         if len(self._nodes) < NODES_MAX:
             self._nodes.add(address)
         if address in self._subscribed:
             self.stores.add(address)
 
     def remove_node(self, address: str) -> None:
-        """Discovery lost a node. Its connection may outlive that: a store that is found again is one at once."""
+        """Note that discovery lost a node. If its connection remains, it counts as a store once it is found again."""
         self._nodes.discard(address)
         self.stores.discard(address)
 
     def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
-        """A store is known by its subscription to what consumers greet it with."""
+        """Recognize a store by its subscription to CONSUMER-HELLO with its own address."""
         if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
             if not subscription.active:
                 self._subscribed.discard(subscription.topic)
@@ -71,9 +73,9 @@ class GapResolver:
                 self.stores.add(subscription.topic)
 
     def add_answer(self, message: wire.DirectEarliest, next_sequence: int) -> None:
-        """Somebody has not got the record at `next_sequence`, for which a FETCH was sent.
+        """Note that a node does not hold the record at `next_sequence`, which was fetched.
 
-        What is said by somebody who is neither a store nor the producer counts for nothing.
+        Answers of nodes that are neither a store nor the partition's producer are ignored.
         """
         partition = Partition(message.subject, message.partition)
         if message.address not in self._subscribed and message.address != partition.address:
@@ -90,27 +92,36 @@ class GapResolver:
             self._news.add(partition)
 
     def forget_partition(self, partition: Partition) -> None:
-        """Nothing is missing of it (any more)."""
+        """Forget the answers about a partition."""
         _, answers = self._answers.pop(partition, (0, {}))
         self._answers_count -= len(answers)
         self._news.discard(partition)
 
     def answered_partitions(self) -> list[Partition]:
-        """The partitions about which somebody has answered, once it is known who is there."""
+        """Return the partitions about which there are answers, once the node has settled."""
         return list(self._answers) if self.is_settled else []
 
     def take_newly_answered(self) -> list[Partition]:
-        """Those of them about which somebody has answered since this was asked last."""
+        """Return the partitions about which there are answers since the last call, once the node has settled."""
         news, self._news = self._news, set()
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
-        """Where to go on, if the record at `next_sequence` is gone; None where somebody may have it."""
+        """Return where to continue a partition.
+
+        Args:
+            partition: The partition.
+            next_sequence: The record that is missing.
+            attempts: How many consecutive FETCHes for it went unanswered.
+
+        Returns:
+            The first record that a node holds; None if the missing record is not known to be unrecoverable.
+        """
         asked, answers = self._answers.get(partition, (next_sequence, {}))
         if asked != next_sequence:
             self.forget_partition(partition)
             return None
-        if not any(answer.gone > next_sequence for answer in answers.values()):
+        if not any(answer.unrecoverable_end > next_sequence for answer in answers.values()):
             return None
         asked_for = self.stores | ({partition.address} & self._nodes)
         if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:

@@ -82,12 +82,15 @@ class HeldEndQuery:
         return [Unsubscribe(_ack_prefix(partition))]
 
     def held_end(self, partition: Partition, min_stores: int, now: float) -> int | Incomplete:
-        """Return the sequence after the last record that any store holds, or why that is not certain yet.
+        """Return how much of a partition the stores hold.
 
         Args:
-            partition: a partition that is being asked about.
-            min_stores: how many stores must be connected.
-            now: the time.
+            partition: A partition that is being asked about.
+            min_stores: How many stores must be connected.
+            now: The time.
+
+        Returns:
+            The sequence after the last record that any store holds, or why that is not certain yet.
         """
         question = self._questions[partition]
         stores = self._gap_resolver.stores
@@ -101,10 +104,10 @@ class HeldEndQuery:
         """Note that a store holds the records before a sequence.
 
         Args:
-            partition: the partition, which need not be one that is asked about.
-            store: the store's address; empty if the message does not name it.
-            end_sequence: the sequence after its last record; 0 if it holds none.
-            now: the time.
+            partition: The partition, which need not be one that is asked about.
+            store: The store's address; empty if the message does not name it.
+            end_sequence: The sequence after its last record; 0 if it holds none.
+            now: The time.
         """
         question = self._questions.get(partition)
         if question is None:

@@ -1,8 +1,8 @@
-"""Many partitions put in order at once: what consumers and stores share.
+"""Put the records of many partitions in order, and fetch what is missing. Consumers, stores and readers share this.
 
-Runs of records go in, from whoever sent them, in any order and any number of times; each partition's records come
-out in order, once. What is missing comes out as FETCHes. A program (or a disk) that is behind pauses the reassembler:
-live records are then let go, to be fetched when there is room.
+Batches of records go in, from any sender, in any order and any number of times; the records of each partition come out
+in order, once. Missing records come out as FETCHes. If the program or the disk is behind, live records are dropped, and
+fetched when there is room again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from dafka.records import Partition, RecordBatch
 from dafka.wire import Command
 
 UNPROVEN_MAX = 50_000
-"""Partitions of which nothing but the name is known."""
+"""Partitions that are followed although no record of them has arrived yet."""
 
 IDLE_S = 30.0
-"""How long one of them is waited for at least."""
+"""Seconds for which such a partition is followed at least."""
 
 UNANSWERED_ATTEMPTS = 3
-"""FETCHes in a row without an answer after which the program is told."""
+"""Consecutive FETCHes without an answer after which the program is notified."""
 
 
 class Reassembler:
-    """Attributes:
-    cursors: where each followed partition stands.
-    holders: who may have what is missing.
-    fetches_sent: FETCHes so far.
+    """The partitions that one node follows, and the FETCHes for what it misses.
+
+    Args:
+        address: The address of the node.
+        config: The limits of fetching.
+        unproven_max: How many partitions to follow of which no record has arrived yet.
+
+    Attributes:
+        cursors: The position in each followed partition.
+        gap_resolver: Which peers may still hold the missing records.
+        fetches_sent: How many FETCHes were returned by `due_fetches`.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:
@@ -48,20 +55,23 @@ class Reassembler:
         self._unproven_max = unproven_max
 
     def follow_partition(self, partition: Partition, next_sequence: int, since: float | None = None) -> None:
-        """Begins a partition: what comes before `next_sequence` is not wanted.
+        """Begin to follow a partition from `next_sequence` on.
 
-        `since`, a time, where nothing but its name is known; see `has_room`.
+        Args:
+            partition: The partition.
+            next_sequence: The first record that is wanted.
+            since: The time, if only the name of the partition is known; see `has_room`. None if it is known to exist.
         """
         self.cursors[partition] = Cursor(next_sequence)
         if since is not None:
             self._unproven[partition] = since
 
     def has_room(self) -> bool:
-        """May one more partition be followed of which nothing but the name is known?"""
+        """Return whether one more partition without records may be followed."""
         return len(self._unproven) < self._unproven_max
 
     def idle_partitions(self, now: float) -> list[Partition]:
-        """Where they are many: those of them of which no record has come for long. They may be forgotten."""
+        """Return partitions without records that were followed long enough to be forgotten, if there are many."""
         found: list[Partition] = []
         surplus = len(self._unproven) - self._unproven_max // 2
         for partition, since in self._unproven.items():
@@ -71,7 +81,7 @@ class Reassembler:
         return found
 
     def add_batch(self, batch: RecordBatch) -> list[RecordBatch]:
-        """The records that are now in order. The partition must be followed."""
+        """Add records of a followed partition; return the batches that are now in order."""
         cursor = self.cursors[batch.partition]
         ahead_bytes = cursor.ahead_bytes
         ready = cursor.add_batch(batch, self._ahead_bytes_max - self._ahead_bytes)
@@ -84,16 +94,16 @@ class Reassembler:
         return ready
 
     def note_answer(self, now: float) -> None:
-        """Records came in that had been asked for; they may be duplicates by now."""
+        """Note that fetched records arrived, new or not."""
         self._planner.note_answer(now)
 
     def note_known_end(self, partition: Partition, end_sequence: int) -> None:
-        """Records up to, not including, this sequence exist. The partition must be followed."""
+        """Note that the records before this sequence of a followed partition exist."""
         self.cursors[partition].note_known_end(end_sequence)
         self._changed[partition] = None
 
     def drop_batch(self, batch: RecordBatch) -> None:
-        """There is no room for these records: they are remembered as missing."""
+        """Remember records as missing: there is no room for them now."""
         cursor = self.cursors[batch.partition]
         cursor.note_known_end(batch.end_sequence)
         if batch.end_sequence > cursor.next_sequence:
@@ -101,7 +111,7 @@ class Reassembler:
         self._changed[batch.partition] = None
 
     def receive_earliest(self, message: wire.DirectEarliest) -> str:
-        """Somebody has not got what was asked for. Gives why the message is to be discarded, or nothing."""
+        """Note that a peer does not hold what was fetched. Return why to discard the message, or an empty text."""
         cursor = self.cursors.get(Partition(message.subject, message.partition))
         if message.requestor != self._address:
             return "another requestor"
@@ -111,9 +121,13 @@ class Reassembler:
         return ""
 
     def unrecoverable_ranges(self, *, only_new: bool = False) -> list[tuple[Partition, int, int]]:
-        """Partitions that stand before records to be had nowhere: with these records' first and end sequence.
+        """Return the partitions that are blocked by unrecoverable records.
 
-        `only_new`: of those alone about which somebody has answered since.
+        Args:
+            only_new: Whether to look only at partitions about which a peer has answered since the last call.
+
+        Returns:
+            For each, the partition, and the first and end sequence of the unrecoverable records.
         """
         found = []
         for partition in (
@@ -126,7 +140,7 @@ class Reassembler:
         return found
 
     def reset_to(self, partition: Partition, next_sequence: int) -> list[RecordBatch]:
-        """Gives up the records before `next_sequence`; gives those that are in order from there on."""
+        """Give up the records before `next_sequence`; return the batches that are in order from there on."""
         cursor = self.cursors[partition]
         ahead_bytes = cursor.ahead_bytes
         ready = cursor.reset_to(next_sequence)
@@ -137,7 +151,7 @@ class Reassembler:
         return ready
 
     def forget_partition(self, partition: Partition) -> None:
-        """Stops following a partition."""
+        """Stop following a partition."""
         cursor = self.cursors.pop(partition)
         self._ahead_bytes -= cursor.ahead_bytes
         self.gap_resolver.forget_partition(partition)
@@ -146,25 +160,25 @@ class Reassembler:
         self._unproven.pop(partition, None)
 
     def refetch_unanswered(self, subscription: wire.Subscription, now: float) -> None:
-        """Somebody who answers FETCHes has only now connected: ask again what is unanswered."""
+        """Fetch again what is unanswered: a peer that answers such FETCHes has only now connected."""
         for partition in self._planner.active_partitions():
             if subscription.covers(Command.FETCH, partition.address):
                 self._planner.allow_refetch(partition, self.cursors[partition], now)
                 self._changed[partition] = None
 
     def due_fetches(self, now: float) -> list[wire.Fetch]:
-        """The FETCHes that are due. While paused, do not call this: what is due stays due."""
+        """Return the FETCHes to send now. If not called, what is due stays due."""
         planned = []
         changed, self._changed = self._changed, {}
         for partition in changed:
             planned += self._plan(partition, now)
-        while (partition_in_line := self._planner.next_waiting()) is not None:
-            planned += self._plan(partition_in_line, now)
+        while (waiting := self._planner.next_waiting()) is not None:
+            planned += self._plan(waiting, now)
         self.fetches_sent += len(planned)
         return planned
 
     def tick(self, now: float) -> list[FetchUnanswered]:
-        """Notices pages that made no progress, and reports those that have gone unanswered for long."""
+        """Plan pages without progress again; return events for those that went unanswered several times."""
         unanswered = []
         for partition in self._planner.expire_pages(now):
             self._changed[partition] = None
@@ -174,7 +188,7 @@ class Reassembler:
         return unanswered
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return when to call `tick`."""
         return self._planner.deadline()
 
     def _plan(self, partition: Partition, now: float) -> list[wire.Fetch]:

@@ -51,15 +51,19 @@ class EarliestResponder:
         """Note a peer's subscription, to any command, or that it ended."""
         self._subscribers.note_subscription(subscription)
 
-    def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> wire.DirectEarliest | None:
+    def answer(
+        self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
+    ) -> wire.DirectEarliest | None:
         """Return the answer to a FETCH, or None if the requestor does not understand it.
 
         Args:
             fetch: The request.
             own_address: This node's address.
             sequence: The first sequence that this node holds of the partition.
-            gone: The sequence before which no node holds any record, as far as this node knows.
+            unrecoverable_end: The sequence before which no node holds any record, as far as this node knows.
         """
         if fetch.address not in self._subscribers:
             return None
-        return wire.DirectEarliest(fetch.address, own_address, fetch.partition, fetch.subject, sequence, gone)
+        return wire.DirectEarliest(
+            fetch.address, own_address, fetch.partition, fetch.subject, sequence, unrecoverable_end
+        )

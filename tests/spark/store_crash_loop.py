@@ -1,11 +1,12 @@
-"""Kills a streaming query again and again while records flow, and looks at the end what its sink holds.
+"""Kill a streaming query again and again while records flow, then check what its sink holds.
 
-    python -m tests.spark.stream_crash_loop URL KILLS SEED
+    python -m tests.spark.store_crash_loop URL KILLS SEED
 
-The query (kill_query.py) is a process of its own, with its Java and its workers; all are killed with SIGKILL at a
-random moment: after a micro-batch or two, every fourth time while the query starts. The next goes on from the
-checkpoint. In the end each record must be in the sink exactly once, with its own content. Then Python workers alone are
-killed, amid a micro-batch and amid a batch read: Spark tries their tasks again, and nothing is doubled or missing.
+The query (`store_query`) is a program with a Java process and workers. All are killed with SIGKILL at a random moment:
+usually after a micro-batch or two, every fourth time while the query starts. The next query continues from the
+checkpoint. At the end each record must be in the sink exactly once, with its own content. Then single Python workers
+are killed during a micro-batch and during a batch read: Spark retries their tasks, and no record is repeated or
+missing.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ import trio
 
 from dafka.records import Partition, RecordBatch
 from dafka.storage import open_storage
+from tests.spark.queries import HANG_S
 
-PROGRAM = "tests.spark.kill_query"
+PROGRAM = "tests.spark.store_query"
 PARTITIONS = [Partition("orders", letter * 32) for letter in "AB"]
-STEP_S = 150.0
-"""A step that takes longer has failed."""
+STEP_S = HANG_S
+"""How long a step may take, in seconds, before it counts as hung."""
 WORKER_QUERIES_MAX = 3
 START_S_MAX = 8.0
-"""Every fourth query is killed within this, wherever its start has come to."""
+"""The longest life of every fourth query, which is killed while it starts, in seconds."""
 LIFE_S_MAX = 1.0
-"""The others, so long after their first micro-batch at the most."""
+"""The longest time from the first micro-batch of the other queries until they are killed, in seconds."""
 APPEND_RECORDS = 100
 APPEND_S = 0.02
 LARGE_BYTES = 4_000
 LARGE_RECORDS = 16_000
-"""Of each partition, for killing workers: there must be time to find one."""
+"""The records of each partition when workers are killed: reading them takes long enough to find a worker."""
 TASK_WORKER = ["pyspark.daemon", "pyspark.worker"]
-"""How the command of a worker ends that runs tasks; those that plan are others."""
+"""The end of the command of a worker that runs tasks, other than one that plans."""
 READ_BYTES_MIN = 12 * 2**20
-"""A worker that has read so much is amid a task: libraries are mapped, and their modules are smaller."""
+"""A worker that has read this many bytes is running a task: importing modules reads less."""
 
 
 def content(partition: Partition, sequence: int, size: int = 0) -> bytes:
@@ -59,19 +61,19 @@ def run_of(partition: Partition, first: int, count: int, size: int = 0) -> Recor
 
 
 class Expected:
-    """What a sink must hold of each partition."""
+    """The records that a sink must hold."""
 
     def __init__(self) -> None:
         self.ends = dict.fromkeys(PARTITIONS, 0)
         self._digests = dict.fromkeys(PARTITIONS, 0)
 
-    def take(self, batch: RecordBatch) -> None:
+    def add(self, batch: RecordBatch) -> None:
         self.ends[batch.partition] = batch.end_sequence
         for each in batch.contents:
             self._digests[batch.partition] += int(hashlib.sha256(each).hexdigest()[:8], 16)
 
     def check(self, found: dict[str, dict[str, Any]]) -> None:
-        """Raises `AssertionError`."""
+        """Raise `AssertionError` if the sink holds anything else."""
         wanted = {
             partition.address: {
                 "partition": partition.address,
@@ -87,7 +89,7 @@ class Expected:
 
 
 class Query:
-    """A process of `kill_query`."""
+    """A running `store_query`."""
 
     def __init__(self, process: trio.Process) -> None:
         self.pid = process.pid
@@ -95,23 +97,23 @@ class Query:
         self._read = b""
 
     async def wait(self, event: str) -> dict[str, Any]:
-        """Waits until it tells that."""
+        """Wait until the program reports an event, and return it."""
         assert self._process.stdout is not None
         with trio.fail_after(STEP_S):
             while True:
                 line, found, rest = self._read.partition(b"\n")
                 if found:
                     self._read = rest
-                    said: dict[str, Any] = json.loads(line)
-                    if said["event"] == event:
-                        return said
+                    message: dict[str, Any] = json.loads(line)
+                    if message["event"] == event:
+                        return message
                     continue
                 data = await self._process.stdout.receive_some()
                 assert data, f"the query ended by itself, with status {await self._process.wait()}"
                 self._read += data
 
     async def kill(self) -> None:
-        """With all that belongs to it, wherever each is."""
+        """Kill the program with its Java process and all its workers."""
         processes = tree(self.pid)
         for process in processes:
             kill(process)
@@ -138,7 +140,7 @@ def kill(process: psutil.Process) -> None:
 
 @asynccontextmanager
 async def open_query(what: str, store: str, folder: Path) -> AsyncIterator[Query]:
-    """Runs it for the length of a block; nothing of it is left."""
+    """Run the program for the length of a block, and kill all its processes at the end."""
     with (folder / "errors").open("ab") as errors:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", PROGRAM, what, store, str(folder)], stdout=subprocess.PIPE, stderr=errors
@@ -154,7 +156,7 @@ async def open_query(what: str, store: str, folder: Path) -> AsyncIterator[Query
 
 
 def reading_workers(pid: int) -> Iterator[psutil.Process]:
-    """The Python workers that are amid a task."""
+    """Yield the Python workers that are running a task."""
     for process in tree(pid)[1:]:
         try:
             if process.cmdline()[-2:] == TASK_WORKER and process.io_counters().read_chars > READ_BYTES_MIN:
@@ -164,7 +166,7 @@ def reading_workers(pid: int) -> Iterator[psutil.Process]:
 
 
 async def kill_worker(query: Query) -> None:
-    """Waits for a worker that reads, and kills it."""
+    """Wait for a worker that is running a task, and kill it."""
     while True:
         for worker in reading_workers(query.pid):
             kill(worker)
@@ -173,7 +175,7 @@ async def kill_worker(query: Query) -> None:
 
 
 async def play_kills(url: str, store: str, folder: Path, kills: int, seed: int) -> Expected:
-    """Kills the query so many times while records are stored, and lets it end."""
+    """Kill the query `kills` times while records are stored, then let it end and check the sink."""
     choose, expected = random.Random(seed), Expected()
 
     async def store_records() -> None:
@@ -181,7 +183,7 @@ async def play_kills(url: str, store: str, folder: Path, kills: int, seed: int) 
             for partition in PARTITIONS:
                 batch = run_of(partition, expected.ends[partition], APPEND_RECORDS)
                 await storage.append([batch])
-                expected.take(batch)
+                expected.add(batch)
             await trio.sleep(APPEND_S)
 
     async with open_storage(url) as storage:
@@ -195,17 +197,17 @@ async def play_kills(url: str, store: str, folder: Path, kills: int, seed: int) 
                         await query.wait("batch")
                         await trio.sleep(choose.random() * LIFE_S_MAX)
             nursery.cancel_scope.cancel()
-        # An append that was cancelled may have been done all the same.
+        # An append that was cancelled may still have been stored.
         for partition, info in (await storage.partitions()).items():
             for sequence in range(expected.ends[partition], info.end_sequence):
-                expected.take(run_of(partition, sequence, 1))
+                expected.add(run_of(partition, sequence, 1))
     async with open_query("finish", store, folder) as query:
         expected.check((await query.wait("done"))["found"])
     return expected
 
 
 async def play_worker_kill(what: str, folder: Path) -> None:
-    """Kills a worker amid a read of large records."""
+    """Kill a worker while it reads large records."""
     expected = Expected()
     folder.mkdir()  # noqa: ASYNC240
     store = str(folder / "store.db")
@@ -214,32 +216,32 @@ async def play_worker_kill(what: str, folder: Path) -> None:
             for first in range(0, LARGE_RECORDS, 2000):
                 batch = run_of(partition, first, 2000, LARGE_BYTES)
                 await storage.append([batch])
-                expected.take(batch)
-    for attempt in range(WORKER_QUERIES_MAX):  # on a busy machine a query may end before a worker is seen
+                expected.add(batch)
+    for attempt in range(WORKER_QUERIES_MAX):  # on a busy machine a query may end before a worker is found
         place = folder / str(attempt)
         place.mkdir()
         async with open_query(what, store, place) as query, trio.open_nursery() as nursery:
             await query.wait("reading")
             nursery.start_soon(kill_worker, query)
-            said = await query.wait("done")
+            result = await query.wait("done")
             nursery.cancel_scope.cancel()
-        expected.check(said["found"])
-        if said["failed"]:
+        expected.check(result["found"])
+        if result["failed"]:
             return
-    raise AssertionError(f"no worker was amid a task when it was killed, in {WORKER_QUERIES_MAX} queries")
+    raise AssertionError(f"no worker was killed while it was running a task, in {WORKER_QUERIES_MAX} queries")
 
 
 async def main(url: str, kills: int, seed: int) -> None:
-    """Plays all of it."""
+    """Run all scenarios."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="dafka-kills-") as place:
         folder = Path(place)
         if kills:
             expected = await play_kills(url, url.partition(":")[2], folder, kills, seed)
-            print(f"{kills} kills: {sum(expected.ends.values())} records, each in the sink once", flush=True)
+            print(f"{kills} kills: {sum(expected.ends.values())} records, each in the sink exactly once", flush=True)
         for what in ("finish", "batch"):
             await play_worker_kill(what, folder / what)
-            print(f"a worker killed, {what}: each record once", flush=True)
+            print(f"a worker killed in {what}: each record exactly once", flush=True)
     print(f"{time.monotonic() - started:.0f} s")
 
 

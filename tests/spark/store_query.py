@@ -1,9 +1,9 @@
-"""A program that follows a store into Parquet files, to be killed: see stream_crash_loop.py.
+"""A query from a store to Parquet files, as a program that `store_crash_loop` kills.
 
-    python -m tests.spark.kill_query follow|finish|batch STORE FOLDER
+    python -m tests.spark.store_query follow|finish|batch STORE FOLDER
 
-`follow` runs until it is killed, and tells when each micro-batch is done. `finish` ends what has been begun, and says
-what the sink holds. `batch` reads the store once. Tasks are tried up to four times.
+`follow` runs until it is killed, and reports each completed micro-batch. `finish` reads to the end, and reports what
+the sink holds. `batch` reads the store once. Tasks are tried up to four times.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SETTINGS = {
 }
 
 
-def tell(**said: Any) -> None:
-    print(json.dumps(said), flush=True)
+def report(**event: Any) -> None:
+    print(json.dumps(event), flush=True)
 
 
 def digest(frame: DataFrame) -> DataFrame:
-    """Each record's place, and a digest of its value, which keeps the task at work for a while."""
+    """Return each record's position and a digest of its value, which takes the task some time."""
     return frame.select("topic", "partition", "offset", functions.sha2("value", 256).alias("digest"))
 
 
 def count(frame: DataFrame) -> dict[str, dict[str, Any]]:
-    """What there is of each partition; each record once makes the same sum, and as many offsets as rows."""
+    """Return counts and a sum of digests of each partition, which show whether it has each record exactly once."""
     rows = frame.groupBy("partition").agg(
         functions.count("*").alias("rows"),
         functions.countDistinct("offset").alias("offsets"),
@@ -52,7 +52,7 @@ def count(frame: DataFrame) -> dict[str, dict[str, Any]]:
 
 
 def failed_tasks(spark: SparkSession, group: str | None = None) -> int:
-    """How many tasks were tried again; a streaming query's jobs are a group, by its run's id."""
+    """Return how many tasks failed; the jobs of a streaming query are a group with the id of its run."""
     tracker = spark.sparkContext.statusTracker()
     stages = (
         tracker.getStageInfo(number) for job in tracker.getJobIdsForGroup(group) for number in _stages(tracker, job)
@@ -68,26 +68,26 @@ def _stages(tracker: Any, job: int) -> list[int]:
 def main(what: str, store: str, folder: str) -> None:
     spark = make_session("killed", "local[2,4]", SETTINGS)
     if what == "batch":
-        tell(event="reading")
-        tell(event="done", found=count(digest(spark.read.format("dafka").load(store))), failed=failed_tasks(spark))
+        report(event="reading")
+        report(event="done", found=count(digest(spark.read.format("dafka").load(store))), failed=failed_tasks(spark))
         return
     stream = spark.readStream.format("dafka").option("startingOffsets", "earliest").load(store)
     writing = digest(stream).writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     if what == "follow":
         query = writing.trigger(processingTime="100 milliseconds").start(f"{folder}/sink")
         seen = -1
-        tell(event="started")
+        report(event="started")
         while not query.awaitTermination(0.1):  # type: ignore[arg-type]
             progress = query.lastProgress
             if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
                 seen = progress["batchId"]
-                tell(event="batch", number=seen, rows=progress["numInputRows"])
+                report(event="batch", number=seen, rows=progress["numInputRows"])
         sys.exit("the query ended by itself")
-    tell(event="reading")
+    report(event="reading")
     query = writing.trigger(availableNow=True).start(f"{folder}/sink")
     query.awaitTermination()
     failed = failed_tasks(spark, str(query.runId))
-    tell(event="done", found=count(spark.read.parquet(f"{folder}/sink")), failed=failed)
+    report(event="done", found=count(spark.read.parquet(f"{folder}/sink")), failed=failed)
 
 
 if __name__ == "__main__":

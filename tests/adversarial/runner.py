@@ -1,4 +1,4 @@
-"""An attack on one role: honest traffic alone, the same under attack, and what was measured of both."""
+"""Run an attack on one role, and measure honest traffic before and during the attack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IDLE_S = 5.0
 MEMORY_FACTOR = 2.0
 LATENCY_FACTOR = 2.0
 LATENCY_FLOOR_S = 0.005
-"""Latencies below this are as good as none: schedulers of busy machines alone take as long."""
+"""Latencies up to this, in seconds, always pass: the scheduler of a busy machine causes as much."""
 
 
 @attrs.define
@@ -35,19 +35,19 @@ class Phase:
     memory: int = 0
 
     def quantile(self, share: float) -> float:
-        """The latency that so many do not exceed; infinite where there was none."""
+        """Return the latency that a share of the measurements does not exceed; infinite if there are none."""
         found = sorted(self.latencies)
         return found[min(int(share * len(found)), len(found) - 1)] if found else float("inf")
 
 
 @attrs.define
 class Outcome:
-    """What an attack has come to."""
+    """The result of an attack."""
 
     target: str
-    family: str
+    attack: str
     sent: int
-    lives: int
+    connections: int
     seconds: float
     idle: Phase
     attacked: Phase
@@ -56,7 +56,7 @@ class Outcome:
     is_served: bool
 
     def broken(self) -> list[str]:
-        """The bounds that were not kept."""
+        """Return the bounds that were exceeded, as sentences."""
         found = []
         if not self.is_up:
             found.append("the target ended")
@@ -71,7 +71,7 @@ class Outcome:
 
 
 class Process:
-    """A process that reads and writes lines of JSON."""
+    """A child process that reads and writes lines of JSON."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self.process = subprocess.Popen(
@@ -79,13 +79,13 @@ class Process:
         )
 
     def tell(self, values: dict[str, Any]) -> None:
-        """Sends a line."""
+        """Send a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(values) + "\n")
         self.process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
-        """Waits for a line. Raises `EOFError` where the process has ended."""
+        """Wait for a line, and return it. Raise `EOFError` if the process has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -95,7 +95,7 @@ class Process:
 
     @property
     def memory(self) -> int:
-        """Resident, in bytes; 0 where it has ended."""
+        """The resident memory in bytes; 0 if the process has ended."""
         try:
             pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         except (OSError, IndexError):
@@ -103,14 +103,14 @@ class Process:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """Ends it."""
+        """Kill the process."""
         self.process.kill()
         self.process.communicate()
 
 
 @contextmanager
 def start(module: str, *arguments: str, order: dict[str, Any]) -> Iterator[Process]:
-    """A process that has been told what to do."""
+    """Start a process, and send it its order."""
     process = Process(module, *arguments)
     try:
         process.tell(order)
@@ -121,12 +121,12 @@ def start(module: str, *arguments: str, order: dict[str, Any]) -> Iterator[Proce
 
 @attrs.define
 class Honest:
-    """Honest traffic to a target that does not measure by itself."""
+    """Honest traffic to a target that does not measure itself."""
 
     latencies: list[float] = attrs.field(factory=list)
 
     async def publish(self, config: Config) -> None:
-        """Publishes; the target's ACKs tell how long it takes."""
+        """Publish records, and measure the time until the target acknowledges them."""
         config = config.with_producer(close_timeout_ms=0)
         async with open_producer(TOPIC, config) as producer:
             self.partition = producer.partition.address
@@ -138,7 +138,7 @@ class Honest:
                 await trio.sleep(INTERVAL_S)
 
     async def meet(self, config: Config) -> None:
-        """Nodes come and go: how long it takes until one is found by another, through the tower."""
+        """Open and close nodes, and measure how long each takes to settle through the tower."""
         while True:
             began = time.monotonic()
             async with open_consumer([TOPIC], config) as consumer:
@@ -146,7 +146,7 @@ class Honest:
             self.latencies.append(time.monotonic() - began)
 
     async def publish_only(self, config: Config) -> None:
-        """Publishes; the target takes the records."""
+        """Publish records that the target consumes."""
         config = config.with_producer(close_timeout_ms=0, min_stores=0)
         async with open_producer(TOPIC, config) as producer:
             self.partition = producer.partition.address
@@ -157,21 +157,21 @@ class Honest:
     partition: str = ""
 
 
-def attack(
-    role: str, family: str, frames: int, seconds: float, seed: int = 0, attackers: int = 1, loops: str = ""
+def run_attack(
+    role: str, attack: str, frames: int, seconds: float, seed: int = 0, attackers: int = 1, loops: str = ""
 ) -> Outcome:
-    """Attacks a role of its own process, for so many messages or so long."""
+    """Attack a role that runs in a process of its own, for a number of messages or a time."""
     with ExitStack() as stack:
         if loops:
             os.environ["DAFKA_ACCELERATOR"] = loops
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-hostile-"))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-adversarial-"))
         free = "tcp://127.0.0.1:*"
-        order: dict[str, Any] = {"tower": {"sub_address": free, "pub_address": free}}
+        order: dict[str, Any] = {"tower": {"sub": free, "pub": free}}
         tower = stack.enter_context(start("tests.adversarial.target", "tower", order=order))
         where = tower.hear()
         order["beacon"] = {"tower_sub": [where["sub"]], "tower_pub": [where["pub"]]}
         config = Config().with_beacon(tower_sub=(where["sub"],), tower_pub=(where["pub"],))
-        order["store"] = {"storage": f"sqlite:{folder}/hostile.db"}
+        order["store"] = {"storage": f"sqlite:{folder}/store.db"}
         target, said = tower, where
         if role in ("store", "producer"):
             store = stack.enter_context(start("tests.adversarial.target", "store", order=order))
@@ -179,12 +179,12 @@ def attack(
         if role in ("producer", "consumer"):
             target = stack.enter_context(start("tests.adversarial.target", role, order=order))
             said = target.hear()
-        return trio.run(_measure, role, family, frames, seconds, seed, attackers, config, target, said, where)
+        return trio.run(_measure, role, attack, frames, seconds, seed, attackers, config, target, said, where)
 
 
 async def _measure(
     role: str,
-    family: str,
+    attack: str,
     frames: int,
     seconds: float,
     seed: int,
@@ -209,13 +209,13 @@ async def _measure(
         await _ask(target, honest, idle)
         idle.memory = target.memory
         partition = honest.partition or said["address"]
-        aim = {"address": said["address"], "topic": TOPIC, "partition": partition, "role": role}
-        order = {"aim": aim, "family": family, "frames": frames // attackers, "seconds": seconds}
+        attacked_node = {"address": said["address"], "topic": TOPIC, "partition": partition, "role": role}
+        order = {"target": attacked_node, "attack": attack, "frames": frames // attackers, "seconds": seconds}
         order |= {"tower_sub": where["sub"], "endpoint": said["endpoint"]}
         began = time.monotonic()
         with ExitStack() as stack:
             running = [
-                stack.enter_context(start("tests.adversarial.attackers", order={**order, "seed": seed + number}))
+                stack.enter_context(start("tests.adversarial.attacker", order={**order, "seed": seed + number}))
                 for number in range(attackers)
             ]
             ended: list[dict[str, Any]] = []
@@ -236,8 +236,8 @@ async def _measure(
             await _ask(target, honest, after)
             is_served = bool(after.latencies)
         nursery.cancel_scope.cancel()
-    sent, lives = sum(each["sent"] for each in ended), sum(each["lives"] for each in ended)
-    return Outcome(role, family, sent, lives, took, idle, attacked, discarded, is_up, is_served)
+    sent, connections = sum(each["sent"] for each in ended), sum(each["connections"] for each in ended)
+    return Outcome(role, attack, sent, connections, took, idle, attacked, discarded, is_up, is_served)
 
 
 async def _wait(process: Process, ended: list[dict[str, Any]]) -> None:
@@ -245,7 +245,7 @@ async def _wait(process: Process, ended: list[dict[str, Any]]) -> None:
 
 
 async def _ask(target: Process, honest: Honest, phase: Phase) -> dict[str, Any]:
-    """What the target, and honest traffic, have measured since this was asked last."""
+    """Add what the target and the honest traffic have measured since the previous call."""
     target.tell({})
     values = await trio.to_thread.run_sync(target.hear, abandon_on_cancel=True)
     own, honest.latencies = honest.latencies, []
@@ -255,11 +255,11 @@ async def _ask(target: Process, honest: Honest, phase: Phase) -> dict[str, Any]:
 
 
 def describe(outcome: Outcome) -> str:
-    """A few lines that tell it."""
+    """Return a report of a few lines."""
     idle, attacked = outcome.idle, outcome.attacked
     lines = [
-        f"{outcome.target}, {outcome.family}: {outcome.sent:,} messages in {outcome.seconds:.0f} s"
-        f" ({outcome.lives} connections)",
+        f"{outcome.target}, {outcome.attack}: {outcome.sent:,} messages in {outcome.seconds:.0f} s"
+        f" ({outcome.connections} connections)",
         f"  memory   {idle.memory / 2**20:7.1f} MiB idle   {attacked.memory / 2**20:7.1f} MiB under attack"
         f"   ({attacked.memory / max(idle.memory, 1):.2f} times)",
         f"  latency  {_ms(idle.quantile(0.5))} p50, {_ms(idle.quantile(0.99))} p99 alone;"

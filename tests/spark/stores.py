@@ -1,8 +1,9 @@
-"""Stores for Spark's tests: each content tells its partition and sequence."""
+"""Stores of Spark's tests: each content names its partition and sequence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import trio
 
@@ -11,7 +12,7 @@ from dafka.storage import open_storage
 
 A, B = "A" * 32, "B" * 32
 TIME = 1_700_000_000_000
-"""The first record's time, in milliseconds since 1970."""
+"""The time of each partition's first record, in milliseconds since 1970."""
 
 
 def content(topic: str, address: str, sequence: int) -> bytes:
@@ -21,7 +22,7 @@ def content(topic: str, address: str, sequence: int) -> bytes:
 def batch(
     topic: str, address: str, start: int, end: int, *, step_ms: int = 1, contents: Sequence[bytes] | None = None
 ) -> RecordBatch:
-    """Records whose times are `step_ms` apart."""
+    """Return records whose times are `step_ms` apart."""
     return RecordBatch(
         Partition(topic, address),
         start,
@@ -31,7 +32,7 @@ def batch(
 
 
 def fill(url: str, *batches: RecordBatch) -> str:
-    """Appends to a store, and gives its URL."""
+    """Append batches to a store, and return its URL."""
 
     async def program() -> None:
         async with open_storage(url) as storage:
@@ -43,9 +44,26 @@ def fill(url: str, *batches: RecordBatch) -> str:
 
 
 def trim(url: str, earliest: Mapping[Partition, int]) -> None:
+    """Drop the records before these sequences from a store."""
+
     async def program() -> None:
         async with open_storage(url) as storage:
             for partition, sequence in earliest.items():
                 await storage.trim(partition, sequence)
 
     trio.run(program)
+
+
+async def read_store(path: Path) -> dict[Partition, list[bytes]]:
+    """Return the contents of all partitions in an SQLite store, in order; its process may be running."""
+    stored: dict[Partition, list[bytes]] = {}
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        for partition, info in (await storage.partitions()).items():
+            contents = stored[partition] = []
+            position = info.earliest_sequence
+            while position < info.end_sequence:
+                batch = await storage.read(partition, position, info.end_sequence - position)
+                assert batch is not None
+                contents += batch.contents
+                position = batch.end_sequence
+    return stored

@@ -1,7 +1,7 @@
-"""Attackers: raw ZeroMQ sockets that pass for nodes, and send what they like as fast as they can.
+"""An attacker: raw ZeroMQ sockets that pose as a node, and send anything as fast as they can.
 
-An attacker whose connection is ended comes back as another node. `python -m tests.adversarial.attackers` runs one
-as a process, whose work does not slow the one that measures.
+If its connection is ended, an attacker comes back as another node. `python -m tests.adversarial.attacker` runs one in
+a process of its own, so that it does not slow the process that measures.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from uuid import uuid4
 
 import zmq
 
-from tests.adversarial.families import FAMILIES, Aim, generate
+from tests.adversarial.attacks import NODE_ATTACKS, Target, generate
 
 POOL = 20_000
-"""Messages made beforehand, and sent again and again: making one takes longer than sending it."""
+"""Messages that are made in advance and sent repeatedly. Making a message takes longer than sending it."""
 
 REFRESH = 2000
-"""Of those, so many are made anew each time around."""
+"""Messages of the pool that are replaced after each round."""
 
 BEACON_S = 0.5
 
 
 class Attacker:
-    """One connection at a time, to a tower and from whoever follows the beacon.
+    """An attacker with one identity at a time, which beacons to a tower and publishes to the nodes that connect.
 
     Attributes:
-        sent: messages that somebody's queue has taken.
-        lives: how often it has come as another node.
+        sent: Messages that a send queue has accepted.
+        connections: Identities used so far.
     """
 
-    def __init__(self, aim: Aim, family: str, seed: int, tower_sub: str) -> None:
+    def __init__(self, target: Target, attack: str, seed: int, tower_sub: str) -> None:
         self.sent = 0
-        self.lives = 0
-        self._aim = aim
+        self.connections = 0
+        self._aim = target
         self._tower_sub = tower_sub
-        self._is_beacons = aim.role == "tower"
-        self._messages = generate(family, aim, seed)
-        self._pool: list[list[bytes]] = list(islice(self._messages, POOL if family != "hellos" else 200))
+        self._is_beacons = target.role == "tower"
+        self._messages = generate(attack, target, seed)
+        self._pool: list[list[bytes]] = list(islice(self._messages, POOL if attack != "hellos" else 200))
         self._context = zmq.Context()
         self._begin()
 
     def _begin(self) -> None:
-        self.lives += 1
+        self.connections += 1
         self._address = uuid4().hex.upper().encode()
         self._beacons = self._context.socket(zmq.XPUB)
         self._beacons.linger = 0
@@ -80,7 +80,7 @@ class Attacker:
             self._had_subscriptions = True
 
     def run(self, frames: int, seconds: float) -> None:
-        """Sends so many, or for so long."""
+        """Send messages until a number is reached or a time has passed."""
         until = time.monotonic() + seconds
         place = 0
         while self.sent < frames and (now := time.monotonic()) < until:
@@ -112,13 +112,13 @@ class Attacker:
         return place
 
     def close(self) -> None:
-        """Is gone."""
+        """Close the sockets."""
         self._end()
         self._context.term()
 
 
 def flood_subscriptions(endpoint: str, count: int, seed: int) -> int:
-    """Subscribes to so many different things; gives how many."""
+    """Subscribe to a number of different prefixes, and return that number."""
     context = zmq.Context()
     with context, context.socket(zmq.SUB) as subscriber:
         subscriber.linger = 0
@@ -138,20 +138,20 @@ def _subscriptions(seed: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Attacks as a line of JSON says, and tells in another one what was sent."""
+    """Attack as the line of JSON on standard input says, and print what was sent as another line."""
     order = json.loads(sys.stdin.readline())
-    aim = Aim(**order["aim"])
-    if order["family"] == "subscriptions":
-        sent, lives = flood_subscriptions(order["endpoint"], order["frames"], order["seed"]), 1
+    target = Target(**order["target"])
+    if order["attack"] == "subscriptions":
+        sent, connections = flood_subscriptions(order["endpoint"], order["frames"], order["seed"]), 1
     else:
-        attacker = Attacker(aim, order["family"], order["seed"], order["tower_sub"])
+        attacker = Attacker(target, order["attack"], order["seed"], order["tower_sub"])
         attacker.run(order["frames"], order["seconds"])
-        sent, lives = attacker.sent, attacker.lives
+        sent, connections = attacker.sent, attacker.connections
         attacker.close()
-    sys.stdout.write(json.dumps({"sent": sent, "lives": lives}) + "\n")
+    sys.stdout.write(json.dumps({"sent": sent, "connections": connections}) + "\n")
 
 
-NODE_FAMILIES = (*FAMILIES, "subscriptions", "mixed")
+ALL_ATTACKS = (*NODE_ATTACKS, "subscriptions", "mixed")
 
 if __name__ == "__main__":
     main()

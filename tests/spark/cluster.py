@@ -1,8 +1,8 @@
-"""A cluster that runs beside the tests of Spark, in a thread of its own, for tests that know no trio."""
+"""A cluster for Spark's tests, which are not asynchronous: it runs in a thread of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,11 +16,11 @@ from tests.roles.helpers import contents, open_store
 
 
 class RunningCluster:
-    """A tower, and what is opened beside it.
+    """A tower, and the nodes that a test opens.
 
     Attributes:
-        config: for nodes of this cluster.
-        towers: the option of this name.
+        config: The configuration of nodes of this cluster.
+        towers: The value of the data source's option `towers`.
     """
 
     def __init__(self, portal: BlockingPortal, config: Config) -> None:
@@ -30,15 +30,15 @@ class RunningCluster:
         self.towers = f"127.0.0.1:{ports[0]}:{ports[1]}"
 
     def store(self, storage: str = "memory:", **settings: Any) -> AbstractContextManager[Store]:
-        """A store, for the length of a block."""
+        """Run a store for the length of a block."""
         return self._portal.wrap_async_context_manager(open_store(self.config.with_store(**settings), storage))
 
     def producer(self, topic: str = "orders") -> AbstractContextManager[Producer]:
-        """A producer, for `send`."""
+        """Open a producer, for `send`, for the length of a block."""
         return self._portal.wrap_async_context_manager(open_producer(topic, self.config))
 
     def send(self, producer: Producer, count: int) -> None:
-        """Publishes so many more records, whose contents tell their sequence, and waits until they are stored."""
+        """Publish more records, whose contents name their sequences, and wait until they are stored."""
 
         async def send() -> None:
             first = producer.statistics().records
@@ -48,7 +48,7 @@ class RunningCluster:
         self._portal.call(send)
 
     def publish(self, count: int, topic: str = "orders") -> Partition:
-        """A partition of so many records, all stored, whose producer is gone."""
+        """Publish a partition with a producer that is then closed, and return it; all its records are stored."""
         with self.producer(topic) as producer:
             self.send(producer, count)
             return producer.partition
@@ -56,7 +56,7 @@ class RunningCluster:
 
 @contextmanager
 def run_cluster(wire: DialectName = "rfc46") -> Iterator[RunningCluster]:
-    """A tower without a store."""
+    """Run a tower without a store."""
     opening = open_cluster(Config().with_node(wire=wire), storage=None)
     with start_blocking_portal("trio") as portal, portal.wrap_async_context_manager(opening) as cluster:
         yield RunningCluster(portal, cluster.config)
@@ -64,6 +64,13 @@ def run_cluster(wire: DialectName = "rfc46") -> Iterator[RunningCluster]:
 
 @pytest.fixture
 def cluster() -> Iterator[RunningCluster]:
-    """A tower and a store."""
+    """Run a tower and a store."""
     with run_cluster() as running, running.store():
         yield running
+
+
+def tower_option(options: Sequence[str]) -> str:
+    """Return the data source's option `towers` for a node's options on the command line."""
+    sub, pub = (options[options.index(name) + 1] for name in ("--tower-sub", "--tower-pub"))
+    host, _, sub_port = sub.removeprefix("tcp://").rpartition(":")
+    return f"{host}:{sub_port}:{pub.rpartition(':')[2]}"
