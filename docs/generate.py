@@ -1,7 +1,7 @@
-"""Writes the reference pages that the code itself determines: cli.md, configuration.md and conformance-clauses.md.
+"""Writes the reference pages that are made from the code: cli.md, configuration.md and conformance-clauses.md.
 
 python docs/generate.py            writes them
-python docs/generate.py --check    exits with 1 where they are out of date
+python docs/generate.py --check    exits with 1 if they are out of date
 """
 
 from __future__ import annotations
@@ -32,26 +32,29 @@ FOLDER = Path(__file__).parent / "reference"
 CLI_PREFACE = """\
 # The `dafka` command
 
-Written from the commands' own help by `docs/generate.py`.
+This page is made from the commands' own help by `docs/generate.py`.
 
-Exit status: 0 where the job was done, or the operator ended it; 1 where it could not be done; 2 where it was asked for
-wrongly. Errors are one sentence on standard error.
+Exit status: 0 if the job was done, or the operator stopped it; 1 if it could not be done; 2 if the command was used
+wrongly. Each error is one sentence on standard error.
+
+Durations are a number with a unit: `500ms`, `10s`, `15m`, `12h`, `7d` or `2w`. Sizes are a number of bytes, or have a
+unit: `512KiB`, `64MiB`, `10GB`. An option whose name ends with `-ms` also takes a number of milliseconds. The options
+that change a setting have the setting's name: see [configuration.md](configuration.md).
 """
 
 CONFORMANCE_CLI_PREFACE = """\
 # The `dafka-conformance` command
 
-[conformance.md](../how-to/conformance.md) says what it is for, and how to test an implementation with it.
+[conformance.md](../how-to/conformance.md) explains how to test an implementation with it.
 
-Exit status: 0 where no clause that binds is violated; 1 where one is, or a scenario could not be run, or none could; 2
-where it was asked for wrongly; 130, 143 or 129 where SIGINT, SIGTERM or SIGHUP ended it. Errors are one sentence on
-standard error.
+Exit status: 0 if no binding clause is violated; 1 if one is, or if a scenario could not run; 2 if the command was used
+wrongly; 130, 143 or 129 if SIGINT, SIGTERM or SIGHUP stopped it. Each error is one sentence on standard error.
 """
 
 CONFIGURATION_PREFACE = """\
 # Settings
 
-Written from `dafka/config/settings.py` by `docs/generate.py`.
+This page is made from `dafka/config/settings.py` by `docs/generate.py`.
 
 Settings come from a TOML file (`--config FILE`, `dafka.Config.load(path)`), then from environment variables, then from
 the command line or the program. Later ones override earlier ones. A setting has the same name in all of them:
@@ -74,19 +77,19 @@ or one text with commas.
 CLAUSES_PREFACE = """\
 # The clauses of the conformance suite
 
-Written from `clauses.toml` and the scenarios by `docs/generate.py`. [conformance.md](../how-to/conformance.md) is about
-the suite.
+This page is made from `clauses.toml` and the scenarios by `docs/generate.py`.
+[conformance.md](../how-to/conformance.md) describes the suite.
 
-A clause is one demand of RFC 46. Its level is the RFC's keyword; or **grammar**: a grammar rule, its comment, or what a
-field means; or **deployed**: not written down, but every implementation relies on it. SHOULD, RECOMMENDED and MAY bind
-nobody; everything else does. Where the RFC contradicts itself, the readings are given, and the one that holds is in
-bold. `store.grammar.*` (37) are so many of the grammar's sentences. *Always* means that everything a target says, in
-whatever scenario, is held against the clause.
+A clause is one requirement of RFC 46. Its level is the RFC's keyword, or **grammar** for a grammar rule, its comment or
+the meaning of a field, or **deployed** for a rule that is not written down but that every implementation relies on.
+SHOULD, RECOMMENDED and MAY are not binding; all other levels are. If the RFC contradicts itself, the page gives the
+readings, and the one that holds is in bold. `store.grammar.*` (37) stands for 37 scenarios, one for each sentence of
+the grammar. *Always* means that every message of the target, in all scenarios, is checked against the clause.
 """
 
 
 def cli_page() -> str:
-    """The help of every command."""
+    """Return the page with the help of every command."""
     parts = [CLI_PREFACE, *_commands(command_line, "dafka")]
     parts += [CONFORMANCE_CLI_PREFACE, *_commands(conformance_command_line, "dafka-conformance")]
     return "\n".join(parts)
@@ -111,7 +114,7 @@ def _walk(parent: click.Context) -> Iterator[click.Context]:
 
 
 def configuration_page() -> str:
-    """Every section's settings, their defaults, and what the code says of them."""
+    """Return the page with the settings of every section."""
     module = ast.parse(getsource(settings))
     classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
     parts = [CONFIGURATION_PREFACE]
@@ -135,11 +138,19 @@ def _rows(section: str, kind: type, documents: dict[str, str]) -> Iterator[str]:
         default = getattr(kind(), name)
         shown = ", ".join(default) if isinstance(default, tuple) else str(default)
         shown = f"`{shown}`" if shown else "empty"
-        if isinstance(default, int) and default % 1024 == 0 and default:
-            shown += f" ({default // 2**20} MiB)" if default % 2**20 == 0 else f" ({default // 1024} KiB)"
+        shown += _readable(name, default)
         flag = f"`{flags[section, name]}`" if (section, name) in flags else ""
         variable = variable_name(section, name)
         yield f"\n| `{name}` | `{variable}` | {flag} | {shown} | {documents[name]} |"
+
+
+def _readable(name: str, default: object) -> str:
+    """Return a default in a larger unit, in parentheses, if that reads better."""
+    if not isinstance(default, int) or not default:
+        return ""
+    if "_bytes" in name:
+        return f" ({default // 2**20} MiB)" if default % 2**20 == 0 else f" ({default // 1024} KiB)"
+    return f" ({default / 1000:g} s)" if name.endswith("_ms") and default >= 1000 else ""
 
 
 def _setting_options() -> dict[tuple[str, str], str]:
@@ -153,7 +164,7 @@ def _setting_options() -> dict[tuple[str, str], str]:
 
 
 def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """The text that stands behind each attribute."""
+    """Yield each attribute's name and the docstring below it."""
     for statement, following in pairwise(node.body):
         if (
             isinstance(statement, ast.AnnAssign)
@@ -165,24 +176,24 @@ def _attribute_docs(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def clauses_page() -> str:
-    """Every clause, and the scenarios that test it."""
+    """Return the page with every clause and the scenarios that test it."""
     catalog = Catalog.load()
     parts = [CLAUSES_PREFACE]
     for section, clauses in groupby(catalog.clauses, key=lambda clause: clause.section):
         parts.append(
-            f"## {section}\n\n| clause | level | roles | demand | scenarios |\n| --- | --- | --- | --- | --- |"
+            f"## {section}\n\n| clause | level | roles | requirement | scenarios |\n| --- | --- | --- | --- | --- |"
         )
         parts[-1] += "".join(f"\n{_clause_row(clause, catalog)}" for clause in clauses) + "\n"
     return "\n".join(parts)
 
 
 def _clause_row(clause: Clause, catalog: Catalog) -> str:
-    demand = " ".join([clause.text, *_remarks(clause)]).replace("|", "\\|")
+    requirement = " ".join([clause.text, *_remarks(clause)]).replace("|", "\\|")
     roles = ", ".join(role.title for role in clause.roles)
     always = ["*always*"] if clause.id in universal_clauses(catalog.grammar) else []
     names = ", ".join([*always, *_scenario_names(clause, catalog)]) or "none"
     tested = f"not testable: {clause.untestable}" if clause.untestable else names
-    return f"| `{clause.id}` | {clause.level.value} | {roles} | {demand} | {tested} |"
+    return f"| `{clause.id}` | {clause.level.value} | {roles} | {requirement} | {tested} |"
 
 
 def _remarks(clause: Clause) -> Iterator[str]:
@@ -195,14 +206,14 @@ def _remarks(clause: Clause) -> Iterator[str]:
 
 
 def _scenario_names(clause: Clause, catalog: Catalog) -> Iterator[str]:
-    """Their names; the grammar's sentences of a role are one, with their number."""
+    """Yield the names of the scenarios that test a clause; those of the grammar as one name per role, with a count."""
     names = [re.sub(r"\.grammar\..*", ".grammar.*", scenario.name) for scenario in catalog.scenarios_testing(clause)]
     for name, count in sorted(Counter(names).items()):
         yield f"`{name}` ({count})" if name.endswith("*") else f"`{name}`"
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the pages, or compares them."""
+    """Write the pages, or compare them with the code, and return the exit status."""
     stale = []
     pages = {"cli.md": cli_page, "configuration.md": configuration_page, "conformance-clauses.md": clauses_page}
     for name, page in pages.items():

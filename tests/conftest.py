@@ -1,4 +1,4 @@
-"""Fixtures of all tests, and how `make test` shares the modules out to its workers."""
+"""Fixtures for all tests, and the order in which the workers of `make test` run the modules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ pytest_plugins = [
     "tests.transport.fixtures",
 ]
 
-# A worker is given one module after another, in this order and then in that of the names: where a long one came last,
-# the other workers would wait for it.
+# A worker gets one module after another: first these, then the others by name. If a long module came last, the other
+# workers would wait for it.
 LONGEST_FIRST = (
     "one Spark session",
     "another Spark session",
@@ -28,8 +28,8 @@ LONGEST_FIRST = (
     "tests/spark/test_write_retries.py",
 )
 
-# Modules that one worker runs, since they share what is expensive: by name, patterns of their paths. A Spark session
-# is a Java machine: seconds to start, a gigabyte. Spark's modules that are named nowhere need none, or their own.
+# Modules that share something expensive, and therefore one worker: by name, patterns of their paths. A Spark session is
+# a Java process, which takes seconds to start, and a gigabyte. Other Spark modules need no session, or their own.
 TOGETHER = {
     "one Spark session": (
         "tests/spark/test_bad_input.py",
@@ -50,7 +50,7 @@ TOGETHER = {
 }
 
 
-# Settings of whoever runs the tests are none of theirs. Which loops are used may be chosen: all holds for both.
+# Tests do not see the settings of the user who runs them. The choice of loops is an exception: all tests hold for both.
 FOREIGN = ("DAFKA_", "PYSPARK_", "SPARK_")
 CHOSEN = {"DAFKA_ACCELERATOR"}
 
@@ -61,14 +61,14 @@ def pytest_configure() -> None:
 
 
 def unit_of(nodeid: str) -> str:
-    """What is run as one: the module's path, or the name in `TOGETHER`."""
+    """Return what runs as one unit: the module's path, or a name in `TOGETHER`."""
     path = nodeid.partition("::")[0]
     together = (name for name, patterns in TOGETHER.items() if any(fnmatchcase(path, pattern) for pattern in patterns))
     return next(together, path)
 
 
 class UnitScheduling(LoadFileScheduling):  # type: ignore[misc]
-    """Modules, and those that belong together."""
+    """A scheduler that keeps modules, and groups of modules, on one worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return unit_of(nodeid)
@@ -78,12 +78,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> UnitSch
     return UnitScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-# Seconds. One of Spark's that is interrupted takes its session along, and so all tests after it: it is given time.
+# Seconds. An interrupted Spark test ends its session, and so fails all tests after it. Therefore the limit is long.
 SPARK_TIMEOUT = 400
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker, the longest come first; by hand, tests run in the order of their names."""
+    """Run the longest modules first in a worker. Without workers, tests run in the order of their names."""
     for item in items:
         if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))

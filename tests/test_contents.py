@@ -12,7 +12,7 @@ LISTS = st.lists(st.binary(max_size=5), max_size=12) | st.lists(st.binary(min_si
 
 
 @given(contents=LISTS)
-def test_packed_contents_are_the_list(contents: list[bytes]) -> None:
+def test_packed_contents_equal_the_list(contents: list[bytes]) -> None:
     packed = pack(contents)
     assert list(packed) == contents == packed
     assert packed == contents
@@ -26,7 +26,7 @@ def test_packed_contents_are_the_list(contents: list[bytes]) -> None:
 
 
 @given(contents=LISTS, index=st.slices(12))
-def test_a_slice_is_the_lists(contents: list[bytes], index: slice) -> None:
+def test_a_slice_equals_the_slice_of_the_list(contents: list[bytes], index: slice) -> None:
     part = pack(contents)[index]
     assert list(part) == contents[index]
     if index.step in (None, 1):
@@ -42,14 +42,14 @@ def test_different_contents_are_not_equal(contents: list[bytes], other: list[byt
 
 
 @given(parts=st.lists(LISTS, min_size=1, max_size=4), packed=st.integers(0, 15))
-def test_joining_joins_packed_and_other_parts(parts: list[list[bytes]], packed: int) -> None:
+def test_packed_and_other_parts_are_joined(parts: list[list[bytes]], packed: int) -> None:
     whole = [content for part in parts for content in part]
     assert join_contents([pack(part) if packed >> number & 1 else part for number, part in enumerate(parts)]) == whole
     assert isinstance(join_contents([pack(part) for part in parts]), PackedContents)
 
 
 @given(contents=LISTS, bytes_max=st.integers(0, 40), start=st.integers(0, 12), count_max=st.integers(1, 13))
-def test_what_is_taken_is_within_both_limits_but_is_something(
+def test_take_within_keeps_both_limits_but_takes_at_least_one(
     contents: list[bytes], bytes_max: int, start: int, count_max: int
 ) -> None:
     kept = count_within(contents, bytes_max)

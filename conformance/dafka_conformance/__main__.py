@@ -1,4 +1,4 @@
-"""`python -m dafka_conformance` is the `dafka-conformance` command."""
+"""Runs the command `dafka-conformance` with `python -m dafka_conformance`."""
 
 from dafka._entry import conformance
 

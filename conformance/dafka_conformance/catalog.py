@@ -1,4 +1,4 @@
-"""All scenarios: the grammar's sentences, the scripts of `scenarios/*.toml`, and those in Python beside them."""
+"""The catalog of all scenarios: from the grammar's sentences, and the scripts and Python functions in `scenarios/`."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ SCENARIOS_FOLDER = Path(__file__).with_name("scenarios")
 
 
 class UnknownScenarioError(Exception):
-    """No scenario has that name."""
+    """There is no scenario with this name."""
 
 
 @attrs.frozen
 class Catalog:
-    """Attributes:
-    grammar: what the frames are held against.
-    clauses: what is demanded.
-    scenarios: all of them, by name, in order.
+    """The scenarios and clauses of the suite.
+
+    Attributes:
+        grammar: The grammar that messages are checked against.
+        clauses: The requirements of the protocol.
+        scenarios: All scenarios by name, in order.
     """
 
     grammar: Grammar
@@ -38,7 +40,21 @@ class Catalog:
 
     @classmethod
     def load(cls, grammar_path: Path | None = None, folder: Path = SCENARIOS_FOLDER) -> Catalog:
-        """Raises `GrammarError`, `ClauseError` or `ScriptError` where a file of the suite is not as it should be."""
+        """Load the scenarios, the clauses and the grammar.
+
+        Args:
+            grammar_path: The grammar file; the shipped one by default.
+            folder: The folder of scripts and modules.
+
+        Returns:
+            The catalog.
+
+        Raises:
+            GrammarError: The grammar file is wrong.
+            ClauseError: `clauses.toml` is wrong.
+            ScriptError: A script is wrong.
+            ValueError: Two scenarios have the same name.
+        """
         grammar = Grammar.load(grammar_path) if grammar_path else Grammar.load()
         found = [scenario for path in sorted(folder.glob("*.toml")) for scenario in read_scenarios(path)]
         for path in sorted(folder.glob("[!_]*.py")):
@@ -47,21 +63,27 @@ class Catalog:
         found += sentence_runner.sentence_scenarios(grammar.sentences)
         twice = [name for name, count in Counter(scenario.name for scenario in found).items() if count > 1]
         if twice:
-            raise ValueError(f"two scenarios are called {twice[0]}")
+            raise ValueError(f"two scenarios have the name {twice[0]}: rename one of them")
         speakers = {name: grammar.roles_of(name) for name in grammar.formats.by_name}
         clauses = Clauses.load().with_messages(speakers)
         return cls(grammar, clauses, {scenario.name: scenario for scenario in found})
 
     def get(self, name: str) -> Scenario:
-        """Raises `UnknownScenarioError`."""
+        """Return the scenario with this name. Raise `UnknownScenarioError` if there is none."""
         if name not in self.scenarios:
-            raise UnknownScenarioError(f"there is no scenario {name}; dafka-conformance list shows them all")
+            raise UnknownScenarioError(f"there is no scenario {name}; run dafka-conformance list to see all scenarios")
         return self.scenarios[name]
 
     def select(
         self, roles: Iterable[Role] = tuple(Role), dialect: Dialect | None = None, patterns: Sequence[str] = ()
     ) -> list[Scenario]:
-        """The scenarios of these roles whose names match one of the patterns (as of file names); all for none."""
+        """Return the scenarios that match all conditions.
+
+        Args:
+            roles: The roles.
+            dialect: A dialect that the scenario can run in; None for any.
+            patterns: Glob patterns for names, of which one must match; empty for all names.
+        """
         wanted = set(roles)
         return [
             scenario
@@ -72,5 +94,5 @@ class Catalog:
         ]
 
     def scenarios_testing(self, clause: Clause) -> list[Scenario]:
-        """The scenarios that test a clause."""
+        """Return the scenarios that test a clause."""
         return [scenario for scenario in self.scenarios.values() if clause.id in scenario.clauses]

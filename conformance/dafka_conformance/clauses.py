@@ -1,7 +1,7 @@
-"""The table of clauses: reads `clauses.toml`, checks it, and finds a clause by its name.
+"""The table of clauses: reads and validates `clauses.toml`, and finds clauses by id.
 
-The file is a list of `[[clause]]` tables with the keys of `model.Clause`. A mistake in it is reported as one sentence
-that names the file, the clause and what would be right. Nothing else of the suite reads the file.
+The file is a list of `[[clause]]` tables with the keys of `model.Clause`. An error in it is one sentence with the file,
+the clause and the expected value.
 """
 
 from __future__ import annotations
@@ -25,33 +25,34 @@ GRAMMAR_SECTION = "Protocol Grammar"
 _REQUIRED: dict[str, type] = {"id": str, "section": str, "level": str, "text": str, "roles": list}
 _OPTIONAL: dict[str, type] = {"untestable": str, "readings": dict, "holds": str, "erratum": int, "dialects": list}
 _KEYS = _REQUIRED | _OPTIONAL
-_KINDS = {str: "a text that is not empty", list: "a list of roles", dict: "a table of texts", int: "a number above 0"}
+_KINDS = {str: "a text, not empty", list: "a list of roles", dict: "a table of texts", int: "a number above 0"}
 _ID = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 
 
 class ClauseError(ValueError):
-    """The table is not as it has to be; the text says where, what is wrong and what would be right."""
+    """The clauses file is wrong. The text says where, what is wrong and what is expected."""
 
 
 class UnknownClauseError(LookupError):
-    """There is no clause of that name; the text suggests those that are spelt alike.
+    """There is no clause with this id. The text suggests similar ids.
 
     Attributes:
-        id: the name that was asked for.
+        id: The unknown id.
     """
 
     def __init__(self, clause_id: str, known_ids: list[str]) -> None:
         self.id = clause_id
         close = difflib.get_close_matches(clause_id, known_ids)
-        hint = f"did you mean {_choice(close)}?" if close else "`dafka-conformance list --clauses` shows them all"
+        hint = f"did you mean {_choice(close)}?" if close else "run dafka-conformance list --clauses to see all clauses"
         super().__init__(f"there is no clause {clause_id!r}; {hint}")
 
 
 @attrs.frozen
 class Clauses:
-    """Clauses in the order of their file, each under a name of its own.
+    """The clauses in the order of their file, by id.
 
-    Raises `ClauseError` where two have the same name.
+    Raises:
+        ClauseError: Two clauses have the same id.
     """
 
     _clauses: tuple[Clause, ...]
@@ -62,15 +63,22 @@ class Clauses:
         by_id: dict[str, Clause] = {}
         for clause in self._clauses:
             if clause.id in by_id:
-                raise ClauseError(f"clause {clause.id!r} stands there twice; every clause needs an id of its own")
+                raise ClauseError(f"clause {clause.id!r} is defined twice: every clause needs a unique id")
             by_id[clause.id] = clause
         return by_id
 
     @classmethod
     def load(cls, path: Path | None = None) -> Clauses:
-        """The clauses of a TOML file; without a path, those of RFC 46 that come with the suite.
+        """Load the clauses of a TOML file.
 
-        Raises `ClauseError` where the file cannot be read or is not as it has to be.
+        Args:
+            path: The file; the suite's own clauses of RFC 46 by default.
+
+        Returns:
+            The clauses.
+
+        Raises:
+            ClauseError: The file cannot be read or is wrong.
         """
         source: Path | Traversable = resources.files(__package__) / "clauses.toml" if path is None else path
         try:
@@ -84,20 +92,24 @@ class Clauses:
             raise ClauseError(f"{source}: {error}") from error
 
     def get(self, clause_id: str) -> Clause:
-        """The clause of this name. Raises `UnknownClauseError` where there is none."""
+        """Return the clause with this id. Raise `UnknownClauseError` if there is none."""
         try:
             return self._by_id[clause_id]
         except KeyError:
             raise UnknownClauseError(clause_id, list(self._by_id)) from None
 
     def with_messages(self, roles: Mapping[str, Iterable[Role]]) -> Clauses:
-        """These, and a clause for each message that another grammar adds: `roles` says who says it."""
+        """Return these clauses and one more for each message that another grammar adds.
+
+        Args:
+            roles: The roles that send each message, by the message's name.
+        """
         new = [
             Clause(
                 id=f"grammar.{name}",
                 section=GRAMMAR_SECTION,
                 level=Level.GRAMMAR,
-                text=f"A node says {name} where the traffic rules have it, and its frames are as its rule says.",
+                text=f"A node sends {name} in the order of the traffic rules, and its frames match its rule.",
                 roles=tuple(speakers),
             )
             for name, speakers in roles.items()
@@ -106,7 +118,7 @@ class Clauses:
         return Clauses((*self._clauses, *new)) if new else self
 
     def testable(self) -> tuple[Clause, ...]:
-        """Those that can be tested from outside, in the order of the file."""
+        """Return the clauses that can be tested from outside, in the order of the file."""
         return tuple(clause for clause in self._clauses if not clause.untestable)
 
     def __iter__(self) -> Iterator[Clause]:
@@ -122,27 +134,27 @@ class Clauses:
 def _parse(document: Mapping[str, Any]) -> list[Clause]:
     for key in document:
         if key != "clause":
-            raise ClauseError(f"unknown table {key!r}; the file holds [[clause]] tables alone")
+            raise ClauseError(f"unknown table {key!r}: expected only [[clause]] tables")
     entries = document.get("clause", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise ClauseError("'clause' is to be written as [[clause]], once for each clause")
+        raise ClauseError("expected each clause as a table [[clause]]")
     return [_parse_clause(entry, number) for number, entry in enumerate(entries, start=1)]
 
 
 def _parse_clause(entry: Mapping[str, Any], number: int) -> Clause:
-    """One table as a clause; `number` names it where it has no id."""
+    """Return the clause of one table. `number` names it in errors if it has no id."""
     where = f"clause {entry['id']!r}" if entry.get("id") else f"clause no. {number}"
     for key, value in entry.items():
         if key not in _KEYS:
-            raise ClauseError(f"{where} has the unknown key {key!r}; it may be {_choice(list(_KEYS))}")
+            raise ClauseError(f"{where} has the unknown key {key!r}: expected {_choice(list(_KEYS))}")
         # A bool is an int to isinstance, and no value of any key may be empty.
         if type(value) is not _KEYS[key] or not value or (type(value) is int and value < 0):
-            raise ClauseError(f"{where}: {key} is {value!r}; it has to be {_KINDS[_KEYS[key]]}")
+            raise ClauseError(f"{where}: {key} is {value!r}: expected {_KINDS[_KEYS[key]]}")
     missing = [key for key in _REQUIRED if key not in entry]
     if missing:
-        raise ClauseError(f"{where} lacks {' and '.join(missing)}")
+        raise ClauseError(f"{where} has no {' and no '.join(missing)}: add {'it' if len(missing) == 1 else 'them'}")
     if not _ID.fullmatch(entry["id"]):
-        raise ClauseError(f"{where}: an id is words of letters, digits and hyphens with dots between, as in 'ack.sent'")
+        raise ClauseError(f"{where}: expected an id of words (letters, digits, hyphens) with dots, such as 'ack.sent'")
     return Clause(
         id=entry["id"],
         section=entry["section"],
@@ -162,14 +174,14 @@ def _level(name: str, where: str) -> Level:
         return Level(name)
     except ValueError:
         levels = _choice([level.value for level in Level])
-        raise ClauseError(f"{where} has the unknown level {name!r}; it may be {levels}") from None
+        raise ClauseError(f"{where} has the unknown level {name!r}: expected {levels}") from None
 
 
 def _dialects(entry: Mapping[str, Any], where: str) -> tuple[Dialect, ...]:
     names = [dialect.value for dialect in Dialect]
     for name in entry.get("dialects", ()):
         if name not in names:
-            raise ClauseError(f"{where} has the unknown dialect {name!r}; it may be {_choice(names)}")
+            raise ClauseError(f"{where} has the unknown dialect {name!r}: expected {_choice(names)}")
     return tuple(Dialect(name) for name in entry.get("dialects", names))
 
 
@@ -177,25 +189,25 @@ def _roles(titles: list[Any], where: str) -> tuple[Role, ...]:
     by_title = {role.title: role for role in Role}
     for title in titles:
         if title not in by_title:
-            raise ClauseError(f"{where} has the unknown role {title!r}; it may be {_choice(list(by_title))}")
+            raise ClauseError(f"{where} has the unknown role {title!r}: expected {_choice(list(by_title))}")
         if titles.count(title) > 1:
-            raise ClauseError(f"{where} names the role {title!r} twice; once is enough")
+            raise ClauseError(f"{where} names the role {title!r} twice: expected it once")
     return tuple(by_title[title] for title in titles)
 
 
 def _readings(entry: Mapping[str, Any], where: str) -> Mapping[str, str]:
-    """Several readings, of which one holds; or none of either."""
+    """Return the readings. There are several, of which one holds, or none."""
     readings: dict[str, Any] = entry.get("readings", {})
     for name, text in readings.items():
         if not isinstance(text, str) or not text:
-            raise ClauseError(f"{where}: the reading {name!r} is {text!r}; it has to be {_KINDS[str]}")
+            raise ClauseError(f"{where}: the reading {name!r} is {text!r}: expected {_KINDS[str]}")
     if len(readings) == 1:
-        raise ClauseError(f"{where} has one reading alone; readings are for clauses that have several")
+        raise ClauseError(f"{where} has only one reading: expected several or none")
     if readings and "holds" not in entry:
-        raise ClauseError(f"{where} has readings, but 'holds' does not say which is taken: {_choice(list(readings))}")
+        raise ClauseError(f"{where} has readings but no 'holds': expected {_choice(list(readings))}")
     if "holds" in entry and entry["holds"] not in readings:
-        among = _choice(list(readings)) if readings else "left out, since there are no readings"
-        raise ClauseError(f"{where}: {entry['holds']!r} in 'holds' is none of its readings; it may be {among}")
+        among = _choice(list(readings)) if readings else "no 'holds', since there are no readings"
+        raise ClauseError(f"{where}: 'holds' is {entry['holds']!r}: expected {among}")
     return MappingProxyType(readings)
 
 

@@ -28,7 +28,7 @@ from dafka_conformance.catalog import UnknownScenarioError
 from dafka_conformance.clauses import UnknownClauseError
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
-from dafka_conformance.report.terminal import Progress, print_matrix
+from dafka_conformance.report.terminal import Progress, print_result
 from dafka_conformance.runner import JOBS_MAX, EndedBySignalError, ProgressListener, run, run_blocking
 from dafka_conformance.selection import (
     SelectionError,
@@ -102,16 +102,17 @@ def print_error(sentence: str) -> None:
 
 def _finite(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
     if math.isnan(value):
-        raise click.BadParameter("it is no number")
+        raise click.BadParameter("expected a number, not nan")
     return value
 
 
 @click.group(cls=OrderedGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDTH})
 @click.version_option(package_name="dafka")
 def main() -> None:
-    """Hold any implementation of Dafka against the protocol (ZeroMQ RFC 46).
+    """Test an implementation of Dafka against the protocol (ZeroMQ RFC 46).
 
-    `dafka-conformance run dafka` tests this project's own command; docs/how-to/conformance.md says how to test yours.
+    `dafka-conformance run dafka` tests this project's own command. docs/how-to/conformance.md describes how to test
+    another implementation.
     """
 
 
@@ -120,28 +121,28 @@ _role_option = click.option(
     "roles",
     multiple=True,
     type=click.Choice([role.title for role in Role]),
-    help="Of this role only; repeat it for several.  [default: all]",
+    help="Select this role only; repeatable.  [default: all]",
 )
 _dialect_option = click.option(
     "--dialect",
     "dialects",
     multiple=True,
     type=click.Choice([dialect.value for dialect in Dialect]),
-    help="In this dialect only; repeat it for several.  [default: all]",
+    help="Select this dialect only; repeatable.  [default: all]",
 )
 _scenario_option = click.option(
     "--scenario",
     "patterns",
     multiple=True,
     metavar="GLOB",
-    help="Only scenarios whose names match, as in 'store.*'; repeat it for several.",
+    help="Select only scenarios whose names match, for example 'store.*'; repeatable.",
 )
 _grammar_option = click.option(
     "--grammar",
     "grammar_path",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Derive formats and sentences from this ABNF file.  [default: the one that is shipped]",
+    help="Use the grammar in this ABNF file.  [default: the shipped grammar]",
 )
 
 
@@ -156,14 +157,14 @@ _grammar_option = click.option(
     multiple=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Write a report: .html, .json or .xml (JUnit); repeat it for several.",
+    help="Write a report: .html, .json or .xml (JUnit); repeatable.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A variable of the target file, or an argument of the factory; repeat it for several.",
+    help="Set a variable of the target file, or an argument of the factory; repeatable.",
 )
 @click.option(
     "--patience",
@@ -172,7 +173,7 @@ _grammar_option = click.option(
     default=1.0,
     show_default=True,
     metavar="FACTOR",
-    help="Multiplies every time that the target is given: more for a slow machine.",
+    help="Multiply every time limit of the target by this factor. Use more than 1 on a slow machine.",
 )
 @click.option(
     "--jobs",
@@ -180,7 +181,7 @@ _grammar_option = click.option(
     default=JOBS_MAX,
     show_default=True,
     metavar="N",
-    help="How many targets run at once.",
+    help="Run this many targets at once.",
 )
 @_grammar_option
 def run_command(
@@ -196,8 +197,8 @@ def run_command(
 ) -> None:
     """Test TARGET: a shipped target's name, a target file, or package.module:factory.
 
-    Shipped are dafka, embedded and libdafka. Every role and dialect that the target has is tested. Progress and result
-    go to standard output: the clauses by verdict, and each violation with the exchange in which it was found.
+    The shipped targets are dafka, embedded and libdafka. All roles and dialects of the target are tested. The command
+    prints progress, a table of clauses by verdict, and each violation with the exchange of messages that shows it.
     """
     catalog = load_catalog(grammar_path)
     target = open_selected_target(name, settings)
@@ -212,7 +213,7 @@ def run_command(
     console = Console()
     logging.getLogger("dafka").addHandler(logging.NullHandler())
     with Progress(console, total) as progress:
-        play = partial(
+        start_run = partial(
             run,
             catalog,
             target,
@@ -224,14 +225,14 @@ def run_command(
             listener=ProgressListener(progress.started, progress.finished),
         )
         try:
-            finished = run_blocking(play)
+            finished = run_blocking(start_run)
         except EndedBySignalError as error:
             print_error(str(error))
             sys.exit(SIGNAL_STATUS + error.number)
-    print_matrix(finished, console)
+    print_result(finished, console)
     is_written = _write_reports(finished, reports, console)
     if all(result.outcome is Outcome.SKIPPED for result in finished.results):
-        print_error("nothing was tested: every scenario was skipped")
+        print_error("nothing was tested because every scenario was skipped")
         sys.exit(1)
     sys.exit(0 if finished.conforms and is_written else 1)
 
@@ -253,7 +254,7 @@ def _write_reports(finished: Run, paths: Sequence[Path], console: Console) -> bo
 @_role_option
 @_dialect_option
 @_scenario_option
-@click.option("--clauses", "is_of_clauses", is_flag=True, help="List the clauses instead: name, level, demand.")
+@click.option("--clauses", "is_of_clauses", is_flag=True, help="List the clauses instead: id, level and requirement.")
 @_grammar_option
 def list_command(
     roles: tuple[str, ...],
@@ -262,13 +263,13 @@ def list_command(
     is_of_clauses: bool,
     grammar_path: Path | None,
 ) -> None:
-    """List the scenarios, each with what it shows."""
+    """List the scenarios, each with its title."""
     catalog = load_catalog(grammar_path)
     chosen = select_roles(roles)
     spoken = {Dialect(dialect) for dialect in dialects} or set(Dialect)
     if is_of_clauses:
         if patterns:
-            raise UsageError("--scenario chooses scenarios: expected it without --clauses")
+            raise UsageError("--scenario cannot be used with --clauses: remove one of them")
         for clause in catalog.clauses:
             if set(clause.roles) & set(chosen) and set(clause.dialects) & spoken:
                 click.echo(f"{clause.id}  {clause.level.value}  {clause.text}")
@@ -285,7 +286,7 @@ def list_command(
 @click.argument("name", metavar="SCENARIO")
 @_grammar_option
 def show_command(name: str, grammar_path: Path | None) -> None:
-    """Show how SCENARIO is played, what it needs, and the clauses that it tests."""
+    """Show the steps of SCENARIO, what it needs, and the clauses that it tests."""
     catalog = load_catalog(grammar_path)
     try:
         scenario = catalog.get(name)
@@ -295,11 +296,11 @@ def show_command(name: str, grammar_path: Path | None) -> None:
     for line in scenario.script:
         click.echo(f"    {line}".rstrip())
     if scenario.needs:
-        click.echo(f"\nneeds a {scenario.role.title} of which one can")
+        click.echo(f"\nneeds a {scenario.role.title} and a way to")
         for ability in sorted(scenario.needs, key=lambda each: each.value):
             click.echo(f"    {ability.value}")
     if len(scenario.dialects) < len(Dialect):
-        click.echo(f"\nin {' and '.join(dialect.value for dialect in scenario.dialects)} alone")
+        click.echo(f"\nin {' and '.join(dialect.value for dialect in scenario.dialects)} only")
     click.echo("\ntests")
     for clause in scenario.clauses:
         click.echo(f"    {clause}: {catalog.clauses.get(clause).text}")
@@ -309,7 +310,7 @@ def show_command(name: str, grammar_path: Path | None) -> None:
 @click.argument("name", metavar="CLAUSE")
 @_grammar_option
 def explain_command(name: str, grammar_path: Path | None) -> None:
-    """Explain CLAUSE: what it demands, of whom, where it is from, and which scenarios test it."""
+    """Explain CLAUSE: its requirement, roles and source, and the scenarios that test it."""
     catalog = load_catalog(grammar_path)
     try:
         clause = catalog.clauses.get(name)
@@ -323,10 +324,10 @@ def explain_command(name: str, grammar_path: Path | None) -> None:
     if clause.untestable:
         return
     scenarios = catalog.scenarios_testing(clause)
-    is_watched = clause.id in universal_clauses(catalog.grammar)
-    if is_watched:
-        click.echo("\nevery message that it concerns is held against it, in any scenario")
-    if scenarios or not is_watched:
+    is_universal = clause.id in universal_clauses(catalog.grammar)
+    if is_universal:
+        click.echo("\nchecked in every scenario, for every message that it concerns")
+    if scenarios or not is_universal:
         click.echo("\ntested by" if scenarios else "\nno scenario tests it")
     for scenario in scenarios:
         click.echo(f"    {scenario.name}")
@@ -334,11 +335,11 @@ def explain_command(name: str, grammar_path: Path | None) -> None:
 
 def _remarks(clause: Clause) -> Iterator[str]:
     for reading, text in clause.readings.items():
-        holds = " (this reading holds)" if reading == clause.holds else ""
+        holds = " (the suite tests this reading)" if reading == clause.holds else ""
         yield f"reading {reading}{holds}: {text}"
     if clause.erratum:
         yield f"see docs/reference/errata.md, number {clause.erratum}"
     if len(clause.dialects) < len(Dialect):
-        yield f"applies to {' and '.join(dialect.value for dialect in clause.dialects)} alone"
+        yield f"applies to {' and '.join(dialect.value for dialect in clause.dialects)} only"
     if clause.untestable:
         yield f"not tested: {clause.untestable}"

@@ -1,4 +1,4 @@
-"""What every part of the suite speaks of: roles, dialects, clauses, checks, events and results. Values only."""
+"""The values that all parts of the suite share: roles, dialects, clauses, checks, events and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 
 class Role(enum.Enum):
-    """Who takes part, by the letter that prefixes what it says in the grammar's traffic rules."""
+    """A role of the protocol. The value is the letter that prefixes its messages in the grammar's traffic rules."""
 
     TOWER = "T"
     PRODUCER = "P"
@@ -18,21 +18,21 @@ class Role(enum.Enum):
 
     @property
     def title(self) -> str:
-        """The role's name, in lower case."""
+        """The role's name in lower case."""
         return self.name.lower()
 
 
 class Dialect(enum.Enum):
-    """How messages are put into frames: as RFC 46 writes it, or as the C and Java implementations do."""
+    """A layout of messages in frames: that of RFC 46, or that of the C and Java implementations."""
 
     RFC46 = "rfc46"
     LIBDAFKA = "libdafka"
 
 
 class Level(enum.Enum):
-    """How binding a clause is, in the words of RFC 2119. What is not among them is tested like a MUST.
+    """The level of a clause: a keyword of RFC 2119, or one of two more, which bind as a MUST does.
 
-    `GRAMMAR` is what a grammar rule or its comment determines; `DEPLOYED` is what every implementation relies on and
+    `GRAMMAR` is what a grammar rule or its comment determines. `DEPLOYED` is what every implementation relies on and
     the RFC does not write down.
     """
 
@@ -50,25 +50,25 @@ class Level(enum.Enum):
 
     @property
     def is_binding(self) -> bool:
-        """Is a node that does otherwise in violation?"""
+        """Whether a node must follow the clause to conform."""
         return self not in {Level.SHOULD, Level.SHOULD_NOT, Level.RECOMMENDED, Level.MAY}
 
 
 @attrs.frozen
 class Clause:
-    """One demand of the protocol.
+    """A requirement of the protocol.
 
     Attributes:
-        id: its name, as in `ack.sent`.
-        section: the RFC's section that it is from.
-        level: how binding it is.
-        text: the demand, paraphrased.
-        roles: whose demand it is.
-        untestable: why it cannot be tested from outside; empty where it can.
-        readings: where the RFC contradicts itself: each reading's name, and what it says.
-        holds: the name of the reading that the suite takes.
-        erratum: the entry of docs/reference/errata.md that says why; 0 where there is none.
-        dialects: the dialects that it applies to.
+        id: Its name, such as `ack.sent`.
+        section: The RFC's section that it is from.
+        level: How binding it is.
+        text: The requirement, paraphrased.
+        roles: The roles that it applies to.
+        untestable: Why it cannot be tested from outside; empty if it can.
+        readings: If the RFC contradicts itself, the interpretations by name.
+        holds: The name of the reading that the suite tests.
+        erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
+        dialects: The dialects that it applies to.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Clause:
 
 
 class Kind(enum.Enum):
-    """What an event of a trace is."""
+    """The kind of an event in a trace."""
 
     MESSAGE = "message"
     SUBSCRIPTION = "subscription"
@@ -95,19 +95,19 @@ class Kind(enum.Enum):
 
 @attrs.define
 class Event:
-    """Something that was said during a scenario, or (of a run of alike messages) the first of several.
+    """An event of a trace, or several similar messages in a row.
 
     Attributes:
-        at: seconds since the scenario began.
-        sender: who said it: the label of a node ("P", "C2"), "tower", or "input" and "output" for lines.
-        receiver: to whom.
-        kind: what it is.
-        label: the message's name in the grammar, "subscribe", "unsubscribe", "beacon", "line", or a note's text.
-        fields: its parts, decoded for reading, in order.
-        frames: the frames in hexadecimal, long ones cut (with an ellipsis).
-        count: how many messages this stands for.
-        fault: what is wrong with it; empty where nothing is.
-        fault_field: the field that is wrong, where it is one.
+        at: The time in seconds since the scenario began.
+        sender: The label of the sending node ("P", "C2"), "tower", or "input" for lines that the target reads.
+        receiver: The label of the receiving node, "tower", or "output" for lines that the target writes.
+        kind: The kind of event.
+        label: The message's name in the grammar, "subscribe", "unsubscribe", "beacon", "line", or a note's text.
+        fields: Its fields as readable text, in order.
+        frames: The frames in hexadecimal; long ones are truncated, with an ellipsis.
+        count: The number of messages that this event stands for.
+        fault: What is wrong with it; empty if nothing is.
+        fault_field: The name of the wrong field, if one field is wrong.
     """
 
     at: float
@@ -124,14 +124,14 @@ class Event:
 
 @attrs.frozen
 class Check:
-    """One clause held against what the target did.
+    """A check of the target's behavior against one clause.
 
     Attributes:
-        clause: the clause's name.
-        holds: did the target do as it says?
-        message: what was found, where it did not: one sentence that names the fault.
-        event: the place in the trace of what was wrong; None where something is missing rather than wrong.
-        reading: the reading that the target follows, for a clause that has several.
+        clause: The clause's id.
+        holds: Whether the target follows the clause.
+        message: If it does not, one sentence that names the fault.
+        event: The index in the trace of the faulty event; None if something is missing.
+        reading: The reading that the target follows, for a clause with several.
     """
 
     clause: str
@@ -142,7 +142,7 @@ class Check:
 
 
 class Outcome(enum.Enum):
-    """How a scenario ended. `BROKEN` where the target could not be run at all, or died unasked."""
+    """The outcome of a scenario. `BROKEN` means that the target could not be run."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -152,19 +152,19 @@ class Outcome(enum.Enum):
 
 @attrs.frozen
 class ScenarioResult:
-    """What came of one scenario in one dialect.
+    """The result of one scenario in one dialect.
 
     Attributes:
-        scenario: its name.
-        title: what it shows, in a sentence.
-        role: the target's role.
-        dialect: the dialect that was spoken.
-        clauses: the clauses that it tests.
-        outcome: how it ended.
-        checks: everything that was checked, in order.
-        trace: everything that was said.
-        seconds: how long it took.
-        reason: why it was skipped or broken.
+        scenario: The scenario's name.
+        title: What it tests, in one sentence.
+        role: The target's role.
+        dialect: The dialect.
+        clauses: The ids of the clauses that it tests.
+        outcome: The outcome.
+        checks: All checks, in order.
+        trace: All events, in order.
+        seconds: The duration.
+        reason: Why it was skipped or is broken.
     """
 
     scenario: str
@@ -180,7 +180,7 @@ class ScenarioResult:
 
 
 class Verdict(enum.Enum):
-    """What a run says of a clause. `DOES` and `DOES_NOT` are for clauses that bind nobody (SHOULD, MAY)."""
+    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY)."""
 
     CONFORMS = "conforms"
     VIOLATES = "violates"
@@ -191,15 +191,15 @@ class Verdict(enum.Enum):
 
 @attrs.frozen
 class ClauseVerdict:
-    """A clause, what came of it in one dialect, and through which scenarios.
+    """The verdict on one clause in one dialect.
 
     Attributes:
-        clause: the clause.
-        dialect: the dialect.
-        verdict: what came of it.
-        scenarios: the names of those that decided it: the ones that found a violation, or else those that tested it.
-        reading: the reading that the target follows, where the clause has several and it could be told.
-        reason: why it was not tested.
+        clause: The clause.
+        dialect: The dialect.
+        verdict: The verdict.
+        scenarios: The names of the scenarios that decided it: those that found a violation, or else all that tested it.
+        reading: The reading that the target follows, if the clause has several and the run could determine it.
+        reason: Why it was not tested.
     """
 
     clause: Clause
@@ -212,15 +212,15 @@ class ClauseVerdict:
 
 @attrs.frozen
 class Run:
-    """A whole run of the suite against one target.
+    """A run of the suite against one target.
 
     Attributes:
-        target: its name.
-        started_at: when it began, in seconds since the epoch.
-        seconds: how long it took.
-        results: every scenario's, in the order of their names.
-        verdicts: every clause's in every dialect that was run.
-        missing_roles: the roles that the target lacks or that were not asked for, and why.
+        target: The target's name.
+        started_at: The start in seconds since the epoch.
+        seconds: The duration.
+        results: The results of the scenarios, in the order of their names.
+        verdicts: The verdict on every clause in every dialect of the run.
+        missing_roles: The roles that the target does not have or that were not selected, and why.
     """
 
     target: str
@@ -232,6 +232,6 @@ class Run:
 
     @property
     def conforms(self) -> bool:
-        """Is no binding clause violated, and did every scenario run?"""
+        """Whether no binding clause is violated and no scenario is broken."""
         is_violated = any(verdict.verdict is Verdict.VIOLATES for verdict in self.verdicts)
         return not is_violated and all(result.outcome is not Outcome.BROKEN for result in self.results)

@@ -1,7 +1,7 @@
-"""Runs scenarios against a target: several at once, in both dialects, and judges what came of them.
+"""Runs scenarios against a target, several at once and in each dialect, and judges the clauses by the results.
 
-Scenarios that may share a target are played one after the other with the same one, each with nodes of its own, until
-one fails: the next has a new target. Scenarios that load the machine are played alone.
+Scenarios that can share a target run one after the other on the same target, each with its own peers. After a failure
+the next scenario gets a new target. Scenarios that load the machine run alone.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from dafka_conformance.testbed.testbed import Testbed, open_testbed
 from dafka_conformance.verdicts import judge_clauses
 
 JOBS_MAX = 6
-"""Targets that run at once. They mostly wait; on two cores more of them only make each other late."""
+"""The default number of targets that run at once. They mostly wait; on two cores, more would delay each other."""
 
 GROUP_SCENARIOS_MAX = 40
-"""Scenarios with one target."""
+"""The maximum number of scenarios that share a target."""
 
 SCENARIO_TIMEOUT_S = 120.0
-"""A scenario has its own time limits; this ends one that hangs in spite of them."""
+"""The time limit of a whole scenario. Scenarios have their own limits; this one ends a scenario that hangs anyway."""
 
 
 OPEN_FILES = 4096
-"""More than a run with any number of targets at once needs."""
+"""The limit on open files that a run sets: enough for any number of targets at once."""
 
 
 class EndedBySignalError(Exception):
-    """A signal ended the run before its time; everything that it had started is gone.
+    """A signal ended the run. Everything that the run had started has been stopped.
 
     Attributes:
-        number: the signal.
+        number: The signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -52,10 +52,17 @@ class EndedBySignalError(Exception):
 
 
 def run_blocking(start_run: Callable[[], Awaitable[Run]]) -> Run:
-    """Plays a run to its end, in an event loop of its own; to be called in the main thread.
+    """Run a run to its end in a new event loop. Call this in the main thread.
 
-    Raises `EndedBySignalError` where SIGINT, SIGTERM or SIGHUP came meanwhile. One that whoever started this program
-    ignores, as nohup does, is ignored here too.
+    Args:
+        start_run: Starts the run.
+
+    Returns:
+        The run.
+
+    Raises:
+        EndedBySignalError: SIGINT, SIGTERM or SIGHUP arrived. SIGINT and SIGHUP stay ignored if this process started
+            with them ignored, as under nohup.
     """
     _allow_open_files()
     finished: list[Run] = []
@@ -66,7 +73,7 @@ def run_blocking(start_run: Callable[[], Awaitable[Run]]) -> Run:
         scope = trio.CancelScope()
 
         async def heed() -> None:
-            async for number in signals:  # further ones change nothing while targets are being ended
+            async for number in signals:  # further signals have no effect while targets are being stopped
                 caught.append(number)
                 scope.cancel()
 
@@ -84,7 +91,7 @@ def run_blocking(start_run: Callable[[], Awaitable[Run]]) -> Run:
 
 
 def _allow_open_files() -> None:
-    """Every socket is a file or two, and some systems begin with as few as 256."""
+    """Raise the limit on open files. Each socket needs one or two, and some systems start with a limit of 256."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -93,7 +100,12 @@ def _allow_open_files() -> None:
 
 @attrs.frozen
 class ProgressListener:
-    """What is told of a run while it lasts."""
+    """Callbacks for the progress of a run.
+
+    Attributes:
+        started: Called with the name and dialect of each scenario that starts.
+        finished: Called with the result of each scenario that ends or is skipped.
+    """
 
     started: Callable[[str, Dialect], None] = lambda _name, _dialect: None
     finished: Callable[[ScenarioResult], None] = lambda _result: None
@@ -101,7 +113,7 @@ class ProgressListener:
 
 @attrs.frozen
 class ScenarioGroup:
-    """Scenarios that are played one after the other on one stage, as long as all goes well."""
+    """Scenarios that run one after the other on one testbed, until one fails."""
 
     role: Role
     dialect: Dialect
@@ -109,7 +121,7 @@ class ScenarioGroup:
 
     @property
     def runs_alone(self) -> bool:
-        """Must nothing else run meanwhile?"""
+        """Whether nothing else may run at the same time."""
         return any(scenario.runs_alone for scenario in self.scenarios)
 
 
@@ -124,15 +136,29 @@ async def run(
     jobs: int = JOBS_MAX,
     listener: ProgressListener | None = None,
 ) -> Run:
-    """Plays the scenarios that are asked for, and judges every clause.
+    """Run the selected scenarios and judge every clause.
 
-    A role that the target lacks, and a scenario that needs what cannot be done with it, are skipped, and say so.
+    A role that the target does not have is left out. A scenario that needs an ability that the target does not have is
+    skipped. Both are in the result with the reason.
+
+    Args:
+        catalog: The scenarios and clauses.
+        target: The implementation under test.
+        roles: The roles to test.
+        dialects: The dialects to test; all of the target's by default.
+        patterns: Glob patterns for scenario names, of which one must match; empty for all.
+        patience: The factor for every time limit.
+        jobs: How many targets run at once.
+        listener: Callbacks for progress.
+
+    Returns:
+        The results of the scenarios and the verdicts on the clauses.
     """
     listener = listener or ProgressListener()
     started_at, begin = time.time(), time.monotonic()
     spoken = tuple(dialect for dialect in dialects or target.dialects if dialect in target.dialects)
     asked = set(roles)
-    missing = {role: "it was not asked for" for role in Role if role not in asked}
+    missing = {role: "not selected" for role in Role if role not in asked}
     missing |= {role: f"{target.name} has no {role.title}" for role in asked if role not in target.abilities}
     results: list[ScenarioResult] = []
 
@@ -147,7 +173,7 @@ async def run(
             lacking = scenario.needs - target.abilities[scenario.role]
             if lacking:
                 what = " and to ".join(sorted(ability.value for ability in lacking))
-                finish(_skipped(scenario, dialect, f"{target.name} gives no way to {what}"))
+                finish(_skipped(scenario, dialect, f"{target.name} has no way to {what}"))
         ready = [scenario for scenario in chosen if scenario.needs <= target.abilities[scenario.role]]
         groups += group_scenarios(ready, dialect)
     group_runner = _GroupRunner(catalog, target, patience, listener, finish)
@@ -163,7 +189,7 @@ async def run(
 
 
 def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[ScenarioGroup]:
-    """Scenarios that share go together, the others alone."""
+    """Return the scenarios in groups: those that share a target together, each other one alone."""
     groups: list[ScenarioGroup] = []
     for role in Role:
         sharing = [scenario for scenario in scenarios if scenario.role is role and scenario.shares_target]
@@ -175,7 +201,7 @@ def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[Sce
 
 
 class _GroupRunner:
-    """Plays groups on stages."""
+    """Runs groups of scenarios on testbeds."""
 
     def __init__(
         self,
@@ -241,10 +267,10 @@ class _GroupRunner:
         )
 
     def _complete(self, scenario: Scenario, testbed: Testbed, outcome: Outcome) -> list[Check]:
-        """The checks that were made, and what holds because nothing was found wrong with it."""
+        """Return the recorded checks, and a passed check for each other clause that was checked without a fault."""
         checks = [check for check in testbed.checks if check.clause in self._catalog.clauses]
         strange = [check for check in testbed.checks if check.clause not in self._catalog.clauses]
-        assert not strange, f"{scenario.name} checks {strange[0].clause}, which is no clause"
+        assert not strange, f"{scenario.name} checks {strange[0].clause}, which is not a clause"
         named = {check.clause for check in checks}
         silent = testbed.message_checks.checked_clauses() | (
             set(scenario.clauses) if outcome is Outcome.PASSED else set()
@@ -258,7 +284,7 @@ class _GroupRunner:
         return [self._with_reading(check) for check in checks]
 
     def _with_reading(self, check: Check) -> Check:
-        """What conforms to a clause with several readings follows the one that holds."""
+        """Return the check with the reading that a conforming target follows, if the clause has several readings."""
         if check.holds and not check.reading:
             return attrs.evolve(check, reading=self._catalog.clauses.get(check.clause).holds)
         return check

@@ -1,4 +1,4 @@
-"""A scenario: what it shows, of whom, which clauses it tests, and how it is played."""
+"""A scenario (a test case): its role, the clauses that it tests, and the function that runs it."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from dafka_conformance.testbed.testbed import Testbed
 
 @attrs.frozen
 class Scenario:
-    """One scenario for one role.
+    """A scenario for one role.
 
     Attributes:
-        name: its name, as in `store.acknowledges`.
-        title: what it shows, in a sentence.
-        role: the target's role.
-        clauses: the clauses that it tests; what it checks without naming a clause is the first.
-        run: plays it on a stage whose target is running (unless `starts` says that it starts it itself).
-        needs: what it must be able to do with the target.
-        dialects: the dialects that it can be played in.
-        shares: may it be played with a target that other scenarios have been played with?
-        starts: does it start the target itself?
-        reset: where a consumer begins.
-        topic: the topic; None where it does not matter, and each time is another one.
-        script: how it is played, for reading.
-        is_heavy: does it need the machine for itself?
+        name: Its name, such as `store.acknowledges`.
+        title: What it tests, in one sentence.
+        role: The role of the target.
+        clauses: The clauses that it tests. A check that names no clause is about the first one.
+        run: Runs the scenario on a testbed whose target is running, or not started if `starts_target`.
+        needs: The abilities that the target must have.
+        dialects: The dialects that it can run in.
+        shares_target: Whether it can run on a target that has already run other scenarios.
+        starts_target: Whether it starts the target itself.
+        reset: Where a consumer starts.
+        topic: The topic; None for a new one each time.
+        script: Its steps or source code, for `dafka-conformance show`.
+        runs_alone: Whether no other scenario may run at the same time, because it loads the machine.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Scenario:
 
 
 class ScenarioRegistry:
-    """The scenarios that are written in Python, as their modules are imported."""
+    """The scenarios of a module that are written in Python. Each module has one, as `SCENARIOS`."""
 
     def __init__(self) -> None:
         self.scenarios: list[Scenario] = []
@@ -65,7 +65,22 @@ class ScenarioRegistry:
         topic: bytes | None = None,
         runs_alone: bool = False,
     ) -> Callable[[Callable[[Testbed], Awaitable[None]]], Callable[[Testbed], Awaitable[None]]]:
-        """Adds a scenario; its name begins with the target's role, its docstring's first sentence is the title."""
+        """Return a decorator that adds a function as a scenario. Its docstring is the scenario's title.
+
+        Args:
+            name: The scenario's name. Its first part is the role of the target, as in `store.durable`.
+            clauses: The ids of the clauses that it tests.
+            needs: The abilities that the target must have.
+            dialects: The dialects that it can run in.
+            shares_target: Whether it can run on a target that has already run other scenarios.
+            starts_target: Whether it starts the target itself.
+            reset: Where a consumer starts.
+            topic: The topic; None for a new one each time.
+            runs_alone: Whether no other scenario may run at the same time.
+
+        Returns:
+            The decorator.
+        """
 
         def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
             role = next(role for role in Role if role.title == name.partition(".")[0])

@@ -1,6 +1,6 @@
-"""From what the scenarios found to what a run says of each clause.
+"""Verdicts: what a run concludes about each clause from the results of the scenarios.
 
-A clause is judged by its checks alone, in each dialect by itself: one that fails decides, however many hold.
+Each clause is judged in each dialect by its checks only. One failed check decides, however many pass.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def judge_clauses(
     dialects: Sequence[Dialect],
     missing_roles: Mapping[Role, str],
 ) -> tuple[ClauseVerdict, ...]:
-    """Every clause's verdict in every dialect, clause by clause in the order given.
+    """Return the verdict on every clause in every dialect, in the order of the clauses.
 
-    Arguments:
-        clauses: all clauses, tested or not.
-        results: what came of the scenarios, in all dialects.
-        dialects: those that were run.
-        missing_roles: the roles that the target lacks, and why.
+    Args:
+        clauses: All clauses, tested or not.
+        results: The results of the scenarios, in all dialects.
+        dialects: The dialects of the run.
+        missing_roles: The roles that were not tested, and why.
     """
     evidence: dict[tuple[str, Dialect], _Evidence] = defaultdict(_Evidence)
     for result in results:
@@ -51,7 +51,7 @@ def judge_clauses(
 
 @attrs.define
 class _Evidence:
-    """What bears on one clause in one dialect: the scenarios meant for it, and its checks with their scenarios."""
+    """The scenarios that test one clause in one dialect, and its checks with the scenarios that made them."""
 
     results: list[ScenarioResult] = attrs.field(factory=list)
     checks: list[tuple[str, Check]] = attrs.field(factory=list)
@@ -78,16 +78,16 @@ def _verdict(clause: Clause, dialect: Dialect, evidence: _Evidence, missing_role
 def _untested(
     clause: Clause, dialect: Dialect, results: Sequence[ScenarioResult], missing_roles: Mapping[Role, str]
 ) -> str:
-    """Why no check of a clause was made."""
+    """Return why a clause was not checked."""
     if dialect not in clause.dialects:
-        return f"it does not apply to {dialect.value}"
+        return f"does not apply to {dialect.value}"
     if clause.untestable:
         return clause.untestable
     if clause.roles and all(role in missing_roles for role in clause.roles):
         titles = [role.title for role in clause.roles]
         return f"no target for the role{'s' if len(titles) > 1 else ''} {' and '.join(titles)}"
     if any(result.outcome in {Outcome.FAILED, Outcome.BROKEN} for result in results):
-        return "its scenarios failed before they came to it"
+        return "its scenarios failed before its checks"
     skipped = dict.fromkeys(result.reason for result in results if result.outcome is Outcome.SKIPPED)
     if skipped:
         return "; ".join(reason or "its scenarios were skipped" for reason in skipped)

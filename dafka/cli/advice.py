@@ -1,10 +1,12 @@
-"""Advice for operators: what to do about an event, with the names of commands and options.
+"""Advice for operators: what to do about an event or an error, with the names of commands and options.
 
-The library's events say what happened. They do not name commands, because a program that embeds a node has none.
+The library's events and errors say what happened. They do not name commands, because they also go to programs that
+embed a node.
 """
 
 from __future__ import annotations
 
+from dafka.errors import UnacknowledgedError
 from dafka.protocol import (
     EndpointsExposed,
     ForeignDialect,
@@ -19,7 +21,7 @@ CLOSED_CLUSTER = "--key-file and --authorized-keys"
 
 
 def advise(event: object) -> str:
-    """Return what an operator can do about an event, without a full stop; empty if there is nothing to do."""
+    """Return what an operator can do about an event or an error; empty if the event says it all."""
     advice = ""
     match event:
         case PeerRefused(key=key, list=path) | PeerNotAuthorized(key=key, list=path) if key:
@@ -34,6 +36,8 @@ def advise(event: object) -> str:
             advice = f"listen on 127.0.0.1, or close the cluster with {CLOSED_CLUSTER}"
         case LoopbackOnly():
             advice = "to listen on all network interfaces, use --bind 'tcp://*:*'"
+        case UnacknowledgedError():
+            advice = "check with `dafka status` that enough stores run"
         case ForeignDialect(heard=heard):
             advice = f"use --wire {heard}, or change the peer"
         case PartitionHalted():
@@ -52,6 +56,6 @@ def _advise_refused(event: RefusedByPeer) -> str:
 
 
 def with_advice(event: object) -> str:
-    """Return the sentence of an event, and what to do about it."""
+    """Return the sentence of an event or an error, and what to do about it."""
     advice = advise(event)
     return f"{event}; {advice}" if advice else str(event)

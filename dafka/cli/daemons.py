@@ -10,10 +10,10 @@ from typing import Any
 import click
 import trio
 
-from dafka.cli.options import add_options, node_options, setting_option, tower_options
+from dafka.cli.options import add_options, node_options, setting_option, tower_options, up_options
 from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.config import BeaconConfig, Config
-from dafka.errors import StorageError, StorageLostError, TransportError
+from dafka.errors import AddressInUseError, StorageError, StorageLostError, TransportError
 from dafka.groups import single_exception
 from dafka.roles import Store, Tower, serve_store, serve_tower
 from dafka.roles.events import NodeLog
@@ -27,7 +27,7 @@ _pub_option = setting_option("tower", "pub", "ENDPOINT", "Where the tower announ
 
 
 def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the node options, and those of a store, to a command, which gets `config`."""
+    """Add the options of a store to a command."""
     options = (
         setting_option("store", "storage", "URL", "Where to keep records: sqlite:PATH, filelog:FOLDER or memory:."),
         setting_option(
@@ -48,7 +48,7 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "store", "retention_records", "N", "How many records of each partition to keep.", default="without limit"
         ),
     )
-    return add_options(node_options(command), *options)
+    return add_options(command, *options)
 
 
 @click.command()
@@ -70,6 +70,7 @@ def tower(config: Config) -> None:
 
 @click.command()
 @_store_options
+@node_options
 def store(config: Config) -> None:
     """Run a store, which keeps every record and acknowledges it."""
     supervisor = Supervisor(config, "store")
@@ -86,6 +87,7 @@ def store(config: Config) -> None:
 @_sub_option
 @_pub_option
 @_store_options
+@up_options
 def up(config: Config) -> None:
     """Run a tower and a store in one process.
 
@@ -131,7 +133,11 @@ def _to_loopback(endpoint: str) -> str:
 
 
 async def _start_tower(nursery: trio.Nursery, config: Config, supervisor: Supervisor) -> Tower:
-    tower: Tower = await nursery.start(serve_tower, config)
+    try:
+        tower: Tower = await nursery.start(serve_tower, config)
+    except AddressInUseError as error:
+        advice = "another tower may be running; choose other ports with --sub and --pub"
+        raise AddressInUseError(f"{error}; {advice}") from None
     supervisor.monitor.add(tower)
     return tower
 

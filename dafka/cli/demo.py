@@ -82,11 +82,7 @@ def demo(config: Config, path: str | None, wire: str) -> None:
 
 
 def load_flights() -> bytes:
-    """Return the flights as CSV lines.
-
-    Raises:
-        UsageMistake: if the package with the data is not installed.
-    """
+    """Return the flights as CSV lines, or raise `UsageMistake` if their package is not installed."""
     try:
         archive = next(file for file in metadata.files(DATA_PACKAGE) or () if str(file) == DATA_FILE)
     except (metadata.PackageNotFoundError, StopIteration):
@@ -183,11 +179,7 @@ def _command(*arguments: str) -> list[str]:
 
 
 async def _wait_for(command: str, stream: trio.abc.ReceiveStream, mark: bytes) -> bytes:
-    """Read until the mark appears.
-
-    Raises:
-        DemoError: if the process ends before, or takes too long.
-    """
+    """Read until the mark appears; raise `DemoError` if the process ends before, or takes too long."""
     seen = b""
     with _step_timeout(command):
         while mark not in seen:

@@ -91,7 +91,7 @@ def authorize(key: str, name: str | None, config: Config) -> None:
             _replace(path, f"{former}{separator}{public} {name}".strip() + "\n")
     except OSError as error:
         raise UsageMistake(f"cannot write {path}: {error.strerror}") from None
-    click.echo(f"{path} now authorises {public} {name}".rstrip(), err=True)
+    click.echo(f"{path} now authorizes {public} {name}".rstrip(), err=True)
 
 
 def _show(key: str, name: str) -> None:

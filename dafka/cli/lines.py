@@ -30,6 +30,12 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
 
     The last line may lack its line feed.
 
+    Args:
+        fd: the file descriptor; it may be in non-blocking mode.
+
+    Yields:
+        The lines without their line feeds.
+
     Raises:
         StreamError: if the stream cannot be read.
     """
@@ -47,6 +53,10 @@ async def read_lines(fd: int) -> AsyncGenerator[list[bytes], None]:
 
 async def write_bytes(fd: int, data: bytes) -> None:
     """Write all of the data.
+
+    Args:
+        fd: the file descriptor; it may be in non-blocking mode.
+        data: what to write.
 
     Raises:
         BrokenPipeError: if the reader of a pipe is gone.
@@ -69,6 +79,9 @@ def format_batch(batch: RecordBatch, output: str) -> bytes:
     Args:
         batch: the records.
         output: `content` for the contents alone, `full` for topic, partition, sequence and content, or `json`.
+
+    Returns:
+        One line per record, each with its line feed.
     """
     if output == "content":
         return b"\n".join(batch.contents) + b"\n"

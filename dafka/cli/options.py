@@ -21,7 +21,7 @@ from dafka.config import Config
 from dafka.config.loading import log_unknown_variables, parse_value
 from dafka.config.settings import SECTIONS, change_section, load_config
 from dafka.config.values import parse_duration_ms, parse_size_bytes
-from dafka.errors import ConfigError
+from dafka.errors import ConfigError, MissingExtraError
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -50,12 +50,7 @@ BYTES = FuncParamType(_positive(parse_size_bytes, "a size"))
 
 
 class SettingOption(click.Option):
-    """An option that changes a setting.
-
-    Attributes:
-        section: the setting's section.
-        setting: the setting's name.
-    """
+    """An option that changes the setting `setting` of the section `section`."""
 
     def __init__(self, *args: Any, section: str, setting: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,6 +71,9 @@ def setting_option(
         flag: the option, if its name alone says too little: `--log-level`.
         default: what the help says of the default, if the default itself says too little.
         multiple: whether the option may be repeated.
+
+    Returns:
+        A decorator for the command.
     """
     flag = flag or f"--{name.replace('_', '-')}"
     kind = SECTIONS[section]
@@ -111,13 +109,37 @@ def _show_default(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-_NODE_OPTIONS = (
+_ONLY_OWN_TOWER = "only this process's tower"
+
+_BEACON_OPTIONS = (
     setting_option(
         "beacon", "tower_sub", "ENDPOINT", "A tower's SUB endpoint; repeat it for several towers.", multiple=True
     ),
     setting_option(
         "beacon", "tower_pub", "ENDPOINT", "A tower's PUB endpoint; repeat it for several towers.", multiple=True
     ),
+)
+
+_OTHER_TOWERS_OPTIONS = (
+    setting_option(
+        "beacon",
+        "tower_sub",
+        "ENDPOINT",
+        "Another tower's SUB endpoint; repeat it for several towers.",
+        default=_ONLY_OWN_TOWER,
+        multiple=True,
+    ),
+    setting_option(
+        "beacon",
+        "tower_pub",
+        "ENDPOINT",
+        "Another tower's PUB endpoint; repeat it for several towers.",
+        default=_ONLY_OWN_TOWER,
+        multiple=True,
+    ),
+)
+
+_NODE_OPTIONS = (
     setting_option("node", "bind", "ENDPOINT", "Where this node listens to its peers, such as tcp://*:*."),
     setting_option(
         "beacon",
@@ -196,13 +218,16 @@ def _make_config(path: str | None, verbose: int) -> Config:
             config = config.with_log(level="info" if verbose == 1 else "debug")
         for (section, name), value in click.get_current_context().meta.get(_GIVEN, {}).items():
             config = change_section(config, section, {name: value})
-    start_logging(config.log)
+        start_logging(config.log)
     log_unknown_variables(unknown_variables)
     return config
 
 
-node_options = _give_config(*_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+node_options = _give_config(*_BEACON_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
 """Adds the options of every node to a command, which gets `config`."""
+
+up_options = _give_config(*_OTHER_TOWERS_OPTIONS, *_NODE_OPTIONS, *_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
+"""Adds the options of a node that runs beside its own tower to a command, which gets `config`."""
 
 tower_options = _give_config(*_TOWER_OPTIONS, *_LOG_OPTIONS, *_CONFIG_OPTIONS)
 """Adds the options that towers and nodes share to a command, which gets `config`."""
@@ -216,8 +241,8 @@ log_options = _give_config(*_LOG_OPTIONS)
 
 @contextmanager
 def usage_mistakes() -> Iterator[None]:
-    """Turn a `ConfigError` into a `UsageMistake`."""
+    """Turn the error of a wrong setting, or of a missing extra, into a `UsageMistake`."""
     try:
         yield
-    except ConfigError as error:
+    except (ConfigError, MissingExtraError) as error:
         raise UsageMistake(str(error)) from None

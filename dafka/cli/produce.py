@@ -77,16 +77,7 @@ def _open_input(path: str | None) -> int:
 
 
 async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supervisor) -> bool:
-    """Publish the input until it ends or a signal stops the command, then wait for ACKs.
-
-    Returns:
-        Whether the whole input was read.
-
-    Raises:
-        UnacknowledgedError: if stores did not acknowledge every record in time.
-        InputLeftError: if therefore the rest of the input was not published.
-        DiscoveryError: if no tower was found.
-    """
+    """Publish the input until it ends or a signal stops the command, wait for ACKs, and return whether all was read."""
     is_all_sent = is_read = False
     try:
         async with require_tower(producer.events, config, producer), _show_progress(producer, fd):
@@ -97,7 +88,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
             await producer.wait_acknowledged()
     except DiscoveryError as error:
         if producer.statistics().unacknowledged:
-            raise DiscoveryError(f"{error}; {_outstanding(producer, config)}") from None
+            raise DiscoveryError(f"{_outstanding(producer, config)}: {error}") from None
         raise
     except UnacknowledgedError as error:
         if not is_all_sent:
@@ -107,11 +98,7 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
 
 
 async def _send(producer: Producer, lines: list[bytes], config: Config) -> None:
-    """Publish lines.
-
-    Raises:
-        UnacknowledgedError: if no ACK came for `close_timeout_ms` while the producer could not take more records.
-    """
+    """Publish lines; raise `UnacknowledgedError` if for `close_timeout_ms` no ACK makes room for more records."""
     while lines:
         published = producer.statistics().records
         with trio.move_on_after(config.producer.close_timeout_ms / 1000) as scope:

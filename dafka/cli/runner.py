@@ -77,7 +77,7 @@ def run(
         _discard_output()
         status = 0
     except DafkaError as error:
-        report_error(error)
+        report_error(with_advice(error))
         status = 2 if isinstance(error, (ConfigError, MissingExtraError, StorageError)) else 1
     except OSError as error:
         _discard_output()
@@ -145,13 +145,16 @@ def _discard_output() -> None:
 class Supervisor:
     """Metrics, health, notifications to the service manager, and a clean stop, for a command that runs nodes.
 
+    Args:
+        config: the configuration of the command.
+        *roles: the roles of its nodes, such as `store`.
+
     Attributes:
         monitor: the nodes that run.
         is_stopping: whether a signal has stopped the command.
     """
 
     def __init__(self, config: Config, *roles: str) -> None:
-        """Create the supervisor of nodes with these roles, such as `store`."""
         self.monitor = Monitor(*roles)
         self.is_stopping = False
         self._config = config
@@ -231,11 +234,7 @@ async def require_tower(events: EventFeed, config: Config, settling: SettlingNod
 
 
 async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
-    """Wait for a tower.
-
-    Raises:
-        DiscoveryError: if none is heard, or if all of them refuse this node's key.
-    """
+    """Wait for a tower; raise `DiscoveryError` if none is heard, or if all of them refuse this node's key."""
     towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
     advice = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
 
@@ -249,5 +248,5 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.tower_pub)
-                raise DiscoveryError(f"no tower answers at {where} (for {event.seconds:.0f} s); {advice}")
+                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s; {advice}")
     raise DiscoveryError(f"no tower accepts this node: {advice}")

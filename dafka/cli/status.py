@@ -11,10 +11,11 @@ from typing import Any
 import click
 import trio
 
-from dafka.cli.options import DURATION, node_options, usage_mistakes
+from dafka.cli.options import DURATION, node_options
 from dafka.cli.runner import require_tower, run
 from dafka.cli.terminal import counted, print_table
 from dafka.config import Config, MetricsConfig
+from dafka.errors import ConfigError
 from dafka.protocol import ClusterSurvey, NodeView, PartitionView
 from dafka.roles import open_observer
 from dafka.text import escape_unprintable
@@ -221,8 +222,15 @@ def _milliseconds(time: float) -> int:
     return round(time * 1000)
 
 
+def _parse_address(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, int]:
+    try:
+        return MetricsConfig(listen=value).address
+    except ConfigError as error:
+        raise click.BadParameter(str(error).removeprefix("listen: ")) from None
+
+
 @click.command()
-@click.argument("address", metavar="[ADDRESS:]PORT")
+@click.argument("address", metavar="[ADDRESS:]PORT", callback=_parse_address)
 @click.option("--live", is_flag=True, help="Ask only whether the command must be restarted, not whether it is ready.")
 @click.option(
     "--timeout",
@@ -232,15 +240,13 @@ def _milliseconds(time: float) -> int:
     metavar="DURATION",
     help="How long to wait for the answer.",
 )
-def health(address: str, live: bool, timeout: int) -> None:
+def health(address: tuple[str, int], live: bool, timeout: int) -> None:
     """Ask a running command whether it is healthy.
 
     The command must run with --metrics-listen [ADDRESS:]PORT. Exits with 0 if it is ready to work, otherwise with 1,
     and prints the reason in one sentence. Use it as the health check of a container.
     """
-    with usage_mistakes():
-        host, port = MetricsConfig(listen=address).address
-    status, sentence = _ask(host, port, "/livez" if live else "/readyz", timeout / 1000)
+    status, sentence = _ask(*address, "/livez" if live else "/readyz", timeout / 1000)
     click.echo(sentence)
     sys.exit(0 if status == 200 else 1)
 

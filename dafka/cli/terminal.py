@@ -88,7 +88,6 @@ def _report(sentence: str, event: LogEvent, level: int) -> None:
 def start_logging(config: LogConfig) -> None:
     """Log to standard error from now on, in place of an earlier configuration."""
     level = logging.getLevelNamesMapping()[config.level.upper()]
-    _formats[:] = [config.format]
     handler: logging.Handler
     if config.format == "json":
         handler = logging.StreamHandler(sys.stderr)
@@ -107,6 +106,7 @@ def start_logging(config: LogConfig) -> None:
     for former in _handlers:
         root.removeHandler(former)
     _handlers[:] = [handler]
+    _formats[:] = [config.format]
     # The filter must see that a tower is heard, which is logged at the level "info".
     logging.basicConfig(level=min(level, logging.INFO), handlers=_handlers)
 

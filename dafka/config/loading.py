@@ -74,6 +74,9 @@ def parse_value(kind: type[Any], name: str, text: str, source: str) -> str | int
         text: the value as text.
         source: where the text is from, which begins the error.
 
+    Returns:
+        The value, with a number as `int`.
+
     Raises:
         ConfigError: if the setting cannot have this value.
     """
@@ -93,6 +96,13 @@ def variable_name(section: str, name: str) -> str:
 
 def read_file(path: Path, sections: Sections) -> Values:
     """Read the settings of a TOML file.
+
+    Args:
+        path: the file.
+        sections: the class of each section.
+
+    Returns:
+        The settings by section.
 
     Raises:
         ConfigError: if the file cannot be read, is not TOML, or has an unknown section, an unknown setting or a value
@@ -154,6 +164,10 @@ def _did_you_mean(name: str, names: Iterable[str], form: str) -> str:
 
 def read_environment(environ: Mapping[str, str], sections: Sections) -> tuple[Values, list[str]]:
     """Read the settings of environment variables.
+
+    Args:
+        environ: the environment variables.
+        sections: the class of each section.
 
     Returns:
         The settings, and the names of the variables with the prefix `DAFKA_` that are unknown, each perhaps with the

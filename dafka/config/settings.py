@@ -399,6 +399,14 @@ SECTIONS: dict[str, type[Any]] = {
 def change_section(config: Config, section: str, settings: Mapping[str, Any]) -> Config:
     """Return a copy with some settings of one section changed.
 
+    Args:
+        config: the configuration to copy.
+        section: the section's name.
+        settings: the settings to change.
+
+    Returns:
+        The changed copy.
+
     Raises:
         ConfigError: if a setting cannot have its value.
     """

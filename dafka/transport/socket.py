@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-import anyio
 import trio
 import zmq
 
@@ -69,7 +68,7 @@ class BaseSocket:
         self._socket = socket
         self._fd = self._socket.FD
         self._held: list[list[zmq.Frame]] = []
-        self._waiting: anyio.CancelScope | None = None
+        self._waiting: trio.CancelScope | None = None
         self._is_closed = False
         self._is_monitored = False
 
@@ -208,10 +207,10 @@ class BaseSocket:
             raise trio.BusyResourceError("another task is receiving from this socket")
         if self._has_messages():
             return
-        with anyio.CancelScope() as scope:
+        with trio.CancelScope() as scope:
             self._waiting = scope
             try:
-                await anyio.wait_readable(self._fd)
+                await trio.lowlevel.wait_readable(self._fd)
             finally:
                 self._waiting = None
 

@@ -272,8 +272,8 @@ class DirectEarliest:
         partition: The name of the partition.
         subject: The topic of the partition.
         sequence: The first record that the answering node holds; `NUMBER_8_MAX` if it holds none.
-        gone: Records before this sequence are unrecoverable as far as the answering node knows: they were dropped, and
-            not only missed.
+        unrecoverable_end: Records before this sequence are unrecoverable as far as the answering node knows: they were
+            dropped, and not only missed.
     """
 
     COMMAND: ClassVar = Command.DIRECT_EARLIEST
@@ -283,7 +283,7 @@ class DirectEarliest:
         ("partition", FieldType.STRING),
         ("subject", FieldType.STRING),
         ("sequence", FieldType.NUMBER_8),
-        ("gone", FieldType.NUMBER_8),
+        ("unrecoverable_end", FieldType.NUMBER_8),
     )
 
     requestor: str = attrs.field(validator=_check_text)
@@ -291,7 +291,7 @@ class DirectEarliest:
     partition: str = attrs.field(validator=_check_text)
     subject: str = attrs.field(validator=_check_text)
     sequence: int = attrs.field(validator=_CHECK_SEQUENCE)
-    gone: int = attrs.field(validator=_CHECK_SEQUENCE)
+    unrecoverable_end: int = attrs.field(validator=_CHECK_SEQUENCE)
 
 
 @attrs.frozen

@@ -1,9 +1,9 @@
-"""Runs a cluster of real processes for minutes or hours, does to it what happens to clusters, and checks its promises.
+"""Run a cluster of real processes for minutes or hours, disturb it, and check its promises.
 
     python -m tests.chaos --minutes 60 --stores 3 --producers 4 --consumers 2 --rate 20000
 
-The folder gets `timeline.txt` (faults, what nodes said, problems) and `summary.json`. Exit status 0 where every promise
-was kept, 1 where one was not, 2 where it was asked for wrongly. docs/contributing/chaos.md says more.
+The folder gets `timeline.txt` (faults, output of the nodes, problems) and `summary.json`. The exit status is 0 if every
+promise was kept, 1 if one was broken, and 2 for a mistake in the options. docs/contributing/chaos.md describes it.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from tests.chaos.schedule import FAULTS, LOSSES, Lanes, Pace, plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="chaos", description="Faults for a cluster of real processes.")
-    parser.add_argument("--minutes", type=float, default=5.0, help="how long faults come and go (5)")
-    parser.add_argument("--stores", type=int, default=3, help="SQLite files and file logs in turns (3)")
-    parser.add_argument("--producers", type=int, default=4, help="every second one has a spool (4)")
-    parser.add_argument("--consumers", type=int, default=2, help="all of all topics (2)")
-    parser.add_argument("--rate", type=float, default=20_000, help="records a second, all together (20000)")
-    parser.add_argument("--seed", type=int, help="decides which faults come when (random)")
-    parser.add_argument("--only", default="", metavar="FAULT,...", help=f"of {', '.join(FAULTS)}")
+    parser = argparse.ArgumentParser(prog="chaos", description="Run real processes under faults, and check promises.")
+    parser.add_argument("--minutes", type=float, default=5.0, help="how long faults are applied (5)")
+    parser.add_argument("--stores", type=int, default=3, help="stores; every second one is a file log (3)")
+    parser.add_argument("--producers", type=int, default=4, help="producers; every second one has a spool (4)")
+    parser.add_argument("--consumers", type=int, default=2, help="consumers; each reads all topics (2)")
+    parser.add_argument("--rate", type=float, default=20_000, help="records per second of all producers (20000)")
+    parser.add_argument("--seed", type=int, help="determines the faults and their times (random)")
+    parser.add_argument("--only", default="", metavar="FAULT,...", help=f"only these faults, of {', '.join(FAULTS)}")
     parser.add_argument("--losses-every", type=float, default=Pace().losses_every_s, metavar="SECONDS")
-    parser.add_argument("--folder", type=Path, help="for files; kept (a temporary one, removed where all is well)")
+    parser.add_argument("--folder", type=Path, help="where to keep all files (temporary, removed without problems)")
     found = parser.parse_args(arguments)
     unknown = [name for name in found.only.split(",") if name and name not in FAULTS]
     if unknown:
-        parser.error(f"--only: there is no fault {unknown[0]!r}; there are {', '.join(FAULTS)}")
+        parser.error(f"--only: expected one of {', '.join(FAULTS)}, not {unknown[0]!r}")
     if min(found.stores, found.producers, found.consumers) < 1 or found.minutes <= 0 or found.rate <= 0:
-        parser.error("at least one store, producer and consumer, and a time and a rate above 0")
+        parser.error("expected at least one store, producer and consumer, and a time and a rate above 0")
     if found.folder is not None and found.folder.is_dir() and any(found.folder.iterdir()):
-        parser.error(f"--folder: {found.folder} is not empty")
+        parser.error(f"--folder: expected an empty folder, but {found.folder} has files in it")
     return found
 
 
@@ -55,7 +55,7 @@ def make_lanes(found: argparse.Namespace, seed: int) -> Lanes:
 
 
 async def until_signal(run: Run, length_s: float) -> list[str]:
-    """Ctrl+C ends all processes, and the checks are left out."""
+    """Run until the end or Ctrl-C, which ends all processes and skips the checks."""
     problems = ["interrupted"]
     async with trio.open_nursery() as nursery:
 

@@ -1,4 +1,4 @@
-"""What must hold at the end, from the ledgers of producers and consumers and the storages themselves."""
+"""What must hold at the end, derived from the ledgers of producers and consumers, and from the storages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.chaos.contents import find_wrong
 from tests.chaos.ledger import Published
 
 PROBLEMS_MAX = 20
-"""Of one kind, in one storage; further ones say nothing new."""
+"""Problems of one kind that are reported for one storage. Further ones add nothing."""
 
 Holdings = Mapping[str, PartitionInfo]
-"""What a store holds, by partition's address."""
+"""The partitions that a store holds, by address."""
 
 
 def find_lost(store: str, held: Holdings, published: Mapping[str, Published]) -> list[str]:
-    """Acknowledged records that a store does not hold, and records that nobody can have published."""
+    """Return the acknowledged records that a store lacks, and those that no producer can have published."""
     problems = []
     for address, ought in published.items():
         info = held.get(address, PartitionInfo())
@@ -35,7 +35,7 @@ def find_lost(store: str, held: Holdings, published: Mapping[str, Published]) ->
 
 
 def find_different(stores: Mapping[str, Holdings]) -> list[str]:
-    """Partitions of which two stores hold different ranges."""
+    """Return the partitions of which two stores hold different ranges."""
     problems = []
     (first, model), *others = stores.items()
     for name, held in others:
@@ -47,7 +47,7 @@ def find_different(stores: Mapping[str, Holdings]) -> list[str]:
 
 
 def find_unconsumed(consumer: str, ends: Mapping[str, int], stores: Iterable[Holdings]) -> list[str]:
-    """Records that stores hold and a consumer was never given."""
+    """Return the records that stores hold and a consumer never got."""
     longest: dict[str, int] = {}
     for held in stores:
         for address, info in held.items():
@@ -60,13 +60,13 @@ def find_unconsumed(consumer: str, ends: Mapping[str, int], stores: Iterable[Hol
 
 
 async def find_wrong_contents(name: str, url: str) -> tuple[int, list[str]]:
-    """Reads everything in a storage: the number of records, and what is wrong with them."""
+    """Read a whole storage. Return the number of records, and what is wrong with them."""
     async with open_storage(url, read_only=True) as storage:
         return await read_all(name, storage)
 
 
 async def read_all(name: str, storage: Storage) -> tuple[int, list[str]]:
-    """Likewise, in one that is open."""
+    """Read a whole open storage. Return the number of records, and what is wrong with them."""
     problems: list[str] = []
     count = 0
     for partition, info in (await storage.partitions()).items():

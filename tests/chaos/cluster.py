@@ -1,4 +1,4 @@
-"""The cluster that is tried: a tower, stores, producers and consumers, each a process behind a faulty link."""
+"""The cluster under test: a tower, stores, producers and consumers, each a process behind a faulty link."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tests.chaos.proxy import Link
 from tests.chaos.timeline import Timeline
 
 REAL_HOST = "127.0.0.1"
-"""Where nodes listen."""
+"""The host at which nodes listen."""
 
 KNOWN_HOST = "127.0.0.2"
-"""By which nodes are known to each other: the links listen there, at the same ports."""
+"""The host at which nodes reach each other. The links listen there, at the same ports."""
 
 TOPICS = ("orders", "payments")
 
 READY = "ready"
-"""What our own scripts say when they listen to signals."""
+"""The line that our own scripts print when they handle signals."""
 
 
 @attrs.frozen(kw_only=True)
 class Size:
-    """How large a cluster; `rate` is of all producers together, in records a second."""
+    """The size of a cluster. `rate` is that of all producers together, in records per second."""
 
     stores: int = 3
     producers: int = 4
@@ -40,7 +40,7 @@ class Size:
 
     @property
     def min_stores(self) -> int:
-        """So many acknowledge a record before it counts: where there are several, one may lose its file."""
+        """The number of stores that must acknowledge a record. With several stores, one may lose its file."""
         return min(self.stores, 2)
 
 
@@ -53,11 +53,11 @@ class StoreNode:
 
     @property
     def path(self) -> Path:
-        """Of its file, or its folder."""
+        """The path of its file or folder."""
         return Path(self.url.partition(":")[2])
 
     async def partitions(self) -> dict[str, PartitionInfo] | None:
-        """What it holds, by address, as another process sees it; None where that cannot be read now."""
+        """Return what it holds, by address, as another process sees it; None if that cannot be read now."""
         try:
             async with open_storage(self.url, read_only=True) as storage:
                 return {partition.address: info for partition, info in (await storage.partitions()).items()}
@@ -79,9 +79,11 @@ class ConsumerNode:
 
 @attrs.frozen
 class Cluster:
-    """Attributes:
-    min_stores: so many acknowledge a record before it counts.
-    links: by the name of the node to which they lead; a tower has two.
+    """A cluster of processes, and the links between them.
+
+    Attributes:
+        min_stores: The number of stores that must acknowledge a record.
+        links: The links to each node, by its name; a tower has two.
     """
 
     min_stores: int
@@ -93,13 +95,13 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """All of them, in the order in which they are started."""
+        """Return all nodes, in the order in which they are started."""
         stores = [store.node for store in self.stores]
         producers = [producer.node for producer in self.producers]
         return [self.tower, *stores, *producers, *(consumer.node for consumer in self.consumers)]
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Links and processes, until cancelled."""
+        """Run links and processes until cancelled."""
         async with trio.open_nursery() as nursery:
             for links in self.links.values():
                 for link in links:
@@ -109,7 +111,7 @@ class Cluster:
             task_status.started()
 
     def poll(self) -> None:
-        """Reads on in the ledgers."""
+        """Read what was added to the ledgers."""
         for producer in self.producers:
             producer.ledger.poll()
         for consumer in self.consumers:
@@ -117,7 +119,7 @@ class Cluster:
 
 
 def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Cluster:
-    """Nothing is started yet. Stores are SQLite files and file logs in turns; every second producer has a spool."""
+    """Return a cluster that is not started. Every second store is a file log; every second producer has a spool."""
     ports = iter(_free_ports(2 + size.stores + size.producers + size.consumers))
     links: dict[str, list[Link]] = {}
     common = {
@@ -126,7 +128,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
         "DAFKA_BEACON_TIMEOUT_MS": str(4 * size.beacon_ms),
         "DAFKA_PRODUCER_MIN_STORES": str(size.min_stores),
         "DAFKA_PRODUCER_CLOSE_TIMEOUT_MS": "120000",
-        "DAFKA_NODE_TOWER_TIMEOUT_MS": "120000",  # nodes are started while the tower is away, too
+        "DAFKA_NODE_TOWER_TIMEOUT_MS": "120000",  # nodes are also started while the tower is away
         "DAFKA_STORE_RETRY_MS": "300",
     }
 
@@ -177,7 +179,7 @@ def make_cluster(size: Size, folder: Path, timeline: Timeline, seed: int) -> Clu
 
 
 def _free_ports(count: int) -> list[int]:
-    """Free at both hosts now, and not among those that the system gives to others."""
+    """Return ports that are free at both hosts, and that the system does not assign to others."""
     found: list[int] = []
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     candidate = 10_000 + (id(found) // 64) % 10_000

@@ -2,7 +2,7 @@
 
     python -m tests.chaos.consumer_node TOPICS LEDGER
 
-Settings come from the environment. Killed and started again it goes on from the positions that it had saved.
+Settings come from the environment. After a kill, it continues at the positions that it has saved.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.chaos.contents import Sequel
 from tests.chaos.ledger import LedgerWriter
 
 TICK_S = 0.1
-"""So often what was given is written to the ledger."""
+"""Seconds between two lines of the ledger."""
 
 SAVE_TICKS = 10
-"""So rarely positions are saved: what was given since then is given again after a kill."""
+"""Ticks between two saves of the positions. What was delivered since then is delivered again after a kill."""
 
 
 class Receiver:
@@ -40,7 +40,7 @@ class Receiver:
                 self._ledger.write(kind="problem", text=problem)
 
     def write(self) -> None:
-        """What was given since it was written before."""
+        """Write what was delivered since the previous call."""
         for address, end in self._sequel.ends.items():
             first = self._written[address]
             if end > first:
@@ -48,7 +48,7 @@ class Receiver:
                 self._written[address] = end
 
     async def save(self) -> None:
-        """The ledger comes first: what is saved was given."""
+        """Save the positions, after writing the ledger: it must hold everything that is saved."""
         self.write()
         saved = {partition.address: position for partition, position in self._consumer.positions().items()}
         await self._consumer.save_positions()

@@ -1,4 +1,4 @@
-"""What producers publish: a record's content tells its partition and sequence, and is of many lengths."""
+"""The contents that producers publish. Each tells its partition and sequence; their lengths vary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dafka.records import RecordBatch
 _FILLER = b"the quick brown fox jumps over the lazy dog, and the dog never notices"
 
 _SHOWN = 60
-"""Of a wrong content, so many octets are shown."""
+"""Bytes of a wrong content that are shown."""
 
 
 def contents_of(address: str, first: int, end: int) -> list[bytes]:
-    """The only right contents of these records of a producer."""
+    """Return the only right contents of a producer's records."""
     prefix = address[:8].encode() + b":%d:"
     filler = _FILLER
     return [prefix % sequence + filler[: 20 + sequence * 7919 % 50] for sequence in range(first, end)]
 
 
 def find_wrong(batch: RecordBatch) -> str:
-    """What is wrong with the contents of a run; nothing where they are right."""
+    """Return what is wrong with the contents of a batch; empty if they are right."""
     expected = contents_of(batch.partition.address, batch.first_sequence, batch.end_sequence)
     found = list(batch.contents)
     if found == expected:
@@ -35,16 +35,16 @@ def find_wrong(batch: RecordBatch) -> str:
 
 @attrs.define
 class Sequel:
-    """The records of each partition that somebody was given, which are to follow each other without gap.
+    """The records delivered of each partition, which must follow each other without a gap.
 
     Attributes:
-        ends: by address, the sequence that comes next.
+        ends: The next sequence, by address.
     """
 
     ends: dict[str, int] = attrs.field(factory=dict)
 
     def take(self, batch: RecordBatch) -> str:
-        """What is wrong with a run; nothing where it is right. The first of a partition may begin anywhere."""
+        """Return what is wrong with a batch; empty if it is right. The first one of a partition may begin anywhere."""
         address = batch.partition.address
         expected = self.ends.get(address, batch.first_sequence)
         self.ends[address] = max(expected, batch.end_sequence)
@@ -55,5 +55,5 @@ class Sequel:
         return find_wrong(batch)
 
     def take_all(self, batches: Iterable[RecordBatch]) -> list[str]:
-        """What is wrong with several runs."""
+        """Return what is wrong with several batches."""
         return [problem for batch in batches if (problem := self.take(batch))]

@@ -1,4 +1,4 @@
-"""The faults: each is done to the cluster, lasts as long as it should, and is healed."""
+"""The faults: each is applied to the cluster, lasts for its time, and is healed."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import trio
 
+from dafka.events import StorageFailed, StorageLost
 from tests.chaos.cluster import Cluster, StoreNode
 from tests.chaos.processes import Node
 from tests.chaos.proxy import GOOD, Conditions
@@ -20,24 +21,24 @@ from tests.chaos.timeline import Timeline
 POLL_S = 0.5
 
 NOTICED_S = 60.0
-"""A store that is ready has noticed after this what was done to its storage."""
+"""Seconds within which a ready store must notice that its storage was taken away."""
 
-FAILED = "Storage failed; retrying"
-LOST = "Storage lost; nothing more is acknowledged"
+FAILED = str(StorageFailed("")).rstrip(": ")
+LOST = str(StorageLost("")).rstrip(": ")
 
 COPY_AGE_S = 3
-"""An older copy is older by so many times the fault's duration."""
+"""The age of an older copy, as a multiple of the fault's duration."""
 
 
 class Faults:
-    """Does faults to a cluster.
+    """Applies faults to a cluster.
 
     Attributes:
-        counts: how many there were of each kind.
+        counts: The faults so far, by kind.
     """
 
     def __init__(self, cluster: Cluster, timeline: Timeline, caught_up_s: float) -> None:
-        """A store that has lost records is to have them again after `caught_up_s`."""
+        """Create it. A store that has lost records must have them again after `caught_up_s` seconds."""
         self.counts: dict[str, int] = {}
         self._caught_up_s = caught_up_s
         self._cluster = cluster
@@ -45,13 +46,13 @@ class Faults:
         self._is_losing = False
 
     async def run(self, faults: Sequence[Fault]) -> None:
-        """One after the other, each not before its time."""
+        """Apply faults in order, each not before its time."""
         for fault in faults:
             await trio.sleep(max(fault.at_s - self._timeline.now, 0))
             await self.do(fault)
 
     async def do(self, fault: Fault) -> None:
-        """One fault, and what heals it."""
+        """Apply one fault, and heal it."""
         action, _, role = fault.kind.partition("-")
         if fault.kind in _NETWORK:
             await self._disturb(fault)
@@ -66,7 +67,7 @@ class Faults:
         self.counts[fault.kind] = self.counts.get(fault.kind, 0) + 1
 
     def _choose(self, role: str, fault: Fault) -> list[Node]:
-        """One node, or all stores."""
+        """Return the node to disturb, or all stores."""
         cluster = self._cluster
         if role == "stores":
             return [store.node for store in cluster.stores]
@@ -79,7 +80,7 @@ class Faults:
         return [nodes[fault.choice % len(nodes)]]
 
     async def _kill(self, nodes: Sequence[Node], fault: Fault) -> None:
-        """All of them at the same moment."""
+        """Kill all of these nodes at the same moment."""
         names = ", ".join(node.name for node in nodes)
         async with AsyncExitStack() as stack:
             for node in nodes:
@@ -96,9 +97,9 @@ class Faults:
         self._timeline.healed(f"started again: {names}")
 
     async def _check_durable(self) -> None:
-        """All stores are dead: as many disks as were to acknowledge a record hold each that was acknowledged.
+        """Check, while all stores are dead, that enough disks hold each acknowledged record.
 
-        One less, while a store lacks what it lost.
+        One disk less is enough while a store lacks what it lost.
         """
         wanted = self._acknowledged()
         held = [await store.partitions() or {} for store in self._cluster.stores]
@@ -119,7 +120,7 @@ class Faults:
         self._timeline.healed(f"{node.name} goes on")
 
     async def _disturb(self, fault: Fault) -> None:
-        """At all connections to one node; a tower has two links, which share their fate."""
+        """Disturb all connections to one node. The two links of a tower get the same conditions."""
         names = list(self._cluster.links)
         name = names[fault.choice % len(names)]
         links = self._cluster.links[name]
@@ -135,7 +136,7 @@ class Faults:
         self._timeline.healed(f"connections to {name} are good again")
 
     async def _fill_disk(self, store: StoreNode, fault: Fault) -> None:
-        """No file of the process may be written to, until the store has noticed and the limit is lifted."""
+        """Let every write to a file fail until the store has noticed."""
         node = store.node
         async with node.lock:
             await self._wait_ready(node)
@@ -153,7 +154,7 @@ class Faults:
         self._timeline.healed(f"the disk of {node.name} has room again")
 
     async def _delete(self, store: StoreNode, fault: Fault) -> None:
-        """Beneath the running store; it has to notice, and to begin anew."""
+        """Delete the storage of a running store, which must notice and start anew."""
         if not await self._wait_caught_up(f"before the storage of {store.node.name} is deleted"):
             return
         with_log = bool(fault.choice & 2**20)
@@ -167,7 +168,7 @@ class Faults:
         self._is_losing = not await self._wait_caught_up(f"after the storage of {store.node.name} was deleted")
 
     async def _restore(self, store: StoreNode, fault: Fault) -> None:
-        """Killed, copied, and later killed again and given the copy."""
+        """Kill a store, copy its storage, and later kill it again and give it the copy."""
         node = store.node
         age_s = fault.duration_s * COPY_AGE_S
         if not await self._wait_caught_up(f"before {node.name} is given an older copy of its storage"):
@@ -188,7 +189,7 @@ class Faults:
         self._is_losing = not await self._wait_caught_up(f"after {node.name} was given an older copy of its storage")
 
     async def _wait_caught_up(self, when: str) -> bool:
-        """Until every store has all that was acknowledged when this was called. A problem where that takes too long."""
+        """Wait until every store has what is acknowledged now. Report a problem if that takes too long."""
         wanted = self._acknowledged()
         begun = self._timeline.now
         with trio.move_on_after(self._caught_up_s):
@@ -212,7 +213,7 @@ class Faults:
             self._timeline.problem(f"{node.name} has not said {text!r} within {NOTICED_S:.0f} s")
 
     def _acknowledged(self) -> dict[str, int]:
-        """By address, how many records are acknowledged by now."""
+        """Return the number of records acknowledged so far, by address."""
         self._cluster.poll()
         return {
             address: published.acknowledged
@@ -244,12 +245,12 @@ _NETWORK: dict[str, Callable[[float], Conditions]] = {
 
 
 def _files(path: Path) -> list[Path]:
-    """A SQLite file and what SQLite keeps beside it."""
+    """Return a SQLite file and the files that SQLite keeps next to it."""
     return [each for suffix in ("", "-wal", "-shm") if (each := path.with_name(path.name + suffix)).exists()]
 
 
 def _delete_storage(path: Path, with_log: bool) -> None:
-    """A file log whole, a database with or without its log. A folder is renamed first, as `mv` to a bin would."""
+    """Delete a file log, or a database with or without its log. A folder is renamed first, as a trash bin does."""
     if path.is_dir():
         gone = path.with_name(f"{path.name}.deleted")
         path.rename(gone)

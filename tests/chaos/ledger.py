@@ -1,7 +1,6 @@
-"""What producers and consumers write down of what they were promised and given, a JSON object a line.
+"""Ledgers: producers and consumers record what they were promised and given, a JSON object per line.
 
-A line is one call of the system: what a process had written is there when it is killed. A process that is started
-again goes on in the same file.
+Each line is written by one system call, so that it survives a kill. A process that is started again continues the file.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from tests.chaos.contents import Sequel
 
 
 class LedgerWriter:
-    """Appends lines."""
+    """Appends lines to a ledger."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, **values: Any) -> None:
-        """One line."""
+        """Write one line."""
         os.write(self._fd, json.dumps(values).encode() + b"\n")
 
 
 class LedgerReader:
-    """Gives the lines that have been added since it was asked before."""
+    """Reads the lines that were added since the previous read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
 
     def read(self) -> list[dict[str, Any]]:
-        """The new lines; an unfinished one is left for later."""
+        """Return the new lines. An incomplete line is left for later."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -49,12 +48,12 @@ class LedgerReader:
 
 @attrs.define
 class Published:
-    """What a producer says of one partition.
+    """What a producer's ledger says about one partition.
 
     Attributes:
-        acknowledged: every record before this is acknowledged by as many stores as were asked for.
-        sent: so many records were published at least (with a spool: are durable).
-        is_complete: whether it ended in order, with nothing unacknowledged: there are no further records.
+        acknowledged: Enough stores have acknowledged every record before this sequence.
+        sent: At least this number of records was published or, with a spool, is durable.
+        is_complete: Whether the producer ended in order, with nothing unacknowledged. Then no more records exist.
     """
 
     acknowledged: int = 0
@@ -65,14 +64,14 @@ class Published:
 
 @attrs.define
 class ProducerLedger:
-    """Follows one producer's ledger, through all its lives."""
+    """Follows the ledger of one producer through all its lives."""
 
     reader: LedgerReader
     partitions: dict[str, Published] = attrs.field(factory=dict)
     problems: list[str] = attrs.field(factory=list)
 
     def poll(self) -> None:
-        """Reads on."""
+        """Read what was added."""
         for line in self.reader.read():
             address = line["address"]
             published = self.partitions.setdefault(address, Published())
@@ -89,23 +88,23 @@ class ProducerLedger:
 
     @property
     def sent(self) -> int:
-        """Of all its partitions."""
+        """Records of all its partitions."""
         return sum(published.sent for published in self.partitions.values())
 
     @property
     def acknowledged(self) -> int:
-        """Of all its partitions."""
+        """Acknowledged records of all its partitions."""
         return sum(published.acknowledged for published in self.partitions.values())
 
 
 @attrs.define
 class ConsumerLedger:
-    """Follows one consumer's ledger, through all its lives, and compares each with the one before.
+    """Follows the ledger of one consumer through all its lives, and compares each life with the one before.
 
     Attributes:
-        ends: by partition's address: every record before this was given, in one life or another.
-        saved: the positions that were saved last.
-        repeated: records that were given in two lives, which were given before they were saved.
+        ends: By address, the end of the records that were delivered in any life.
+        saved: The positions that were saved last.
+        repeated: Records that were delivered in two lives, because they were delivered before they were saved.
     """
 
     reader: LedgerReader
@@ -118,7 +117,7 @@ class ConsumerLedger:
     _begun: Sequel = attrs.field(factory=Sequel)
 
     def poll(self) -> None:
-        """Reads on."""
+        """Read what was added."""
         for line in self.reader.read():
             if line["kind"] == "open":
                 self.lives += 1
@@ -131,7 +130,7 @@ class ConsumerLedger:
                 self._take(line["address"], line["first"], line["end"])
 
     def _take(self, address: str, first: int, end: int) -> None:
-        """A stretch of a partition; the first of a life has to join what was given before."""
+        """Note a range of a partition. The first one of a life must continue the ranges before."""
         given = self.ends.get(address, 0)
         begun = self._begun.ends
         if address in begun and first != begun[address]:

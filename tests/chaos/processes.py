@@ -1,4 +1,4 @@
-"""Processes that are started, killed, stopped and started again, and that nobody else may end."""
+"""Processes that are started, killed, stopped and restarted, and that must not end by themselves."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import trio
 from tests.chaos.timeline import Timeline
 
 RESTART_S = 0.5
-"""A process that ended by itself is started again after this, as a supervisor would."""
+"""Seconds after which a process that ended by itself is restarted, as a supervisor would."""
 
 PAGE_BYTES = resource.getpagesize()
 
 
 @attrs.define
 class Memory:
-    """Of one node, over all its lives, in octets: at its most, and when it was looked at last."""
+    """The memory of a node over all its lives, in bytes: the maximum, and the latest measurement."""
 
     peak: int = 0
     last: int = 0
@@ -33,12 +33,12 @@ class Node:
     """One node of the cluster.
 
     Attributes:
-        name: in the timeline.
-        starts: how often it was started.
-        memory: see there.
-        cpu_s: of its lives that have ended, and of this one when it was looked at last.
-        status: how its last life ended.
-        lock: who does something to it that nobody else is to interfere with.
+        name: Its name in the timeline.
+        starts: How often it was started.
+        memory: Its memory.
+        cpu_s: Processor seconds of the lives that have ended, and of the current one when it was measured last.
+        status: The exit status of its last life.
+        lock: Held by the fault that must not be disturbed by others.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Node:
         timeline: Timeline,
         ready_line: str,
     ) -> None:
-        """`ready_line` is a part of what it says when it is ready."""
+        """Create a node that is not started. `ready_line` is a part of the line that it prints when it is ready."""
         self.name = name
         self.starts = 0
         self.memory = Memory()
@@ -72,22 +72,22 @@ class Node:
 
     @property
     def is_running(self) -> bool:
-        """Is there a process?"""
+        """Whether the process runs."""
         return self._process is not None
 
     @property
     def process_id(self) -> int:
-        """Of the process that is running."""
+        """The process id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def cpu_s(self) -> float:
-        """Of all its lives."""
+        """The processor seconds of all its lives."""
         return self._ended_cpu_s + self._cpu_s
 
     async def run(self) -> None:
-        """Keeps the process running where it is wanted, until cancelled; then it is killed."""
+        """Keep the process running while it is wanted, until cancelled. Then kill it."""
         try:
             while True:
                 while not self._is_wanted:
@@ -106,30 +106,30 @@ class Node:
                     await self._process.wait()
 
     def start(self) -> None:
-        """Starts it, or lets it be started."""
+        """Start it, or allow it to be started."""
         self._is_wanted = True
         self._changed.unpark_all()
 
     async def wait_ready(self) -> None:
-        """Until the process that is running has said that it is ready."""
+        """Wait until the running process has said that it is ready."""
         while not self._is_ready:
             await self._changed.park()
 
     def listen_for(self, text: str) -> None:
-        """From now on; see `wait_said`."""
+        """Note what it prints from now on, for `wait_said`."""
         self._awaited[text] = 0
 
     async def wait_said(self, text: str) -> None:
-        """Until it has said this since `listen_for`."""
+        """Wait until it has printed this since `listen_for`."""
         while not self._awaited[text]:
             await self._changed.park()
 
     async def kill(self) -> None:
-        """SIGKILL, and no other start until `start`."""
+        """Kill it with SIGKILL, and do not start it again before `start`."""
         await self._end(SIGKILL)
 
     async def terminate(self, deadline_s: float) -> None:
-        """SIGTERM, once it is ready; a problem where it is there after the deadline, or ends with another status."""
+        """Send SIGTERM once it is ready. Report a problem if it outlives the deadline, or its exit status is not 0."""
         with trio.move_on_after(deadline_s) as scope:
             await self.wait_ready()
             await self._end(SIGTERM)
@@ -140,12 +140,12 @@ class Node:
             self._timeline.problem(f"{self.name} was asked to end, and did with status {self.status}")
 
     def signal(self, number: Signals) -> None:
-        """Sends a signal, if there is a process."""
+        """Send a signal if the process runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def look(self) -> None:
-        """Takes note of its memory and its time."""
+        """Measure its memory and processor time."""
         if self._process is None:
             return
         with suppress(OSError, IndexError, ValueError):
@@ -162,7 +162,7 @@ class Node:
             await self._changed.park()
 
     async def _live(self) -> None:
-        """One life, from its start to its end."""
+        """Run one life, from its start to its end."""
         self.starts += 1
         self._is_ready = False
         process = await trio.lowlevel.open_process(

@@ -2,8 +2,8 @@
 
     python -m tests.chaos.producer_node TOPIC RATE LEDGER
 
-Settings come from the environment. Killed and started again it goes on in the same ledger, with its own partition where
-it has a spool, with a new one otherwise.
+Settings come from the environment. After a kill it continues the ledger, with its former partition if it has a spool,
+else with a new one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tests.chaos.contents import contents_of
 from tests.chaos.ledger import LedgerWriter
 
 TICK_S = 0.05
-"""So often records are published, and the ledger is written."""
+"""Seconds between two batches, and between two lines of the ledger."""
 
 CATCH_UP = 2
-"""What a stall kept from being published is published later, at so many times the rate at the most."""
+"""The multiple of the rate at which it catches up after a stall."""
 
 
 class Publisher:
@@ -49,7 +49,7 @@ class Publisher:
             )
 
     async def write_acknowledged(self) -> None:
-        """Beside publishing, which may have to wait."""
+        """Write what is acknowledged, in a task of its own because publishing may have to wait."""
         while True:
             self.write("ack")
             await trio.sleep(TICK_S)

@@ -1,8 +1,7 @@
-"""A faulty network: TCP connections that are delayed, throttled, stalled, reset or refused. Octets are never changed.
+"""A faulty network: TCP connections that are delayed, throttled, stalled, reset or refused. Bytes are never changed.
 
-Every node listens at one address and is known to the others by another, where a `Link` listens that passes on what
-comes. What TCP makes of a lossy network is seen above it as pauses: a lost packet is sent again after a fifth of a
-second or more, and holds up what came after it.
+Every node listens at one host, and the others know it by another host, where a `Link` listens and forwards. Above
+TCP, a lossy network shows as pauses: a lost packet is sent again after 0.2 s or more, and delays what follows.
 """
 
 from __future__ import annotations
@@ -16,21 +15,22 @@ import attrs
 import trio
 
 PIECE_BYTES = 64 * 1024
-"""Passed on at once, and delayed together."""
+"""Bytes that are forwarded and delayed together."""
 
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: closing sends RST, and forgets what was not sent."""
+"""SO_LINGER, with which closing sends RST and drops what was not sent."""
 
 LOST_S = (0.2, 1.0)
-"""For how long a lost packet holds up what came after it."""
+"""Seconds for which a lost packet delays what follows."""
 
 
 @attrs.frozen(kw_only=True)
 class Conditions:
-    """What a link does to what it passes on, in both directions.
+    """What a link does to the data that it forwards, in both directions.
 
-    `delay_s` is added to each piece. `bytes_per_s`: 0 is no limit. `loss` is how likely a piece is held up, as by a
-    lost packet. While `is_stalled`, nothing is passed on, and nobody is told; while `is_refusing`, nobody connects.
+    `delay_s` is added to each piece. `bytes_per_s` 0 means no limit. `loss` is the probability that a piece is delayed
+    as by a lost packet. While `is_stalled`, nothing is forwarded, without notice. While `is_refusing`, no connection is
+    accepted.
     """
 
     delay_s: float = 0.0
@@ -40,7 +40,7 @@ class Conditions:
     is_refusing: bool = False
 
     def pause(self, size: int, random: Random) -> float:
-        """How long a piece is held up."""
+        """Return the seconds for which a piece is delayed."""
         pause = self.delay_s + (size / self.bytes_per_s if self.bytes_per_s else 0.0)
         return pause + (random.uniform(*LOST_S) if self.loss and random.random() < self.loss else 0.0)
 
@@ -49,12 +49,12 @@ GOOD = Conditions()
 
 
 class Link:
-    """Passes connections to `endpoint` on to `target`, each a host and a port.
+    """Forwards connections to `endpoint` to `target`, each a host and a port.
 
     Attributes:
-        connections: how many were passed on so far.
-        bytes: how much was.
-        endpoint: where it listens, once it runs; a port of 0 is replaced.
+        connections: Connections forwarded so far.
+        bytes: Bytes forwarded so far.
+        endpoint: The host and port at which it listens, once it runs; a port of 0 is replaced.
     """
 
     def __init__(self, endpoint: tuple[str, int], target: tuple[str, int], seed: int = 0) -> None:
@@ -69,24 +69,24 @@ class Link:
 
     @property
     def conditions(self) -> Conditions:
-        """As they are now."""
+        """The current conditions."""
         return self._conditions
 
     def set(self, conditions: Conditions) -> None:
-        """Changes what happens from now on; a piece that is being held up is passed on as was decided."""
+        """Change the conditions. A piece that is being delayed keeps its delay."""
         self._conditions = conditions
         self._changed.set()
         self._changed = trio.Event()
 
     def reset(self) -> int:
-        """Ends all connections as a crashed machine does; gives their number."""
+        """End all connections as a crashed machine does, and return their number."""
         streams = list(self._open)
         for stream in streams:
             _reset(stream)
         return len(streams) // 2
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Passes on until cancelled; `started` when it listens."""
+        """Forward until cancelled. Reports `started` when it listens."""
         host, port = self.endpoint
         (listener,) = await trio.open_tcp_listeners(port, host=host)
         self.endpoint = (host, listener.socket.getsockname()[1])
@@ -95,7 +95,7 @@ class Link:
             task_status.started()
 
     async def _serve(self, client: trio.SocketStream) -> None:
-        """Neither side's end is an error of ours."""
+        """Forward one connection. The end of either side is not an error."""
         server: trio.SocketStream | None = None
         try:
             if self._conditions.is_refusing:
@@ -107,7 +107,7 @@ class Link:
                 nursery.start_soon(self._pass_on, client, server, nursery.cancel_scope)
                 nursery.start_soon(self._pass_on, server, client, nursery.cancel_scope)
         except OSError:
-            pass  # nobody listens there now
+            pass  # the target does not listen now
         finally:
             for stream in (client, server):
                 if stream is not None:

@@ -1,4 +1,4 @@
-"""A run: a cluster is started, publishes steadily while faults come and go, and is held against what it promised."""
+"""A run: start a cluster, publish steadily while faults come and go, and check what the cluster promised."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from tests.chaos.schedule import Fault
 from tests.chaos.timeline import Timeline
 
 STARTED_S = 60.0
-"""Until the first records are acknowledged."""
+"""Seconds until the first records must be acknowledged."""
 
 CONVERGED_S = 180.0
-"""After the last fault, and when nothing is published any more: until all stores and consumers have everything."""
+"""Seconds after the last fault and the last record until all stores and consumers must have everything."""
 
 CAUGHT_UP_S = 900.0
-"""A store that has lost its records has them again after this; they may be an hour's."""
+"""Seconds until a store must have its lost records again. They may be those of an hour."""
 
 END_S = 150.0
-"""A process that is asked to end has so long."""
+"""Seconds within which a process must end on request."""
 
 MEMORY_BYTES_MAX = 600 * 2**20
-"""Of any node, at any time."""
+"""The most memory that a node may take at any time, in bytes."""
 
 SETTLED_S = 10.0
-"""Rates are counted from so long after the start on."""
+"""Seconds after the start from which rates are measured."""
 
 
 @attrs.define
 class Rates:
-    """Records a second, all producers together: as they were published, and as they were acknowledged."""
+    """The records per second of all producers, published and acknowledged."""
 
     published: list[float] = attrs.field(factory=list)
     acknowledged: list[float] = attrs.field(factory=list)
 
     def summary(self, rate: float) -> dict[str, float]:
-        """The mean, the worst second, and how many seconds were below half of the rate."""
+        """Return the mean, the worst second, and the number of seconds below half of the rate."""
         found: dict[str, float] = {}
         for name, values in (("published", self.published), ("acknowledged", self.acknowledged)):
             if values:
@@ -58,10 +58,10 @@ class Rates:
 
 
 class Run:
-    """One run in a folder of its own.
+    """One run, in a folder of its own.
 
     Attributes:
-        result: figures, for the summary.
+        result: Figures for the summary.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Run:
         self._checked: dict[str, int] = {}
 
     async def run(self, length_s: float) -> list[str]:
-        """The problems; none where all is well. `length_s` is the least that it lasts, faults the rest."""
+        """Run for at least `length_s` seconds, or until the last fault is healed. Return the problems."""
         timeline, cluster = self.timeline, self._cluster
         try:
             with single_exception():
@@ -114,7 +114,7 @@ class Run:
         self.timeline.note("every producer has records acknowledged")
 
     async def _trouble(self, length_s: float) -> None:
-        """The faults; then at least as long as was asked for."""
+        """Apply the faults, and wait until the length is reached."""
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 for lane in self._lanes:
@@ -124,7 +124,7 @@ class Run:
         self.timeline.note("no more faults")
 
     async def _finish(self) -> dict[str, dict[str, PartitionInfo]]:
-        """Producers end in order, everybody gets everything, and the rest ends; gives what stores held."""
+        """End the producers, wait until every node has everything, end the rest, and return what the stores held."""
         cluster, timeline = self._cluster, self.timeline
         faults_end = timeline.now
         async with trio.open_nursery() as nursery:
@@ -164,7 +164,7 @@ class Run:
         }
 
     def _find_missing(self, holdings: dict[str, dict[str, PartitionInfo]]) -> list[str]:
-        """What stores and consumers lack, or have too much of."""
+        """Return what stores and consumers lack, and what they have too much of."""
         published = {address: each for address, each in self._published().items() if each.sent}
         problems = [problem for name, held in holdings.items() for problem in find_lost(name, held, published)]
         problems += find_different(holdings)
@@ -173,7 +173,7 @@ class Run:
         return problems
 
     async def _check(self, holdings: dict[str, dict[str, PartitionInfo]]) -> None:
-        """Everything once more, now that nobody writes, and all contents."""
+        """Check everything once more, now that nothing is written, and read all contents."""
         timeline, cluster = self.timeline, self._cluster
         begun = time.monotonic()
         if await self._holdings() != holdings:
@@ -187,7 +187,7 @@ class Run:
         self.result["checked_s"] = round(time.monotonic() - begun, 1)
 
     def _check_ledgers(self) -> None:
-        """What producers and consumers noticed themselves, and what their lives say about each other."""
+        """Check what producers and consumers noticed, and what their lives say about each other."""
         timeline, cluster = self.timeline, self._cluster
         for producer in cluster.producers:
             for problem in producer.ledger.problems:
@@ -203,7 +203,7 @@ class Run:
                 timeline.problem(f"{node.name} took {node.memory.peak / 2**20:.0f} MiB of memory")
 
     async def _watch(self) -> None:
-        """Once a second: how fast it goes, and what memory is taken."""
+        """Measure rates and memory every second."""
         cluster = self._cluster
         before: tuple[float, int, int] | None = None
         while True:

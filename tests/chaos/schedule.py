@@ -1,4 +1,4 @@
-"""Which faults come when: drawn from a seed, before anything is started."""
+"""The schedule of the faults, drawn from a seed before anything is started."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ PROCESS_FAULTS = (
     "stop-tower",
     "disk-full",
 )
-"""One at a time, at processes and their disks."""
+"""Faults of processes and their disks. One at a time."""
 
 LOSSES = ("delete-storage", "older-copy")
-"""Take records away from a store. A second one comes only when what the first took away is there again."""
+"""Faults that take records away from a store. The next one waits until those records are back."""
 
 NETWORK_FAULTS = ("delay", "throttle", "loss", "stall", "reset", "refuse", "cut")
-"""One at a time, beside the others, at the connections to one node."""
+"""Faults of the connections to one node. One at a time, at the same time as other faults."""
 
 FAULTS = (*PROCESS_FAULTS, *LOSSES, *NETWORK_FAULTS)
 
 
 @attrs.frozen
 class Fault:
-    """One fault: when, in seconds from the start on, or as soon afterwards as those before allow it.
+    """A fault, with its time in seconds after the start. It waits until the faults before it allow it.
 
-    `choice` decides by its remainder which node it hits, and what else there is to choose. `severity` is between 0 and
-    1.
+    The remainder of `choice` chooses the node and other details. `severity` is between 0 and 1.
     """
 
     kind: str
@@ -47,9 +46,9 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class Pace:
-    """How often faults come and how long they last, in seconds from and to.
+    """How often faults come and how long they last: ranges in seconds.
 
-    A storage is deleted only up to `delete_until_s`: what a store has lost it fetches again, all of it.
+    Storages are deleted only until `delete_until_s`, because a store fetches everything that it has lost.
     """
 
     calm_s: float = 8.0
@@ -60,12 +59,14 @@ class Pace:
 
 
 Lanes = tuple[list[Fault], list[Fault], list[Fault]]
-"""The faults of processes and disks, those that take records away, and those of the network. Each lane has one fault at
-a time, whatever the others have."""
+"""The faults of processes and disks, those that take records away, and those of the network.
+
+Each lane has one fault at a time, independently of the others.
+"""
 
 
 def plan(seed: int, length_s: float, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
-    """The faults of a run of this length."""
+    """Return the faults of a run of this length."""
     random = Random(seed)
     processes = _lane(random, [kind for kind in PROCESS_FAULTS if kind in only], length_s, pace)
     losses: list[Fault] = []
@@ -81,7 +82,7 @@ def plan(seed: int, length_s: float, pace: Pace, only: Sequence[str] = FAULTS) -
 
 
 def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
-    """Every fault once, each right after the one before in its lane."""
+    """Return every fault once, each right after the one before in its lane."""
     random = Random(seed)
 
     def lane(kinds: Sequence[str]) -> list[Fault]:
@@ -93,7 +94,7 @@ def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
 
 
 def _lane(random: Random, kinds: list[str], length_s: float, pace: Pace) -> list[Fault]:
-    """Each kind comes as often as the others, in an order that changes."""
+    """Return one lane, in which each kind comes equally often, in a changing order."""
     faults: list[Fault] = []
     at_s = pace.calm_s
     while kinds and at_s < length_s - pace.calm_s:

@@ -1,4 +1,4 @@
-"""The checker says so where a record was lost, doubled, changed or invented."""
+"""The checker reports records that were lost, doubled, changed or invented."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ async def echo(stream: trio.SocketStream) -> None:
 
 @asynccontextmanager
 async def open_link() -> AsyncIterator[Link]:
-    """To a server that sends back what it gets."""
+    """Open a link to a server that echoes what it receives."""
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             (listener,) = await trio.open_tcp_listeners(0, host=HOST)

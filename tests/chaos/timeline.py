@@ -1,4 +1,4 @@
-"""What happened in a run, in order: faults, what nodes said, problems. A file to read, with a line each."""
+"""The timeline of a run: faults, output of nodes, and problems, a line each."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import TextIO
 
 SAID_MAX = 20_000
-"""Lines of one node that are written down; further ones are only counted."""
+"""Lines of one node that are recorded. Further ones are only counted."""
 
 TRACEBACK = ("Traceback", "Fatal Python error", "Assertion failed")
-"""No node says this, whatever is done to it."""
+"""Texts that no node may print, whatever happens to it."""
 
 
 class Timeline:
-    """Attributes:
-    problems: what must not be.
+    """Writes the timeline.
+
+    Attributes:
+        problems: The problems so far.
     """
 
     def __init__(self, path: Path, echo: TextIO | None = None) -> None:
-        """With `echo`, all but what nodes say is shown there, too."""
+        """Create the file. With `echo`, everything but the output of nodes is shown there too."""
         self.problems: list[str] = []
         self._file = path.open("w", encoding="utf-8", buffering=1)
         self._begun = time.monotonic()
@@ -32,24 +34,24 @@ class Timeline:
         return time.monotonic() - self._begun
 
     def fault(self, text: str) -> None:
-        """A fault begins."""
+        """Note that a fault begins."""
         self._write("FAULT", text)
 
     def healed(self, text: str) -> None:
-        """A fault has ended, and perhaps what it led to."""
+        """Note that a fault has ended, with its consequences."""
         self._write("healed", text)
 
     def note(self, text: str) -> None:
-        """Something that belongs to the run."""
+        """Note something about the run."""
         self._write("note", text)
 
     def problem(self, text: str) -> None:
-        """Something that must not be."""
+        """Note a problem."""
         self.problems.append(f"at {self.now:.1f} s: {text}")
         self._write("PROBLEM", text)
 
     def said(self, node: str, line: str) -> None:
-        """What a node wrote."""
+        """Note what a node printed."""
         self._said[node] = self._said.get(node, 0) + 1
         if self._said[node] <= SAID_MAX:
             self._write("said", f"{node}: {line}", is_shown=False)
@@ -57,7 +59,7 @@ class Timeline:
             self.problem(f"{node} said {line!r}")
 
     def close(self) -> None:
-        """Nothing more happens."""
+        """Close the file."""
         for node, count in self._said.items():
             if count > SAID_MAX:
                 self.note(f"{node} said {count - SAID_MAX} lines more")

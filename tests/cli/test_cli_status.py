@@ -141,7 +141,7 @@ def test_no_tower_is_an_error() -> None:
     nowhere = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
     ended = CliRunner().invoke(main, ["status", *nowhere, "--timeout", "300ms"])
     assert (ended.exit_code, ended.stdout) == (1, "")
-    sentence = r"Error: no tower answers at tcp://127\.0\.0\.1:9 \(for \d+ s\); start one with `dafka up`, or .*\n"
+    sentence = r"Error: no tower answered at tcp://127\.0\.0\.1:9 within \d+ s; start one with `dafka up`, or .*\n"
     assert re.fullmatch(sentence, ended.stderr)
 
 

@@ -33,7 +33,7 @@ async def test_what_takes_starting_or_killing_is_skipped(tmp_path: Path) -> None
     async with open_cluster() as cluster:
         finished = await run_attached(cluster, tmp_path, [Role.STORE], ["store.durable", "store.beacons"])
     assert [result.outcome for result in finished.results] == [Outcome.SKIPPED] * 2
-    assert all("running gives no way to" in result.reason for result in finished.results)
+    assert all("running has no way to" in result.reason for result in finished.results)
 
 
 async def test_of_several_nodes_one_has_to_be_named(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_of_several_nodes_one_has_to_be_named(tmp_path: Path) -> None:
         ambiguous = await run_attached(cluster, tmp_path, [Role.STORE], ["store.subscriptions"])
         (result,) = ambiguous.results
         assert result.outcome is Outcome.BROKEN
-        assert "say which one is the store, by the key address in its attach table" in result.reason
+        assert "name the store with the key address in its attach table" in result.reason
         named = f'address = "{cluster.store.address}"\n'
         finished = await run_attached(cluster, tmp_path, [Role.STORE], PATTERNS, named)
         assert producer.statistics().records == 0

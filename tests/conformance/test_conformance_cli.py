@@ -90,7 +90,7 @@ def test_target_that_conforms() -> None:
 def test_target_that_violates_a_clause(folder: Path) -> None:
     result = command("run", "deaf.toml", "--scenario", "store.acknowledges", "--patience", "0.1")
     assert result.exit_code == 1
-    assert "no beacon of the store came within 0.8 s" in result.stdout
+    assert "no beacon of the store arrived within 0.8 s" in result.stdout
     assert re.search(r"beacon\.interval +SHALL +✗ violates", result.stdout)
 
 
@@ -104,7 +104,7 @@ def test_only_the_role_and_the_dialect_that_are_asked_for() -> None:
     options = ("--role", "store", "--dialect", "libdafka", "--dialect", "libdafka")
     result = command("run", "embedded", "--scenario", "*.grammar.publish.01", "--scenario", "store.ack*ges", *options)
     assert result.exit_code == 0, result.output
-    assert "role producer: it was not asked for" in result.stdout
+    assert "role producer: not selected" in result.stdout
     assert "rfc46" not in result.stdout.splitlines()[1]
     assert result.stdout.splitlines()[-1].split("; ")[1].startswith("1 scenario in ")
 
@@ -112,8 +112,8 @@ def test_only_the_role_and_the_dialect_that_are_asked_for() -> None:
 def test_nothing_but_skipped_scenarios_is_no_success(folder: Path) -> None:
     result = command("run", "attached.toml", "--scenario", "producer.grammar.publish.01")
     assert result.exit_code == 1
-    assert result.stderr == "dafka-conformance: nothing was tested: every scenario was skipped\n"
-    assert "remote gives no way to give it records to publish" in result.stdout
+    assert result.stderr == "dafka-conformance: nothing was tested because every scenario was skipped\n"
+    assert "remote has no way to give it records to publish" in result.stdout
 
 
 def test_factory_with_its_arguments(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_report_of_each_kind(folder: Path) -> None:
     assert [line for line in result.stdout.splitlines() if line.startswith("report: ")] == [
         f"report: {name}" for name in names
     ]
-    assert "no beacon of the store came" in (folder / "out.html").read_text("utf-8")
+    assert "no beacon of the store arrived" in (folder / "out.html").read_text("utf-8")
     assert json.loads((folder / "out.json").read_text("utf-8"))["target"] == "deaf"
     assert ElementTree.parse(folder / "out.xml").getroot().get("failures") == "1"
 
@@ -145,7 +145,7 @@ def test_list_shows_each_scenario_in_a_line() -> None:
         "store.acknowledges",
         "producer.grammar.publish.01",
     ]
-    assert lines[0].endswith("  A store acknowledges what it saved, to the producer, by its offset.")
+    assert lines[0].endswith("  A store acknowledges a saved record to its producer, by the record's offset.")
     roles = {line.partition(".")[0] for line in command("list", "--role", "consumer").stdout.splitlines()}
     assert roles == {"consumer"}
 
@@ -164,7 +164,7 @@ def test_show_says_how_a_scenario_is_played_and_what_it_tests() -> None:
     assert "    ack.sent: A store that has saved a producer's record" in text
     text = command("show", "producer.grammar.publish.01").stdout
     assert "    then P:RECORD\n" in text
-    assert "needs a producer of which one can\n    give it records to publish\n" in text
+    assert "needs a producer and a way to\n    give it records to publish\n" in text
 
 
 def test_explain_tells_everything_about_a_clause() -> None:
@@ -173,13 +173,13 @@ def test_explain_tells_everything_about_a_clause() -> None:
     assert "\ntested by\n" in text
     assert "    store.acknowledges\n" in text
     text = command("explain", "ack.address").stdout
-    assert "reading store (this reading holds): The address of the store that acknowledges." in text
+    assert "reading store (the suite tests this reading): The address of the store that sends it." in text
     assert "reading partition: The address of the producer." in text
     assert "see docs/reference/errata.md, number 7" in text
-    assert "applies to rfc46 alone" in text
-    assert "every message that it concerns is held against it, in any scenario" in text
+    assert "applies to rfc46 only" in text
+    assert "checked in every scenario, for every message that it concerns" in text
     text = command("explain", "topic.ascii").stdout
-    assert "not tested: It binds the users who choose the names, not the nodes." in text
+    assert "not tested: It applies to the users who choose the names, not to nodes." in text
     assert "tested by" not in text
 
 
@@ -193,18 +193,21 @@ def test_explain_tells_everything_about_a_clause() -> None:
         ("run", "Missing argument 'TARGET'."),
         (
             "run nosuch",
-            "there is no target 'nosuch': expected dafka, embedded, libdafka, the path of a .toml file, or a",
+            "unknown target 'nosuch': expected dafka, embedded, libdafka, the path of a .toml file, or a",
         ),
         ("run nosuch.toml", "cannot read the target file nosuch.toml: No such file or directory"),
         ("run factories:missing", "cannot import the target factories:missing: AttributeError"),
-        ("run factories:nothing", "factories:nothing is no target: it gave 3, expected a Target"),
-        ("run factories:unlicensed", "factories:unlicensed gave no target: RuntimeError: no licence"),
-        ("run factories:Named", "factories:Named was given the wrong variables (missing a required argument: 'name')"),
+        ("run factories:nothing", "factories:nothing returned 3: expected a Target"),
+        ("run factories:unlicensed", "factories:unlicensed failed: RuntimeError: no licence"),
+        (
+            "run factories:Named",
+            "factories:Named cannot be called with these variables (missing a required argument: 'name')",
+        ),
         ("run libdafka", "libdafka needs the folder of dafka_towerd"),
         ("run libdafka --set bin", "--set: expected NAME=VALUE, not 'bin'"),
         ("run libdafka --set =x", "--set: expected NAME=VALUE, not '=x'"),
         ("run libdafka --set bin=a --set bin=b", "--set sets bin twice: expected it once"),
-        ("run libdafka --set bin=a --set bon=b", "libdafka has no variable 'bon' to --set: it has bin, libraries"),
+        ("run libdafka --set bin=a --set bon=b", "--set: libdafka has no variable 'bon': expected bin, libraries"),
         ("run embedded --scenario nosuch.*", "no scenario matches 'nosuch.*'; run dafka-conformance list to see all"),
         ("run embedded --scenario store.ack* --scenario x", "no scenario matches 'x'"),
         (
@@ -217,11 +220,11 @@ def test_explain_tells_everything_about_a_clause() -> None:
         ("run deaf.toml --role tower --role consumer", "deaf has no tower and no consumer: it has a store"),
         (
             "run embedded --report out.pdf",
-            "cannot write a report to out.pdf: its name must end in .html, .json or .xml",
+            "cannot write a report to out.pdf: expected a name that ends in .html, .json or .xml",
         ),
-        ("run embedded --report no/out.xml", "cannot write a report to no/out.xml: there is no folder no"),
+        ("run embedded --report no/out.xml", "cannot write a report to no/out.xml: the folder no does not exist"),
         ("run embedded --patience 0", "Invalid value for '--patience': 0.0 is not in the range"),
-        ("run embedded --patience nan", "Invalid value for '--patience': it is no number"),
+        ("run embedded --patience nan", "Invalid value for '--patience': expected a number, not nan"),
         ("run embedded --jobs 0", "Invalid value for '--jobs': 0 is not in the range"),
         ("run embedded --grammar nosuch.abnf", "cannot read the grammar nosuch.abnf"),
         ("list --scenario nosuch", "no scenario matches 'nosuch'"),
@@ -229,8 +232,8 @@ def test_explain_tells_everything_about_a_clause() -> None:
             "list --role consumer --scenario store.ack*",
             "no scenario for a consumer in rfc46 or libdafka matches 'store.a",
         ),
-        ("list --clauses --scenario store.*", "--scenario chooses scenarios: expected it without --clauses"),
-        ("show store.nosuch", "there is no scenario store.nosuch; dafka-conformance list shows them all"),
+        ("list --clauses --scenario store.*", "--scenario cannot be used with --clauses: remove one of them"),
+        ("show store.nosuch", "there is no scenario store.nosuch; run dafka-conformance list to see all scenarios"),
         ("explain ack.snt", "there is no clause 'ack.snt'; did you mean ack.sent"),
         ("explain zzz", "there is no clause 'zzz'; "),
     ],
@@ -254,7 +257,7 @@ def test_another_alternative_makes_other_scenarios(tmp_path: Path) -> None:
     rule = "DAFKA = join-consumer / publish / offsets / twice\ntwice = P:RECORD P:RECORD"
     path = changed_grammar(tmp_path / "more.abnf", r"^DAFKA .*", rule)
     text = command("list", "--grammar", str(path), "--scenario", "*.twice.*").stdout
-    assert "producer.grammar.twice.01  A producer takes its part in: P:RECORD P:RECORD" in text
+    assert "producer.grammar.twice.01  A producer takes its part in the sentence P:RECORD P:RECORD" in text
     result = command("run", "embedded", "--grammar", str(path), "--scenario", "producer.grammar.twice.01")
     assert result.exit_code == 0, result.output
 
@@ -264,7 +267,7 @@ def test_narrower_number_finds_the_wider_one_wrong(tmp_path: Path) -> None:
     options = ("--dialect", "rfc46", "--scenario", "producer.grammar.publish.01", "--patience", "0.2")
     result = command("run", "embedded", "--grammar", str(path), *options)
     assert result.exit_code == 1
-    assert "RECORD: 4 octets are left over after sequence: 00 00 00 00" in result.stdout
+    assert "RECORD: 4 bytes are left over after sequence: 00 00 00 00" in result.stdout
     assert re.search(r"grammar\.RECORD +grammar +✗ violates", result.stdout)
 
 
@@ -278,7 +281,7 @@ def test_narrower_number_finds_the_wider_one_wrong(tmp_path: Path) -> None:
         (
             r"^GET-HEADS .*",
             "GET-HEADS = signature %d'G' version",
-            "the rule for GET-HEADS has other fields than scenarios send",
+            "bad.abnf: the rule for GET-HEADS has other fields than scenarios send",
         ),
     ],
 )
@@ -349,5 +352,5 @@ def test_message_that_another_grammar_adds_is_demanded(tmp_path: Path) -> None:
     arguments = ("--grammar", str(grammar), "--scenario", "producer.grammar.offsets.26", "--patience", "0.1")
     finished = CliRunner().invoke(main, ["run", "embedded", "--dialect", "rfc46", *arguments])
     assert finished.exit_code == 1
-    assert "A producer takes its part in: P:PING" in finished.output
-    assert "no PING came" in finished.output
+    assert "A producer takes its part in the sentence P:PING" in finished.output
+    assert "no PING arrived" in finished.output

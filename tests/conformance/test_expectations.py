@@ -66,7 +66,7 @@ async def test_what_does_not_come_violates_its_clause_and_tells_what_came_instea
         await listener.expect("ACK", "ack.sent", acks(2), what="ACK of 2")
     assert trio.current_time() - begin == DEFAULT_TIMEOUT_S
     (check,) = listener.checks
-    assert check.message == ("no ACK of 2 came within 8 s; the ACK that did come says topic=P subject=hello sequence=1")
+    assert check.message == ("no ACK of 2 arrived within 8 s; the last ACK was topic=P subject=hello sequence=1")
     assert (check.event, listener.trace.events[0].fault) == (0, check.message)
 
 
@@ -107,9 +107,9 @@ A, B, C, STRANGER = b"a", b"b", b"c", b"x"
     ("delivered", "clause", "message"),
     [
         ((A, STRANGER, B, C), "", ""),
-        ((A, C), "delivery.complete", "1 of 3 records were not handed on, the first is b"),
-        ((A, B, A, C), "delivery.once", "1 records were handed on more than once"),
-        ((A, C, B), "delivery.in-order", "c was handed on where b was due"),
+        ((A, C), "delivery.complete", "1 of 3 records were not delivered, the first is b"),
+        ((A, B, A, C), "delivery.once", "1 records were delivered more than once"),
+        ((A, C, B), "delivery.in-order", "c was delivered, expected b"),
     ],
 )
 async def test_deliveries(

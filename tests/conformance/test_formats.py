@@ -51,14 +51,14 @@ def test_formats_agree_with_the_codec_that_was_written_by_hand(name: str, dialec
         ([b""], "", "id", "begins with nothing"),
         ([b"Zhello", HEAD], "", "id", "begins with 5A"),
         ([b"Hhello", HEAD, b""], "HEAD", "frames", "HEAD has 3 frames, expected 1 or 2"),
-        ([b"Hhello", b"\xaa\xa0" + HEAD[2:]], "HEAD", "signature", "at octet 0: expected AA A5, found AA A0"),
-        ([b"Hhello", HEAD[:2] + b"M" + HEAD[3:]], "HEAD", "id", "at octet 2: expected 48, found 4D"),
+        ([b"Hhello", b"\xaa\xa0" + HEAD[2:]], "HEAD", "signature", "at byte 0: expected AA A5, found AA A0"),
+        ([b"Hhello", HEAD[:2] + b"M" + HEAD[3:]], "HEAD", "id", "at byte 2: expected 48, found 4D"),
         ([b"Hhello", HEAD[:3] + b"\2" + HEAD[4:]], "HEAD", "version", "expected 01, found 02"),
         ([b"Hhello", HEAD[:3]], "HEAD", "version", "found the end of the frame"),
-        ([b"Hhello", HEAD[:4] + b"\xff" + HEAD[5:]], "HEAD", "address", "expected 255 octets, as its length says"),
-        ([b"Hhello", HEAD[:-1]], "HEAD", "sequence", "expected a number of 8 octets, found 7"),
-        ([b"Hhello", HEAD + b"xy"], "HEAD", "sequence", "2 octets are left over after sequence: 78 79"),
-        ([b"Hhello"], "HEAD", "topic", "no NUL octet after the topic"),
+        ([b"Hhello", HEAD[:4] + b"\xff" + HEAD[5:]], "HEAD", "address", "expected 255 bytes, as its length says"),
+        ([b"Hhello", HEAD[:-1]], "HEAD", "sequence", "expected a number of 8 bytes, found 7"),
+        ([b"Hhello", HEAD + b"xy"], "HEAD", "sequence", "2 bytes are left over after sequence: 78 79"),
+        ([b"Hhello"], "HEAD", "topic", "no NUL byte after the topic"),
     ],
 )
 def test_fault_is_told_with_its_field(frames: list[bytes], name: str, field: str, text: str) -> None:
@@ -78,9 +78,9 @@ def test_the_grammar_file_decides() -> None:
 @pytest.mark.parametrize(
     ("rule", "text"),
     [
-        ("X = signature version", "must begin with signature, a command id"),
-        ("X = signature %d'X' version \"a\"", "part 4 must be the name of a field"),
-        ("X = signature %d'X' version odd\nodd = *DIGIT", "the rule odd is nothing that can be a field"),
+        ("X = signature version", "expected it to begin with signature, a command id"),
+        ("X = signature %d'X' version \"a\"", "expected the name of a field as part 4"),
+        ("X = signature %d'X' version odd\nodd = *DIGIT", "the rule odd cannot be a field"),
         ("X = version", "the grammar has no message rule"),
     ],
 )
@@ -129,5 +129,5 @@ def check_beacon(form: BeaconFormat, frames: list[bytes], field: str) -> None:
 def test_another_grammar_can_be_loaded(tmp_path: Path) -> None:
     path = tmp_path / "other.abnf"
     path.write_text(GRAMMAR_PATH.read_text("utf-8").replace("number-8        = 8OCTET", "number-8 = 4OCTET"))
-    with pytest.raises(FrameError, match="4 octets are left over after sequence"):
+    with pytest.raises(FrameError, match="4 bytes are left over after sequence"):
         Grammar.load(path).formats.decode([b"Hhello", HEAD])

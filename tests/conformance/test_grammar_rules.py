@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dafka_conformance.grammar.rules import (
+    Bytes,
     Choice,
     GrammarError,
-    Octets,
     Range,
     Reference,
     Repeat,
@@ -17,16 +17,16 @@ from dafka_conformance.grammar.rules import (
 )
 from dafka_conformance.model import Role
 
-A, B = Octets(b"a"), Octets(b"b")
+A, B = Bytes(b"a"), Bytes(b"b")
 
 
 @pytest.mark.parametrize(
     ("right_side", "expression"),
     [
         ('"a"', A),
-        ("%d'M'", Octets(b"M")),
-        ("%xAA.A5", Octets(b"\xaa\xa5")),
-        ("%d65", Octets(b"A")),
+        ("%d'M'", Bytes(b"M")),
+        ("%xAA.A5", Bytes(b"\xaa\xa5")),
+        ("%d65", Bytes(b"A")),
         ("%x30-39", Range(0x30, 0x39)),
         ('"a" "b"', Sequence((A, B))),
         ('"a" / "b"', Choice((A, B))),
@@ -59,7 +59,7 @@ def test_rules_keep_their_order_and_may_be_repeated_alike() -> None:
     ("text", "message"),
     [
         ('one = "a"\ntwo = ( "a"\nthree = "b"\n', "grammar is not ABNF: two = ("),
-        ('one = "a"\none = "b"\n', "grammar defines one twice, and differently"),
+        ('one = "a"\none = "b"\n', "grammar has two different definitions of one"),
         ("one = two\n", "the rule one refers to two, which is not defined"),
         ("one = S:two\n", "the rule one refers to two, which is not defined"),
     ],

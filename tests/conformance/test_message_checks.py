@@ -96,10 +96,10 @@ def test_acks_up_to_the_gap_are_fine() -> None:
 @pytest.mark.parametrize(
     ("topic", "values", "clause", "message"),
     [
-        (P, {"sequence": 3}, "ack.no-gap", "ACK of 3, of which only 0..2 were sent without a gap"),
-        (ME, {"sequence": 1}, "topic.ACK", "the topic frame of ACK is S, which is no partition's address"),
+        (P, {"sequence": 3}, "ack.no-gap", "ACK of 3, but only 0..2 were sent without a gap"),
+        (ME, {"sequence": 1}, "topic.ACK", "the topic frame of ACK is S, which is not a partition's address"),
         (P, {"subject": b"other"}, "subject.sent", "the subject of ACK is other, not the partition's topic hello"),
-        (P, {"address": P}, "ack.address", "the address of ACK is P1, not that of the store that acknowledges"),
+        (P, {"address": P}, "ack.address", "the address of ACK is P1, not that of the store that sent it"),
     ],
 )
 def test_faulty_ack(topic: bytes, values: dict[str, Value], clause: str, message: str) -> None:
@@ -169,7 +169,9 @@ def test_answer_to_nobody_and_its_reading() -> None:
 def test_direct_head_beyond_the_head() -> None:
     bench = store()
     bench.receive("DIRECT-HEAD", C, address=P, sequence=3)
-    assert bench.findings == [("direct-head.last-offset", "DIRECT-HEAD has the offset 3, the partition's head is 2")]
+    assert bench.findings == [
+        ("direct-head.last-offset", "DIRECT-HEAD has the offset 3, but the partition's head is 2")
+    ]
 
 
 def producer(*sequences: int) -> Bench:
@@ -191,7 +193,7 @@ def test_head_tells_the_last_offset() -> None:
     bench.receive("HEAD", TOPIC, sequence=1)
     assert bench.findings == []
     bench.receive("HEAD", TOPIC, sequence=0)
-    assert bench.findings == [("head.last-offset", "HEAD has the offset 0, the last published record's is 1")]
+    assert bench.findings == [("head.last-offset", "HEAD has the offset 0, expected 1, the last published record's")]
     early = Bench(Role.PRODUCER)
     early.receive("HEAD", TOPIC)
     assert early.clauses == ["head.after-first-record"]
@@ -206,7 +208,7 @@ def test_address_and_topic_frame_of_a_record() -> None:
 def test_what_another_role_says() -> None:
     bench = producer(0)
     bench.receive("ACK", ME)
-    assert ("grammar.roles", "a producer said ACK, which the grammar lets store say") in bench.findings
+    assert ("grammar.roles", "a producer sent ACK, which the grammar allows for store") in bench.findings
 
 
 def test_hello_without_topics() -> None:

@@ -15,7 +15,7 @@ from dafka_conformance.model import Check, Dialect, Event, Kind, Outcome, Role, 
 from dafka_conformance.report import ReportError, check_report_path, to_html, to_json, to_junit, write_report
 from dafka_conformance.report.findings import faults, group_failures
 from dafka_conformance.report.svg_chart import FIELDS_LETTERS_MAX, LANES_MAX, draw_chart
-from dafka_conformance.report.terminal import Progress, print_matrix, summary
+from dafka_conformance.report.terminal import Progress, print_result, summary
 from dafka_conformance.report.text_chart import Omitted, select_events, text_chart
 from tests.conformance.sample_runs import (
     ACK_FAULT,
@@ -114,7 +114,7 @@ def test_faults_come_from_checks_and_from_events() -> None:
 def printed(run: Run, width: int = 120, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
-    print_matrix(run, Console(file=stream, width=width))
+    print_result(run, Console(file=stream, width=width))
     stream.flush()
     return raw.getvalue().decode(encoding)
 
@@ -125,10 +125,10 @@ def test_the_matrix_shows_verdicts_without_colour_and_breaks_no_line(width: int)
     assert "  ack.sent        SHALL     ✗ violates    ✗ violates" in lines
     assert "  fetch.topic     SHALL     ✓ conforms    \N{EN DASH} not tested" in lines
     assert "  hello.answered  SHOULD    ○ does not    \N{EN DASH} not tested" in lines
-    assert "  role tower: the target file has no [tower]; leaves untested: tower.repeats" in lines
-    assert "  cannot be told from outside: record.kept" in lines
+    assert "  role tower: the target file has no [tower]; untested clauses: tower.repeats" in lines
+    assert "  cannot be tested from outside: record.kept" in lines
     assert (
-        "  fetch.topic: requestor (rfc46), to the consumer's own address; the suite takes partition (erratum 3)"
+        "  fetch.topic: requestor (rfc46), to the consumer's own address; the suite tests partition (erratum 3)"
         in lines
     )
     assert lines[-1] == (
@@ -157,7 +157,7 @@ def test_a_violation_in_one_dialect_says_in_which_and_each_chart_is_shown() -> N
 def test_a_scenario_that_could_not_be_played_is_told_with_its_reason() -> None:
     broken = result("dies", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="status 1\nlast words")
     text = printed(run_of(broken))
-    assert "    the scenario could not be played: status 1\n      last words\n" in text
+    assert "    the scenario could not be run: status 1\n      last words\n" in text
 
 
 def test_what_binds_nobody_is_no_violation() -> None:
@@ -258,7 +258,7 @@ def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere() -> None:
     text = to_html(mixed_run())
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>")
-    assert '<html lang="en-GB">' in text
+    assert '<html lang="en-US">' in text
     assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
     assert "src" not in page.attributes
     assert not re.search(r"https?:|url\(|@import|javascript:", text)
@@ -306,7 +306,7 @@ def test_the_page_stays_small_however_much_went_wrong() -> None:
     text = to_html(run_of(*(failed(f"scenario-{n}", events=200, trace=trace) for n in range(410))))
     assert len(text.encode()) < 5_000_000
     assert text.count("<svg") == 400
-    assert text.count("Its chart is left out") == 10
+    assert text.count("The chart is omitted") == 10
     assert text.count("✗ sequence=9") == text.count("<svg")
 
 
@@ -414,10 +414,10 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: str) ->
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("report.pdf", "its name must end in .html, .json or .xml"),
-        ("report", "its name must end in .html, .json or .xml"),
-        ("missing/report.html", "there is no folder"),
-        ("folder.html", "it is a folder"),
+        ("report.pdf", "expected a name that ends in .html, .json or .xml"),
+        ("report", "expected a name that ends in .html, .json or .xml"),
+        ("missing/report.html", "does not exist"),
+        ("folder.html", "expected a file, not a folder"),
     ],
 )
 def test_an_impossible_report_is_refused_with_what_would_be_right(tmp_path: Path, name: str, sentence: str) -> None:
@@ -437,7 +437,7 @@ def sentence(number: int, *failing: str) -> ScenarioResult:
 def test_sentences_that_violate_the_same_clauses_are_told_as_one() -> None:
     results = (sentence(1, "ack.sent"), sentence(2, "ack.sent"), sentence(3, "fetch.topic"), sentence(4, "ack.sent"))
     run = Run("target", 0.0, 1.0, results, ())
-    told = [(failure.scenario, failure.alike) for failure in group_failures(run)]
+    told = [(failure.scenario, failure.similar) for failure in group_failures(run)]
     assert told == [
         ("store.grammar.publish.01", ("store.grammar.publish.02", "store.grammar.publish.04")),
         ("store.grammar.publish.03", ()),

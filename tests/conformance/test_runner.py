@@ -76,7 +76,7 @@ async def test_what_fails_violates_the_clause_that_failed_and_tests_no_other() -
     assert verdicts["ack.no-gap"].verdict is Verdict.VIOLATES
     assert (verdicts["ack.sent"].verdict, verdicts["ack.sent"].reason) == (
         Verdict.NOT_TESTED,
-        "its scenarios failed before they came to it",
+        "its scenarios failed before its checks",
     )
 
 
@@ -146,7 +146,7 @@ async def test_what_the_target_lacks_is_skipped_by_name() -> None:
     needs_kill = scenario("store.a", needs=frozenset({Ability.KILL}), clauses=("ack.durable",))
     finished = await run(catalog(needs_kill, scenario("consumer.b")), LackingTarget())
     (result,) = finished.results
-    reason = "lacking gives no way to kill it and start it again with the same storage"
+    reason = "lacking has no way to kill it and start it again with the same storage"
     assert (result.outcome, result.reason) == (Outcome.SKIPPED, reason)
     assert finished.missing_roles[Role.CONSUMER] == "lacking has no consumer"
     verdicts = {verdict.clause.id: verdict.reason for verdict in finished.verdicts}

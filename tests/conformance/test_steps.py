@@ -50,12 +50,12 @@ def test_step_is_read(text: str, action: str, fields: dict[str, object]) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("P:RECORD 0", "must begin with given, when, then or never"),
-        ("when P dances", "is nothing that can follow 'when'"),
-        ("given P leaves", "is nothing that can follow 'given'"),
-        ("never S lives", "is nothing that can follow 'never'"),
+        ("P:RECORD 0", "expected given, when, then or never"),
+        ("when P dances", "is not a step that can follow 'when'"),
+        ("given P leaves", "is not a step that can follow 'given'"),
+        ("never S lives", "is not a step that can follow 'never'"),
         ("when P:RECORD 0 now", "expected a sequence such as 3 or 0..9, or field=value, not 'now'"),
-        ("when Q:RECORD 0", "is nothing that can follow 'when'"),
+        ("when Q:RECORD 0", "is not a step that can follow 'when'"),
     ],
 )
 def test_step_that_cannot_be_read_is_one_sentence(text: str, message: str) -> None:
@@ -101,7 +101,7 @@ def test_scenarios_know_what_they_need(tmp_path: Path) -> None:
     [
         ('title = "One."', "", "store.one: the key title is missing"),
         ('title = "One."', 'title = "One."\nspeed = 1', "store.one: the key speed is unknown"),
-        ('name = "store.one"', 'name = "shop.one"', "shop.one: a scenario's name begins with its role"),
+        ('name = "store.one"', 'name = "shop.one"', "shop.one: expected a name that begins with a role"),
         ("when P:RECORD 0", "when P:RECORD x", "expected a sequence"),
         ("[[scenario]]", "[[scenario", "cannot read the scenarios of"),
     ],

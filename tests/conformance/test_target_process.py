@@ -69,7 +69,9 @@ async def test_producer_that_ended_takes_no_more(tmp_path: Path) -> None:
     target = make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
         assert await exit_reason(node) == "exit status 1: no tower"
-        with pytest.raises(TargetError, match="the producer of mine takes no more input: exit status 1: no tower"):
+        with pytest.raises(
+            TargetError, match="the producer of mine no longer reads its input: exit status 1: no tower"
+        ):
             await node.feed([b"x" * MIB])
 
 
@@ -161,13 +163,16 @@ async def test_reset_stands_where_it_is_put(tmp_path: Path) -> None:
         assert await collect(node, 1) == [Delivery(b"-e -f -- orders")]
 
 
-async def test_topic_of_any_octets(tmp_path: Path) -> None:
+async def test_topic_of_any_bytes(tmp_path: Path) -> None:
     script = "sys.stdout.buffer.write(os.fsencode(sys.argv[3]) + b' x\\n')\nsys.stdout.flush()\ntime.sleep(100)"
     target = make_target(tmp_path, "consumer", script, 'output = "{topic} {content}"')
-    topic = bytes(octet for octet in range(1, 256) if octet != ord("\n"))
+    topic = bytes(value for value in range(1, 256) if value != ord("\n"))
     async with target.start(request(tmp_path, Role.CONSUMER, topic)) as node:
         assert await collect(node, 1) == [Delivery(b"x", topic)]
-    for topic, message in {b"a\0b": "a topic with a NUL", b"a\nb": "one with a line feed"}.items():
+    for topic, message in {
+        b"a\0b": "expected a topic without NUL",
+        b"a\nb": "expected a topic without a line feed",
+    }.items():
         with pytest.raises(TargetError, match=message):
             async with target.start(request(tmp_path, Role.CONSUMER, topic)):
                 pass

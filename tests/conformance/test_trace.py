@@ -16,10 +16,10 @@ def record(sequence: int, topic: bytes = b"hello", content: bytes = b"x") -> Mes
     return Message("RECORD", topic, values)
 
 
-def test_addresses_are_shown_as_their_labels_and_odd_octets_as_python_would() -> None:
+def test_addresses_are_shown_as_labels_and_unprintable_bytes_as_escapes() -> None:
     trace = make_trace()
-    shown = [trace.show(octets) for octets in (b"ADDRESS", b"text", b"", b"\0\xff", b"a" * 50)]
-    assert shown == ["P", "text", '""', "\\x00\\xff", "a" * 48 + "… (50 octets)"]
+    shown = [trace.show(value) for value in (b"ADDRESS", b"text", b"", b"\0\xff", b"a" * 50)]
+    assert shown == ["P", "text", '""', "\\x00\\xff", "a" * 48 + "… (50 bytes)"]
 
 
 def test_runs_of_consecutive_records_are_one_event() -> None:

@@ -80,9 +80,9 @@ STORELESS = {Role.STORE: "no [store]"}
         (FETCH_TOPIC, [], STORELESS | {Role.CONSUMER: ""}, "no target for the roles consumer and store"),
         (FETCH_TOPIC, [], STORELESS, "no scenario of this run tests it"),
         (ACK_SENT, [SKIPPED, SKIPPED], {}, "it cannot be killed"),
-        (ACK_SENT, [BROKEN], {}, "its scenarios failed before they came to it"),
-        (ACK_SENT, [failed(checks=())], {}, "its scenarios failed before they came to it"),
-        (ACK_SENT, [SKIPPED, BROKEN], {}, "its scenarios failed before they came to it"),
+        (ACK_SENT, [BROKEN], {}, "its scenarios failed before its checks"),
+        (ACK_SENT, [failed(checks=())], {}, "its scenarios failed before its checks"),
+        (ACK_SENT, [SKIPPED, BROKEN], {}, "its scenarios failed before its checks"),
         (ACK_SENT, [failed(dialect=Dialect.LIBDAFKA)], {}, "no scenario of this run tests it"),
     ],
 )

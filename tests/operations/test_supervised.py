@@ -130,7 +130,7 @@ def test_an_error_is_the_last_object(dafka: Dafka) -> None:
     *_, last = objects(ended.errors)
     assert (ended.status, last["event"], last["level"], last["role"]) == (1, "failed", "error", "command")
     assert last["message"] == last["reason"]
-    assert last["reason"].startswith("no tower answers at tcp://127.0.0.1:9")
+    assert last["reason"].startswith("no tower answered at tcp://127.0.0.1:9")
 
 
 async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_end(

@@ -27,20 +27,20 @@ def test_records_in_order_are_ready_at_once() -> None:
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 3), (2, 5), (4, 5)])
-def test_duplicates_give_nothing(first: int, end: int) -> None:
+def test_duplicates_are_ignored(first: int, end: int) -> None:
     cursor = Cursor(0)
     take(cursor, 0, 5)
     assert take(cursor, first, end) == []
     assert cursor.next_sequence == 5
 
 
-def test_an_overlapping_run_gives_only_its_new_records() -> None:
+def test_an_overlapping_batch_yields_only_its_new_records() -> None:
     cursor = Cursor(0)
     take(cursor, 0, 5)
     assert take(cursor, 3, 8) == [5, 6, 7]
 
 
-def test_what_comes_before_the_beginning_is_not_wanted() -> None:
+def test_records_before_the_first_sequence_are_ignored() -> None:
     cursor = Cursor(10)
     assert take(cursor, 0, 10) == []
     assert take(cursor, 8, 12) == [10, 11]
@@ -57,7 +57,7 @@ def test_a_gap_holds_records_back_until_it_is_filled() -> None:
     assert cursor.ahead_bytes == 0
 
 
-def test_filling_the_first_gap_shows_the_next_one() -> None:
+def test_filling_the_first_gap_reveals_the_next_one() -> None:
     cursor = Cursor(0)
     take(cursor, 2, 4)
     take(cursor, 6, 8)
@@ -65,7 +65,7 @@ def test_filling_the_first_gap_shows_the_next_one() -> None:
     assert cursor.first_gap() == (4, 6)
 
 
-def test_a_run_that_reaches_into_kept_ones_releases_their_rest() -> None:
+def test_a_batch_that_overlaps_kept_ones_releases_their_rest() -> None:
     cursor = Cursor(0)
     take(cursor, 3, 5)
     take(cursor, 5, 9)
@@ -73,7 +73,7 @@ def test_a_run_that_reaches_into_kept_ones_releases_their_rest() -> None:
     assert cursor.ahead_bytes == 0
 
 
-def test_kept_runs_count_each_octet_once() -> None:
+def test_overlapping_kept_batches_count_each_byte_once() -> None:
     cursor = Cursor(0)
     for first, end in [(10, 20), (12, 15), (5, 11), (18, 25), (3, 30)]:
         take(cursor, first, end)
@@ -81,14 +81,14 @@ def test_kept_runs_count_each_octet_once() -> None:
     assert take(cursor, 0, 3) == list(range(30))
 
 
-def test_a_learned_head_is_missing() -> None:
+def test_records_of_a_known_head_are_missing() -> None:
     cursor = Cursor(2)
     cursor.note_known_end(7)
     cursor.note_known_end(4)
     assert cursor.first_gap() == (2, 7)
 
 
-def test_records_without_room_ahead_are_only_learned_of() -> None:
+def test_records_ahead_without_room_are_only_known_to_exist() -> None:
     cursor = Cursor(0)
     assert take(cursor, 10, 14, room=run(10, 14).memory_bytes) == []
     assert take(cursor, 20, 24, room=0) == []
@@ -97,14 +97,14 @@ def test_records_without_room_ahead_are_only_learned_of() -> None:
     assert cursor.first_gap() == (14, 24)
 
 
-def test_both_ends_of_a_run_share_the_room_around_a_kept_one() -> None:
+def test_both_parts_of_a_batch_around_a_kept_one_share_the_room() -> None:
     cursor = Cursor(0)
     take(cursor, 5, 6)
     take(cursor, 3, 9, room=run(3, 6).memory_bytes)
     assert take(cursor, 0, 3) == [0, 1, 2, 3, 4, 5]
 
 
-def test_every_second_record_cannot_make_the_list_long() -> None:
+def test_every_second_record_does_not_grow_the_list_without_limit() -> None:
     cursor = Cursor(0)
     for sequence in range(1, 2 * RUNS_MAX + 20, 2):
         take(cursor, sequence, sequence + 1)
@@ -114,14 +114,14 @@ def test_every_second_record_cannot_make_the_list_long() -> None:
     assert cursor.first_gap() == (2 * RUNS_MAX + 1, 2 * RUNS_MAX + 2)
 
 
-def test_the_largest_sequence_is_a_sequence() -> None:
+def test_the_largest_sequence_is_accepted() -> None:
     cursor = Cursor(0)
     take(cursor, 2**64 - 1, 2**64)
     assert cursor.first_gap() == (0, 2**64 - 1)
 
 
 @given(runs=intervals, begin=st.integers(0, 5), heads=st.lists(st.integers(0, 60), max_size=30))
-def test_any_order_gives_each_record_once_and_tells_what_is_missing(
+def test_in_any_order_each_record_is_ready_once_and_gaps_are_known(
     runs: list[Interval], begin: int, heads: list[int]
 ) -> None:
     cursor = Cursor(begin)
@@ -147,9 +147,7 @@ def test_any_order_gives_each_record_once_and_tells_what_is_missing(
 
 
 @given(runs=intervals, room=st.integers(0, 30))
-def test_with_little_room_asking_for_what_is_missing_still_gives_each_record_once(
-    runs: list[Interval], room: int
-) -> None:
+def test_with_little_room_fetching_each_gap_still_yields_each_record_once(runs: list[Interval], room: int) -> None:
     cursor = Cursor(0)
     ready: list[int] = []
     for first, end in runs:

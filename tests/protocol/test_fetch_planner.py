@@ -17,7 +17,7 @@ ROOM = 2**20
 def make_planner(
     page_records_first: int = 10, page_records_max: int = 100, page_bytes_max: int = 1000, partitions_max: int = 16
 ) -> FetchPlanner:
-    """Retries after 0.5, 1, 2, 4 and then each 5 seconds."""
+    """Return a planner that repeats FETCHes after 0.5, 1, 2, 4 and then every 5 seconds."""
     return FetchPlanner(
         FetchConfig(
             page_records_first=page_records_first,
@@ -38,7 +38,7 @@ def arrive(cursor: Cursor, first: int, end: int) -> None:
     cursor.add_batch(run(first, end), ROOM)
 
 
-def test_nothing_missing_asks_for_nothing() -> None:
+def test_without_missing_records_nothing_is_fetched() -> None:
     planner = make_planner()
     assert planner.plan_fetch(A, Cursor(3), 0.0) is None
     assert planner.deadline() == math.inf
@@ -48,18 +48,18 @@ def test_the_first_page_is_small() -> None:
     assert make_planner().plan_fetch(A, missing(1000), 0.0) == (0, 10)
 
 
-def test_no_more_is_asked_for_than_is_missing() -> None:
+def test_a_page_has_no_more_records_than_are_missing() -> None:
     assert make_planner().plan_fetch(A, missing(12, first=8), 0.0) == (8, 4)
 
 
 @pytest.mark.parametrize(("record_bytes", "count"), [(1, 100), (20, 50), (300, 3), (5000, 1)])
-def test_later_pages_hold_what_fits(record_bytes: int, count: int) -> None:
+def test_later_pages_have_as_many_records_as_fit(record_bytes: int, count: int) -> None:
     planner = make_planner()
     planner.note_record_size(A, record_bytes * 7, 7)
     assert planner.plan_fetch(A, missing(1000), 0.0) == (0, count)
 
 
-def test_the_next_page_is_asked_for_when_half_of_the_last_has_arrived() -> None:
+def test_the_next_page_is_fetched_when_half_of_the_last_has_arrived() -> None:
     planner, cursor = make_planner(), missing(1000)
     assert planner.plan_fetch(A, cursor, 0.0) == (0, 10)
     arrive(cursor, 0, 4)
@@ -69,7 +69,7 @@ def test_the_next_page_is_asked_for_when_half_of_the_last_has_arrived() -> None:
     assert planner.plan_fetch(A, cursor, 0.2) is None
 
 
-def test_a_page_stops_where_records_were_kept_ahead() -> None:
+def test_a_page_ends_at_records_kept_ahead() -> None:
     planner, cursor = make_planner(), missing(1000)
     arrive(cursor, 6, 20)
     assert planner.plan_fetch(A, cursor, 0.0) == (0, 6)
@@ -77,7 +77,7 @@ def test_a_page_stops_where_records_were_kept_ahead() -> None:
     assert planner.plan_fetch(A, cursor, 0.1) == (20, 10)
 
 
-def test_an_unanswered_page_is_asked_for_again_ever_more_rarely() -> None:
+def test_an_unanswered_page_is_fetched_again_after_growing_waits() -> None:
     planner, cursor = make_planner(), missing(1000)
     waits, now = [], 0.0
     for _ in range(7):
@@ -90,7 +90,7 @@ def test_an_unanswered_page_is_asked_for_again_ever_more_rarely() -> None:
     assert planner.attempts(A) == 7
 
 
-def test_progress_counts_attempts_from_zero_and_moves_the_deadline() -> None:
+def test_progress_resets_attempts_and_moves_the_deadline() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     for now in (0.5, 1.5):
@@ -110,7 +110,7 @@ def test_progress_counts_attempts_from_zero_and_moves_the_deadline() -> None:
     assert planner.expire_pages(3.75) == [A]
 
 
-def test_stalls_and_progress_in_turns_leave_nothing_behind() -> None:
+def test_alternating_stalls_and_progress_leave_no_stale_deadlines() -> None:
     planner, cursor = make_planner(page_records_first=1000), missing(1000)
     now = 0.0
     for sequence in range(100):
@@ -124,7 +124,7 @@ def test_stalls_and_progress_in_turns_leave_nothing_behind() -> None:
     assert len(planner._deadlines) == 1
 
 
-def test_a_page_that_was_not_asked_for_again_does_not_count_as_unanswered() -> None:
+def test_a_page_that_was_not_fetched_again_does_not_count_as_unanswered() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     now = 0.0
@@ -137,7 +137,7 @@ def test_a_page_that_was_not_asked_for_again_does_not_count_as_unanswered() -> N
     assert planner.expire_pages(now + 1.9) == [A]
 
 
-def test_other_partitions_wait_in_line() -> None:
+def test_other_partitions_wait_in_a_queue() -> None:
     planner = make_planner(partitions_max=2)
     cursors = {partition: missing(5) for partition in (A, B, C)}
     assert [planner.plan_fetch(partition, cursors[partition], 0.0) for partition in (A, B, C)] == [(0, 5), (0, 5), None]
@@ -148,7 +148,7 @@ def test_other_partitions_wait_in_line() -> None:
     assert planner.plan_fetch(C, cursors[C], 0.1) == (0, 5)
 
 
-def test_an_unanswered_partition_goes_to_the_end_of_the_line() -> None:
+def test_an_unanswered_partition_goes_to_the_end_of_the_queue() -> None:
     planner = make_planner(partitions_max=1)
     cursors = {partition: missing(5) for partition in (A, B, C)}
     turns, now = [], 0.0
@@ -167,7 +167,7 @@ def test_an_unanswered_partition_goes_to_the_end_of_the_line() -> None:
     assert planner.attempts(A) == 2
 
 
-def test_a_new_partition_does_not_overtake_the_line() -> None:
+def test_a_new_partition_does_not_overtake_the_queue() -> None:
     planner = make_planner(partitions_max=1)
     planner.plan_fetch(A, missing(5), 0.0)
     planner.plan_fetch(B, missing(5), 0.0)
@@ -176,8 +176,8 @@ def test_a_new_partition_does_not_overtake_the_line() -> None:
     assert planner.next_waiting() == B
 
 
-def test_a_partition_with_records_takes_nobody_s_turn() -> None:
-    """B, of which nothing has come, has its turn though A, whose producer is gone, is asked for on and on."""
+def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:
+    """B, without records so far, gets the turn of A, whose FETCH no node answers."""
     planner = make_planner(partitions_max=1)
     known, unknown = missing(5), missing(5)
     arrive(known, 0, 2)
@@ -190,7 +190,7 @@ def test_a_partition_with_records_takes_nobody_s_turn() -> None:
     assert planner.next_waiting() == B
 
 
-def test_a_partition_with_records_finds_room_beside_one_without() -> None:
+def test_a_partition_with_records_is_fetched_beside_one_without() -> None:
     planner = make_planner(partitions_max=1)
     known = missing(5)
     arrive(known, 0, 2)
@@ -200,14 +200,14 @@ def test_a_partition_with_records_finds_room_beside_one_without() -> None:
     assert planner.active_partitions() == [B, A]
 
 
-def test_renew_asks_again_for_a_page_of_which_nothing_came() -> None:
+def test_allow_refetch_fetches_a_page_without_progress_again() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     planner.allow_refetch(A, cursor, 0.0)
     assert planner.plan_fetch(A, cursor, 0.1) == (0, 10)
 
 
-def test_renew_leaves_an_arriving_page_alone() -> None:
+def test_allow_refetch_does_not_fetch_an_arriving_page_again() -> None:
     planner, cursor = make_planner(), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     arrive(cursor, 0, 1)
@@ -215,7 +215,7 @@ def test_renew_leaves_an_arriving_page_alone() -> None:
     assert planner.plan_fetch(A, cursor, 0.1) is None
 
 
-def test_note_dropped_asks_again_from_there_on() -> None:
+def test_dropped_records_are_fetched_again() -> None:
     planner, cursor = make_planner(page_records_first=100), missing(1000)
     planner.plan_fetch(A, cursor, 0.0)
     arrive(cursor, 0, 10)

@@ -4,7 +4,13 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import FetchResponder, ReadRequest
-from dafka.protocol.answering.fetch_responder import RANGES_MAX
+from dafka.protocol.answering.fetch_responder import (
+    CHUNK_RECORDS_MAX,
+    RANGES_MAX,
+    REQUESTOR_PARTITIONS_MAX,
+    UNVERIFIED_CHUNK_RECORDS_MAX,
+    UNVERIFIED_DELAY_S,
+)
 from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")
@@ -64,7 +70,7 @@ def test_a_range_ends_where_there_are_no_more_records() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "count", "end"), [(10, 20, 30), (7, 3, 10), (4, 3, 10)])
-def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> None:
+def test_a_fetch_that_continues_a_range_extends_it(sequence: int, count: int, end: int) -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     complete(responder, take(responder), 4)
@@ -73,7 +79,7 @@ def test_asking_on_extends_the_range(sequence: int, count: int, end: int) -> Non
     assert len(responder) == 1
 
 
-def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
+def test_a_fetch_of_sent_records_rewinds_the_range() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     complete(responder, take(responder), 4)
@@ -82,7 +88,7 @@ def test_asking_again_for_what_was_sent_rewinds_the_range() -> None:
     assert len(responder) == 1
 
 
-def test_asking_for_records_elsewhere_is_a_range_of_its_own() -> None:
+def test_a_fetch_of_other_records_is_a_separate_range() -> None:
     responder = make_responder(10)
     for first in (0, 50, 20):
         responder.add_fetch(fetch(first, 5))
@@ -102,7 +108,7 @@ def test_ranges_of_one_requestor_are_bounded() -> None:
     assert len(responder) == RANGES_MAX
 
 
-def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
+def test_a_read_does_not_advance_a_range_that_was_rewound_meanwhile() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     being_sent = take(responder)
@@ -113,14 +119,14 @@ def test_what_was_sent_of_a_range_that_moved_meanwhile_does_not_count() -> None:
     assert take(responder) == request_of(2, 10)
 
 
-def test_four_billion_records_are_one_range_of_as_many_as_one_fetch_may_have() -> None:
+def test_a_fetch_of_four_billion_records_is_one_limited_range() -> None:
     responder = make_responder(10, fetch_records_max=1000)
     assert responder.add_fetch(fetch(2**64 - 1, 2**32 - 1))
     assert end_of(take(responder)) == 2**64 + 999
     assert len(responder) == 1
 
 
-def test_asking_for_nothing_is_answered_with_nothing() -> None:
+def test_a_fetch_of_no_records_is_not_queued() -> None:
     responder = make_responder(1)
     assert responder.add_fetch(fetch(0, 0))
     assert len(responder) == 0
@@ -138,7 +144,7 @@ def test_requestors_take_turns() -> None:
     assert turns == "ABCABC"
 
 
-def test_a_full_responder_lets_newcomers_go_but_extends_what_it_has() -> None:
+def test_a_full_responder_drops_new_fetches_but_extends_its_ranges() -> None:
     responder = make_responder(2)
     assert responder.add_fetch(fetch(0, 10, "A"))
     assert responder.add_fetch(fetch(0, 10, "B"))
@@ -148,8 +154,53 @@ def test_a_full_responder_lets_newcomers_go_but_extends_what_it_has() -> None:
     assert responder.add_fetch(fetch(0, 10, "C"))
 
 
-def test_one_requestor_may_ask_for_two_partitions() -> None:
+def test_one_requestor_may_fetch_two_partitions() -> None:
     responder = make_responder(10)
     responder.add_fetch(fetch(0, 10))
     responder.add_fetch(wire.Fetch("OTHER", "A", "hello", 3, 4))
     assert {take(responder).partition for _ in range(2)} == {HELLO, Partition("hello", "OTHER")}
+
+
+def test_only_readable_records_are_read() -> None:
+    responder = FetchResponder(lambda _: range(3, 8), 10)
+    responder.add_fetch(fetch(0, 100))
+    assert take(responder) == request_of(3, 8)
+    responder.add_fetch(fetch(20, 5))
+    complete(responder, take(responder), None)
+    assert responder.next_read() is None
+    assert len(responder) == 0
+
+
+def test_a_chunk_has_a_limited_number_of_records() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 100_000))
+    assert responder.next_read(7) == request_of(0, 7)
+    assert responder.next_read() == request_of(0, CHUNK_RECORDS_MAX)
+
+
+def test_unverified_requestors_are_served_last_with_smaller_chunks_and_a_delay() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 100_000, "UNVERIFIED"), is_verified=False)
+    responder.add_fetch(fetch(0, 5))
+    assert [take(responder).requestor for _ in range(2)] == ["A", "A"]
+    complete(responder, take(responder), 5)
+    request = responder.next_read()
+    assert request is not None
+    assert (request.requestor, request.count) == ("UNVERIFIED", UNVERIFIED_CHUNK_RECORDS_MAX)
+    assert request.delay_s == UNVERIFIED_DELAY_S
+
+
+def test_sent_records_are_addressed_to_the_requestor_and_counted() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 2))
+    batch = RecordBatch(HELLO, 0, [b"one", b"two"])
+    assert responder.complete_read(take(responder), batch) == wire.RecordRun(batch, "A")
+    assert (responder.records_sent, responder.bytes_sent) == (2, 6)
+
+
+def test_one_requestor_has_a_share_of_the_partitions() -> None:
+    responder = make_responder(10_000)
+    for number in range(REQUESTOR_PARTITIONS_MAX):
+        assert responder.add_fetch(wire.Fetch(f"{number}", "A", "hello", 0, 5))
+    assert not responder.add_fetch(wire.Fetch("ANOTHER", "A", "hello", 0, 5))
+    assert responder.add_fetch(wire.Fetch("ANOTHER", "B", "hello", 0, 5))

@@ -1,4 +1,4 @@
-"""How much stores hold of one partition: what is asked, and when the answer is certain."""
+"""How much the stores hold of one partition: what is asked, and when the answer is certain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Incomplete, ReaderMachine
 from dafka.protocol.actions import Action, Subscribe, Unsubscribe
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
@@ -19,7 +19,7 @@ LIBDAFKA = Config().with_node(wire="libdafka")
 
 
 def make_reader(*stores: str, config: Config | None = None, topics: tuple[str, ...] = ()) -> ReaderMachine:
-    """One that is settled at 0.0, with these stores."""
+    """Return a reader that is settled at 0.0, with these stores."""
     reader = ReaderMachine(ME, config or Config(), topics)
     reader.start(0.0)
     for store in stores:
@@ -47,7 +47,7 @@ def questions(actions: list[Action]) -> list[wire.Fetch]:
 QUESTION = wire.Fetch(HELLO.address, ME, "hello", 0, 1)
 
 
-def test_it_asks_by_fetching_the_first_record_and_hears_the_partitions_acks() -> None:
+def test_it_fetches_the_first_record_and_subscribes_to_acks() -> None:
     reader = make_reader("A")
     assert Subscribe(b"KPRODUCER") in (actions := reader.query_held_end(HELLO, 0.1))
     assert questions(actions) == [QUESTION]
@@ -56,7 +56,7 @@ def test_it_asks_by_fetching_the_first_record_and_hears_the_partitions_acks() ->
     assert reader.deadline() == float("inf"), "there is nothing left to ask"
 
 
-def test_a_store_that_holds_nothing_says_so_and_that_is_certain_at_once() -> None:
+def test_the_answer_that_a_store_holds_nothing_is_certain_at_once() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     assert reader.held_end(HELLO, 1, 0.1) is Incomplete.ANSWERS
@@ -65,7 +65,7 @@ def test_a_store_that_holds_nothing_says_so_and_that_is_certain_at_once() -> Non
     assert reader.discarded == {}
 
 
-def test_what_is_held_is_certain_when_nothing_has_been_added_for_a_while() -> None:
+def test_a_held_end_is_certain_after_a_quiet_time() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9)], 0.2)
@@ -76,7 +76,7 @@ def test_what_is_held_is_certain_when_nothing_has_been_added_for_a_while() -> No
     assert reader.held_end(HELLO, 1, 1.0 + QUIET_S) == 12
 
 
-def test_every_store_must_have_told_and_the_furthest_counts() -> None:
+def test_every_store_must_have_answered_and_the_highest_end_counts() -> None:
     reader = make_reader("A", "B", "C")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9, "A"), ack(4, "B")], 0.1)
@@ -85,7 +85,7 @@ def test_every_store_must_have_told_and_the_furthest_counts() -> None:
     assert reader.held_end(HELLO, 1, 1.5) == 10
 
 
-def test_there_must_be_so_many_stores() -> None:
+def test_min_stores_must_be_connected() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing("A")], 0.1)
@@ -95,7 +95,7 @@ def test_there_must_be_so_many_stores() -> None:
     assert reader.held_end(HELLO, 2, 100.1) == 0
 
 
-def test_not_before_the_cluster_has_been_found() -> None:
+def test_nothing_is_certain_before_the_node_has_settled() -> None:
     reader = ReaderMachine(ME, Config())
     reader.start(0.0)
     connect(reader, "A")
@@ -106,20 +106,20 @@ def test_not_before_the_cluster_has_been_found() -> None:
     assert reader.held_end(HELLO, 1, 50.0) == 0
 
 
-def test_a_store_that_says_nothing_is_given_time_and_then_taken_for_empty() -> None:
+def test_a_silent_store_counts_as_empty_after_the_patience() -> None:
     reader = make_reader("A", "LIBDAFKA")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9, "A")], 0.2)
     now = 0.2
     while isinstance(found := reader.held_end(HELLO, 1, now), Incomplete):
-        assert reader.deadline() > now, "it is told when to look again, and does not turn in circles"
+        assert reader.deadline() > now, "the deadline moves on"
         now = reader.deadline()
         reader.tick(now)
     assert found == 10
     assert now == pytest.approx(0.1 + PATIENCE_S)
 
 
-def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
+def test_a_discovered_node_may_be_a_store_until_it_has_connected() -> None:
     reader = make_reader("A")
     reader.peer_joined("P", 0.0)
     reader.query_held_end(HELLO, 0.1)
@@ -129,7 +129,7 @@ def test_who_was_found_may_be_a_store_until_it_has_connected() -> None:
     assert reader.held_end(HELLO, 1, 0.3) == 0
 
 
-def test_who_never_connects_is_not_waited_for_for_ever() -> None:
+def test_a_node_that_never_connects_is_waited_for_until_the_patience_ends() -> None:
     reader = make_reader("A")
     reader.peer_joined("GONE", 0.0)
     reader.query_held_end(HELLO, 0.1)
@@ -139,7 +139,7 @@ def test_who_never_connects_is_not_waited_for_for_ever() -> None:
     assert reader.held_end(HELLO, 1, 0.5) == 0
 
 
-def test_who_can_only_now_hear_is_asked_again() -> None:
+def test_the_question_is_repeated_for_a_peer_that_has_just_connected() -> None:
     reader = make_reader()
     reader.query_held_end(HELLO, 0.1)
     assert questions(connect(reader, "A", 0.2)) == [QUESTION]
@@ -148,7 +148,7 @@ def test_who_can_only_now_hear_is_asked_again() -> None:
     assert questions(reader.receive_subscriptions(subscription(Command.HEAD), 0.2)) == []
 
 
-def test_an_unanswered_question_is_asked_again() -> None:
+def test_an_unanswered_question_is_repeated() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     assert reader.deadline() == 0.1 + PROBE_S
@@ -156,7 +156,7 @@ def test_an_unanswered_question_is_asked_again() -> None:
     assert questions(reader.tick(0.2 + PROBE_S)) == []
 
 
-def test_others_answers_are_not_its_own() -> None:
+def test_answers_to_other_nodes_are_ignored() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     other = Partition("hello", "OTHER")
@@ -173,7 +173,7 @@ def test_others_answers_are_not_its_own() -> None:
     assert reader.discarded == {"another requestor": 2, "not asked for": 1}
 
 
-def test_a_producer_that_holds_nothing_is_no_store() -> None:
+def test_the_answer_of_a_producer_does_not_count_as_a_stores() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing(HELLO.address), nothing("UNKNOWN")], 0.2)
@@ -187,16 +187,16 @@ def test_the_record_that_answers_the_question_is_not_delivered() -> None:
     assert reader.discarded == {}
 
 
-def test_libdafkas_stores_are_greeted_for_their_heads() -> None:
+def test_libdafka_stores_are_greeted_for_their_heads() -> None:
     reader = make_reader("A", config=LIBDAFKA)
     assert published(reader.query_held_end(HELLO, 0.1), wire.ConsumerHello) == [wire.ConsumerHello("A", ME, ("hello",))]
     reader.receive([direct_head(9, ME)], 0.2)
-    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS, "it is not told which store's head this is"
+    assert reader.held_end(HELLO, 1, 0.2) is Incomplete.ANSWERS, "the head does not name its store"
     assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == 10
     assert published(make_reader("A").query_held_end(HELLO, 0.1), wire.ConsumerHello) == []
 
 
-def test_a_partition_of_a_surveyed_topic_may_be_asked_about_and_read_meanwhile() -> None:
+def test_a_partition_of_a_surveyed_topic_may_be_queried_and_read_meanwhile() -> None:
     reader = make_reader("A", topics=("hello",))
     reader.query_held_end(HELLO, 0.1)
     reader.receive([ack(9)], 0.1)
@@ -208,10 +208,20 @@ def test_a_partition_of_a_surveyed_topic_may_be_asked_about_and_read_meanwhile()
     reader.forget_range(HELLO)
 
 
-def test_what_is_asked_anew_is_told_anew() -> None:
+def test_a_new_query_does_not_use_old_answers() -> None:
     reader = make_reader("A")
     reader.query_held_end(HELLO, 0.1)
     reader.receive([nothing()], 0.2)
     reader.end_held_end_query(HELLO)
     reader.query_held_end(HELLO, 5.0)
     assert reader.held_end(HELLO, 1, 5.0) is Incomplete.ANSWERS
+
+
+def test_ends_of_invented_stores_take_limited_memory() -> None:
+    reader = make_reader("A")
+    reader.query_held_end(HELLO, 0.1)
+    acks = [ack(number, f"{number}") for number in range(STORES_MAX + 100)]
+    reader.receive(acks, 0.2)
+    (question,) = reader._held_ends._questions.values()
+    assert len(question.ends) == STORES_MAX + 1
+    assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == STORES_MAX + 100

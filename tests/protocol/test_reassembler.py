@@ -24,7 +24,7 @@ def make_reassembler(end: int = 0, **settings: int) -> Reassembler:
 
 
 class Responder:
-    """Holds `end` records of a partition, and answers FETCHes in chunks, 10 ms later, unless `is_lost` says so."""
+    """A node that holds `end` records, and answers FETCHes in chunks 10 ms later, unless `is_lost` drops one."""
 
     def __init__(self, reassembler: Reassembler, end: int, is_lost: Callable[[float, int], bool]) -> None:
         self.now = 0.0
@@ -60,7 +60,7 @@ def test_fetches_name_the_partition_and_the_requestor() -> None:
     assert make_reassembler(5).due_fetches(0.0) == [wire.Fetch("PRODUCER", ME, "hello", 0, 5)]
 
 
-def test_what_is_missing_is_asked_for_once() -> None:
+def test_missing_records_are_fetched_once() -> None:
     reassembler = make_reassembler(5)
     assert len(reassembler.due_fetches(0.0)) == 1
     reassembler.note_known_end(HELLO, 5)
@@ -68,7 +68,7 @@ def test_what_is_missing_is_asked_for_once() -> None:
     assert reassembler.fetches_sent == 1
 
 
-def test_catching_up_on_350_000_records_takes_few_fetches_erratum_17() -> None:
+def test_catching_up_350_000_records_takes_few_fetches_erratum_17() -> None:
     end = 350_000
     responder = Responder(make_reassembler(end), end, lambda _now, _first: False)
     responder.serve(until=10.0)
@@ -94,7 +94,7 @@ def test_a_page_that_stalls_is_never_lost(silence: float) -> None:
     assert len(responder.unanswered) == (1 if silence >= 4.0 else 0)
 
 
-def test_a_lost_chunk_in_the_middle_is_asked_for_again() -> None:
+def test_a_lost_chunk_in_the_middle_is_fetched_again() -> None:
     end = 20_000
     responder = Responder(make_reassembler(end), end, lambda now, first: first == 3000 and now < 0.5)
     responder.serve(until=1.0)
@@ -102,7 +102,7 @@ def test_a_lost_chunk_in_the_middle_is_asked_for_again() -> None:
     assert responder.asked[-1] == (3000, 2000)
 
 
-def test_silence_is_told_once_after_three_attempts() -> None:
+def test_silence_is_reported_once_after_three_attempts() -> None:
     reassembler = make_reassembler(5)
     told: list[tuple[float, FetchUnanswered]] = []
     now = 0.0
@@ -113,14 +113,14 @@ def test_silence_is_told_once_after_three_attempts() -> None:
     assert told == [(3.5, FetchUnanswered(HELLO, 0, 3))]
 
 
-def test_while_paused_silence_is_nobodys_fault() -> None:
+def test_silence_is_not_reported_while_no_fetches_are_sent() -> None:
     reassembler = make_reassembler(5)
     reassembler.due_fetches(0.0)
     assert [event for _ in range(8) for event in reassembler.tick(reassembler.deadline())] == []
     assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(60.0)] == [(0, 5)]
 
 
-def test_every_partition_gets_its_turn_when_nobody_answers() -> None:
+def test_every_partition_gets_its_turn_when_no_node_answers() -> None:
     partitions = [Partition("hello", f"P{index}") for index in range(7)]
     reassembler = Reassembler(ME, FetchConfig(partitions_max=2))
     for partition in partitions:
@@ -135,7 +135,7 @@ def test_every_partition_gets_its_turn_when_nobody_answers() -> None:
     assert set(asked) == {partition.address for partition in partitions}
 
 
-def test_a_finished_partition_makes_room_for_the_next() -> None:
+def test_a_complete_partition_makes_room_for_the_next() -> None:
     other = Partition("hello", "OTHER")
     reassembler = make_reassembler(5, partitions_max=1)
     reassembler.due_fetches(0.0)
@@ -147,7 +147,7 @@ def test_a_finished_partition_makes_room_for_the_next() -> None:
 
 
 @pytest.mark.parametrize(("topic", "count"), [("", 1), ("PRODUCER", 1), ("OTHER", 0)])
-def test_somebody_new_who_answers_is_asked_at_once(topic: str, count: int) -> None:
+def test_a_new_peer_that_answers_fetches_is_asked_at_once(topic: str, count: int) -> None:
     reassembler = make_reassembler(5)
     reassembler.due_fetches(0.0)
     (subscribed,) = subscription(Command.FETCH, topic)
@@ -155,13 +155,13 @@ def test_somebody_new_who_answers_is_asked_at_once(topic: str, count: int) -> No
     assert len(reassembler.due_fetches(0.1)) == count
 
 
-def test_records_let_go_are_fetched_later() -> None:
+def test_dropped_batches_are_fetched_later() -> None:
     reassembler = make_reassembler()
     reassembler.drop_batch(run(0, 5))
     assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.0)] == [(0, 5)]
 
 
-def test_the_rest_of_a_page_that_was_let_go_is_fetched_at_once() -> None:
+def test_the_dropped_rest_of_a_page_is_fetched_at_once() -> None:
     reassembler = make_reassembler(100)
     reassembler.due_fetches(0.0)
     reassembler.add_batch(run(0, 40))
@@ -169,7 +169,7 @@ def test_the_rest_of_a_page_that_was_let_go_is_fetched_at_once() -> None:
     assert [(fetch.sequence, fetch.count) for fetch in reassembler.due_fetches(0.1)] == [(40, 60)]
 
 
-def test_letting_duplicates_go_asks_for_nothing() -> None:
+def test_dropped_duplicates_are_not_fetched() -> None:
     reassembler = make_reassembler(100)
     reassembler.due_fetches(0.0)
     reassembler.add_batch(run(0, 40))
@@ -177,7 +177,7 @@ def test_letting_duplicates_go_asks_for_nothing() -> None:
     assert reassembler.due_fetches(0.1) == []
 
 
-def test_records_ahead_share_one_limit_until_they_are_released() -> None:
+def test_records_ahead_in_all_partitions_share_one_limit() -> None:
     other = Partition("hello", "OTHER")
     reassembler = make_reassembler(ahead_bytes_max=run(1, 9).memory_bytes + 1)
     reassembler.follow_partition(other, 0)

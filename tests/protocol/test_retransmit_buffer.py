@@ -5,7 +5,7 @@ from tests.protocol.helpers import HELLO, contents, sequences
 
 
 def make_window(*ends: int, first: int = 0) -> RetransmitBuffer:
-    """One push for each end."""
+    """Return a buffer with one push for each end."""
     window = RetransmitBuffer(HELLO, first)
     for end in ends:
         window.push(contents(window.end_sequence, end))
@@ -17,7 +17,7 @@ def read(window: RetransmitBuffer, first: int, count: int, bytes_max: int = 2**2
     return None if batch is None else sequences([batch])
 
 
-def test_what_was_pushed_is_read_run_by_run() -> None:
+def test_pushed_records_are_read_batch_by_batch() -> None:
     window = make_window(3, 8)
     assert read(window, 0, 100) == [0, 1, 2]
     assert read(window, 3, 100) == [3, 4, 5, 6, 7]
@@ -25,20 +25,20 @@ def test_what_was_pushed_is_read_run_by_run() -> None:
     assert (len(window), window.content_bytes) == (8, 8)
 
 
-def test_what_is_not_held_is_none() -> None:
+def test_reading_a_record_that_is_not_held_returns_none() -> None:
     window = make_window(12, first=10)
     assert [read(window, first, 5) for first in (9, 12, 2**64)] == [None, None, None]
     assert read(RetransmitBuffer(HELLO), 0, 5) is None
 
 
-def test_reading_stops_at_bytes_max_but_gives_at_least_one() -> None:
+def test_reading_stops_at_bytes_max_but_returns_at_least_one_record() -> None:
     window = make_window(20)
     assert read(window, 0, 20, bytes_max=4) == [0, 1, 2, 3]
     assert read(window, 10, 20, bytes_max=5) == [10, 11]
     assert read(window, 10, 20, bytes_max=1) == [10]
 
 
-def test_release_gives_memory_back_by_whole_runs() -> None:
+def test_release_frees_memory_by_whole_batches() -> None:
     window = make_window(4, 8)
     window.release(6)
     assert (window.first_sequence, window.content_bytes) == (6, 4)
@@ -48,7 +48,7 @@ def test_release_gives_memory_back_by_whole_runs() -> None:
     assert (len(window), window.content_bytes) == (0, 0)
 
 
-def test_release_never_goes_back_nor_beyond_the_end() -> None:
+def test_release_never_moves_back_or_beyond_the_end() -> None:
     window = make_window(4)
     window.release(3)
     window.release(1)
@@ -59,7 +59,7 @@ def test_release_never_goes_back_nor_beyond_the_end() -> None:
     assert read(window, 4, 9) == [4, 5]
 
 
-def test_a_long_run_is_cut() -> None:
+def test_a_long_push_is_split() -> None:
     window = make_window(2 * RUN_RECORDS_MAX + 5)
     full = window.content_bytes
     window.release(RUN_RECORDS_MAX)
@@ -67,7 +67,7 @@ def test_a_long_run_is_cut() -> None:
     assert read(window, 2 * RUN_RECORDS_MAX, 10) == list(range(2 * RUN_RECORDS_MAX, 2 * RUN_RECORDS_MAX + 5))
 
 
-def test_trim_keeps_the_latest_runs() -> None:
+def test_trim_keeps_the_latest_batches() -> None:
     window = make_window(2, 4, 6, 8)
     window.trim(records_max=5, bytes_max=100)
     assert (window.first_sequence, window.end_sequence) == (4, 8)

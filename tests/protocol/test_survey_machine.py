@@ -1,4 +1,4 @@
-"""The observer's machine: what it learns of a cluster, what it says to it, and when it has asked enough."""
+"""The observer's machine: what it learns of a cluster, what it sends, and when it has asked enough."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 class Census:
-    """A machine in a cluster that is played: what it asks stores is answered when a test says so."""
+    """A machine in a simulated cluster, whose stores answer when a test says so."""
 
     def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
         self.machine = SurveyMachine(ME, config or Config(), topics)
@@ -67,7 +67,7 @@ class Census:
         return self.machine.begin_round(self.now) + self.machine.node_settled(self.now)
 
     def wait(self, seconds: float) -> list[Action]:
-        """Lets time pass; gives what it asks meanwhile."""
+        """Let time pass; return the actions meanwhile."""
         actions: list[Action] = []
         end = self.now + seconds
         while self.machine.deadline() <= end:
@@ -78,7 +78,7 @@ class Census:
         return actions
 
     def tell(self, store: str, actions: Iterable[Action], ends: dict[Partition, int]) -> None:
-        """The store answers these questions, having so many records."""
+        """Let a store answer these questions with the ends of its partitions."""
         topics = {message.subject for message in published(actions, wire.GetHeads)}
         answers = [
             wire.DirectHead(ME, partition.address, partition.topic, end - 1)
@@ -105,13 +105,13 @@ class Census:
         return next(each for each in self.partition(partition).holders if each.store == store)
 
 
-def test_it_listens_to_heads_and_to_nothing_that_is_not_for_it() -> None:
+def test_it_subscribes_to_heads_and_to_nothing_for_other_nodes() -> None:
     machine = SurveyMachine(ME, Config())
     assert machine.start(0.0) == [Subscribe(b"H"), Subscribe(b"T" + ME.encode())]
     assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode()]
 
 
-def test_all_that_it_says_are_questions() -> None:
+def test_it_sends_only_questions() -> None:
     play = Census()
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -129,7 +129,7 @@ def test_all_that_it_says_are_questions() -> None:
     ("role", "shown"),
     [(role, "store" if role == "libdafka store" else role) for role in COMMANDS],
 )
-def test_a_role_is_known_by_what_is_subscribed_to(role: str, shown: str) -> None:
+def test_a_role_is_inferred_from_subscriptions(role: str, shown: str) -> None:
     play = Census()
     play.join("NODE", role)
     (node,) = play.machine.survey(play.now).nodes
@@ -145,7 +145,7 @@ def test_subscriptions_may_come_before_the_beacon() -> None:
     assert play.machine.stores == {STORE: PeerEndpoint("tcp://10.0.0.1:7000")}
 
 
-def test_a_head_tells_a_producer() -> None:
+def test_a_head_shows_a_producer() -> None:
     play = Census()
     play.join(PRODUCER.address)
     play.hear(0)
@@ -153,7 +153,7 @@ def test_a_head_tells_a_producer() -> None:
     assert (node.roles, node.state) == (("producer",), NodeState.UP)
 
 
-def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
+def test_a_store_is_asked_for_heads_and_its_lag_is_reported() -> None:
     play = Census()
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -172,7 +172,7 @@ def test_a_store_is_asked_for_heads_and_its_lag_is_told() -> None:
     assert play.is_complete
 
 
-def test_what_is_announced_after_a_stores_word_is_no_lag_of_it() -> None:
+def test_records_announced_after_a_stores_answer_are_no_lag() -> None:
     play = Census()
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -186,7 +186,7 @@ def test_what_is_announced_after_a_stores_word_is_no_lag_of_it() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
-def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_answered: bool) -> None:
+def test_a_last_question_is_asked_if_producers_have_published_meanwhile(is_answered: bool) -> None:
     play = Census()
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -210,7 +210,7 @@ def test_where_producers_have_gone_on_the_last_question_is_asked_at_the_end(is_a
     assert survey.nodes[1].has_answered
 
 
-def test_a_libdafka_store_is_given_a_moment_for_the_last_question() -> None:
+def test_a_libdafka_store_gets_a_moment_for_the_last_question() -> None:
     play = Census(Config().with_node(wire="libdafka"))
     play.join(STORE, "libdafka store")
     play.join(PRODUCER.address, "producer")
@@ -236,7 +236,7 @@ def test_a_store_that_holds_nothing_lags_by_everything() -> None:
     assert play.holder() == HolderView(STORE, 0, 100)
 
 
-def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() -> None:
+def test_a_store_is_asked_again_for_a_partition_that_was_unknown() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -247,7 +247,7 @@ def test_a_store_that_was_asked_before_a_partition_was_known_is_asked_again() ->
     assert play.holder() == HolderView(STORE, 100, 0)
 
 
-def test_of_a_producer_that_is_gone_stores_are_held_against_each_other() -> None:
+def test_without_the_producer_stores_are_compared_with_each_other() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.join(OTHER, "store")
@@ -260,7 +260,7 @@ def test_of_a_producer_that_is_gone_stores_are_held_against_each_other() -> None
     assert play.partition().lag == 40
 
 
-def test_of_a_producer_that_has_not_announced_itself_too() -> None:
+def test_stores_are_compared_with_each_other_before_the_producer_has_announced_itself() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -272,7 +272,7 @@ def test_of_a_producer_that_has_not_announced_itself_too() -> None:
     assert play.holder() == HolderView(STORE, 61, 39)
 
 
-def test_each_head_counts_for_the_store_by_whose_connection_it_came() -> None:
+def test_a_head_counts_for_the_store_of_its_connection() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.begin()
@@ -286,7 +286,7 @@ def test_each_head_counts_for_the_store_by_whose_connection_it_came() -> None:
     assert play.machine.discarded == {"another requestor": 1, "not asked for": 1, "unexpected command": 2}
 
 
-def test_only_a_stores_own_answer_to_the_last_question_counts() -> None:
+def test_only_a_stores_answer_to_the_last_question_counts() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.join(OTHER, "store")
@@ -302,7 +302,7 @@ def test_only_a_stores_own_answer_to_the_last_question_counts() -> None:
     assert answered == {STORE: True, OTHER: False}
 
 
-def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_given_up() -> None:
+def test_a_silent_store_is_asked_after_growing_waits_and_then_given_up() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.machine.node_table.tower_heard(TOWER, play.now)
@@ -320,7 +320,7 @@ def test_a_store_that_does_not_answer_is_asked_again_ever_more_rarely_and_then_g
     assert fault == "store STORE at tcp://10.0.0.1:7000 has not answered how much it holds"
 
 
-def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
+def test_a_libdafka_store_gets_time_and_is_asked_for_all_topics() -> None:
     play = Census(Config().with_node(wire="libdafka"))
     play.join("READER", "libdafka store")
     play.join("WRITER", "store writer")
@@ -330,7 +330,7 @@ def test_a_libdafka_store_is_given_time_and_asked_for_all_topics() -> None:
     play.tell(STORE, asked, {})
     orders, others = wire.DirectHead(ME, "A", "orders", 9), wire.DirectHead(ME, "B", "others", 0)
     play.machine.receive_from_store("READER", [orders, others], play.now)
-    # Ours has answered, and was not asked for these by name.
+    # Our store has answered, but was not asked for these topics by name.
     assert play.holder(STORE, Partition("orders", "A")) == HolderView(STORE, None, None)
     asked = play.wait(poll_schedule.PATIENCE_S - 0.01)
     assert {message.subject for message in published(asked, wire.GetHeads)} == {"", "orders", "others"}
@@ -355,7 +355,7 @@ def test_a_cluster_without_nodes_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("role", ["", "producer"])
-def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
+def test_a_node_that_has_not_shown_its_role_is_waited_for(role: str) -> None:
     play = Census()
     play.join("NODE", role)
     play.begin()
@@ -367,7 +367,7 @@ def test_who_has_not_shown_itself_is_waited_for(role: str) -> None:
     assert node.state is (NodeState.UP if role else NodeState.UNCONNECTED)
 
 
-def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_quiet() -> None:
+def test_the_first_round_takes_a_beacon_interval_and_later_ones_a_quiet_time() -> None:
     play = Census(Config().with_beacon(interval_ms=700))
     play.join("NODE", "consumer")
     play.begin()
@@ -379,7 +379,7 @@ def test_a_first_round_lasts_for_a_beacon_interval_and_later_ones_until_all_is_q
         play.machine.begin_round(play.now)
 
 
-def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
+def test_topics_of_consumers_and_producers_are_asked_for() -> None:
     play = Census()
     play.join(STORE, "store")
     play.begin()
@@ -395,7 +395,7 @@ def test_topics_that_consumers_want_and_producers_serve_are_asked_for() -> None:
     assert not any(topic.is_subscribed for topic in play.machine.survey(play.now).topics)
 
 
-def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None:
+def test_with_named_topics_others_are_neither_asked_for_nor_shown() -> None:
     play = Census(Config().with_node(wire="libdafka"), ["named"])
     play.join(STORE, "store")
     play.join(PRODUCER.address, "producer")
@@ -411,7 +411,7 @@ def test_where_topics_are_named_others_are_neither_asked_for_nor_shown() -> None
     assert play.is_complete
 
 
-def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
+def test_a_silent_node_is_shown_and_later_forgotten() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.see(STORE)
@@ -424,8 +424,8 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     assert (node.roles, node.state) == (("store",), NodeState.SILENT)
     assert play.machine.stores == {}
     assert play.partition().holders == ()
-    gone = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
-    assert list(survey.faults(1000)) == [gone, "no store was found"]
+    silent = "store STORE at tcp://10.0.0.1:7000 went silent 4 s ago"
+    assert list(survey.faults(1000)) == [silent, "no store was found"]
     play.now += node_table.FORGET_S - 4.1
     play.machine.begin_round(play.now)
     assert len(play.machine.survey(play.now).nodes) == 1
@@ -434,7 +434,7 @@ def test_a_node_that_falls_silent_is_shown_and_later_forgotten() -> None:
     assert play.machine.survey(play.now).nodes == ()
 
 
-def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
+def test_a_store_that_moved_is_asked_at_its_new_endpoint() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")
     play.tell(STORE, play.begin(), {PRODUCER: 60})
@@ -446,7 +446,7 @@ def test_a_store_that_comes_back_elsewhere_is_asked_there() -> None:
     assert play.holder() == HolderView(STORE, 60, 0)
 
 
-def test_each_towers_word_is_kept() -> None:
+def test_the_report_of_each_tower_is_kept() -> None:
     far = "tcp://10.9.9.9:5557"
     play = Census(Config().with_beacon(tower_pub=(TOWER, far)))
     play.machine.node_table.tower_heard(TOWER, play.now)
@@ -472,7 +472,7 @@ def test_each_towers_word_is_kept() -> None:
     assert [tower.is_heard for tower in play.machine.survey(play.now).towers] == [False, False]
 
 
-def test_a_beacon_with_another_key_says_nothing_of_a_node() -> None:
+def test_a_beacon_with_another_key_is_ignored() -> None:
     play = Census()
     play.join(STORE, "store", "tcp://10.0.0.1:7000 KEY")
     assert play.machine.stores == {STORE: PeerEndpoint.parse("tcp://10.0.0.1:7000 KEY")}
@@ -484,7 +484,7 @@ def test_a_beacon_with_another_key_says_nothing_of_a_node() -> None:
     assert len(play.machine.survey(play.now).nodes[0].sightings) == 1
 
 
-def test_what_is_not_well_is_said() -> None:
+def test_faults_are_described() -> None:
     play = Census(topics=["orders"])
     play.machine.node_table.tower_heard(TOWER, play.now)
     play.join(PRODUCER.address, "producer")
@@ -500,7 +500,7 @@ def test_what_is_not_well_is_said() -> None:
     assert fault.startswith("node NODE at tcp://10.0.0.1:7000 has not connected")
 
 
-def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_limits_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STORES_MAX", "TOPICS_MAX", "PARTITIONS_MAX"):
         monkeypatch.setattr(survey_machine, name, {"STORES_MAX": 2, "TOPICS_MAX": 3, "PARTITIONS_MAX": 4}[name])
     play = Census(Config().with_node(peers_max=5))
@@ -527,7 +527,7 @@ def test_memory_is_bounded_and_whoever_looks_is_told(monkeypatch: pytest.MonkeyP
     assert play.machine.survey(play.now).limits == ()
 
 
-def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
+def test_few_nodes_that_subscribe_without_a_beacon_are_remembered() -> None:
     play = Census(Config().with_node(peers_max=3))
     for number in range(4):
         for command in COMMANDS["store"]:
@@ -537,7 +537,7 @@ def test_few_are_remembered_who_subscribe_and_never_beacon() -> None:
     assert [node.roles for node in play.machine.survey(play.now).nodes] == [("store",), ()]
 
 
-def test_subscriptions_of_who_never_beacons_are_forgotten_when_it_leaves() -> None:
+def test_subscriptions_without_a_beacon_are_forgotten_when_they_end() -> None:
     play = Census(Config().with_node(peers_max=1))
     for active in (True, False):
         for command in COMMANDS["store"]:

@@ -1,4 +1,4 @@
-"""Erratum 26: how consumers and stores learn that records are gone, and when they go on without them."""
+"""Erratum 26: how consumers and stores learn that records are unrecoverable, and when they continue without them."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ ME = "ME"
 EARLIEST, HELLO_TO_STORE = Command.DIRECT_EARLIEST, Command.CONSUMER_HELLO
 
 
-def earliest(sequence: int, sender: str = "A", gone: int | None = None, requestor: str = ME) -> wire.DirectEarliest:
-    gone = sequence if gone is None else gone
-    return wire.DirectEarliest(requestor, sender, HELLO.address, HELLO.topic, sequence, gone)
+def earliest(
+    sequence: int, sender: str = "A", unrecoverable_end: int | None = None, requestor: str = ME
+) -> wire.DirectEarliest:
+    end = sequence if unrecoverable_end is None else unrecoverable_end
+    return wire.DirectEarliest(requestor, sender, HELLO.address, HELLO.topic, sequence, end)
 
 
 def fetch(sequence: int, count: int = 10, partition: Partition = HELLO) -> wire.Fetch:
-    return wire.Fetch(partition.address, "ASKER", partition.topic, sequence, count)
+    return wire.Fetch(partition.address, "REQUESTOR", partition.topic, sequence, count)
 
 
 def make_consumer(*stores: str, **settings: Any) -> ConsumerMachine:
-    """Settled, following one partition whose records from 0 to 199 it lacks; these stores are connected."""
+    """Return a settled consumer with these stores, which misses the records 0 to 199 of one partition."""
     config = Config().with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config)
     consumer.start(0.0)
@@ -67,12 +69,12 @@ def make_store(ends: dict[Partition, int] | None = None, config: Config | None =
     return store
 
 
-def gone(actions: list[Action]) -> list[RecordsGone]:
+def unrecoverable(actions: list[Action]) -> list[RecordsGone]:
     return [event for event in events(actions) if isinstance(event, RecordsGone)]
 
 
-def wait_in_vain(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
-    """So many FETCHes go unanswered."""
+def wait_unanswered(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
+    """Let so many FETCHes go unanswered; return the actions."""
     actions: list[Action] = []
     sent = 0
     while sent < attempts:
@@ -82,93 +84,93 @@ def wait_in_vain(machine: ConsumerMachine | StoreMachine, attempts: int) -> list
     return actions
 
 
-# Who consumes
+# Consumers
 
 
-def test_records_are_gone_when_every_store_says_so_erratum_26() -> None:
+def test_records_are_unrecoverable_when_every_store_says_so_erratum_26() -> None:
     consumer = make_consumer("A", "B")
-    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
     actions = consumer.receive([earliest(120, "B")], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
     assert asked(actions) == [(100, 100)]
     assert consumer.records_gone == 100
     assert sequences(batches(consumer.receive([direct(100, 200, ME)], 0.3))) == [*range(100, 200)]
     assert asked(consumer.receive([head(199)], 0.4)) == []
 
 
-def test_records_that_came_ahead_follow_what_is_gone() -> None:
+def test_records_kept_ahead_follow_unrecoverable_ones() -> None:
     consumer = make_consumer("A")
     consumer.receive([live(150, 160)], 0.2)
     actions = consumer.receive([earliest(150)], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 150)]
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 150)]
     assert [event.event if isinstance(event, Notify) else event for event in actions].index(
         RecordsGone(HELLO, 0, 150)
-    ) == 0, "the program is told before it is given what follows"
+    ) == 0, "the program is notified before it gets the records that follow"
     assert sequences(batches(actions)) == [*range(150, 160)]
 
 
-def test_records_that_some_store_sends_are_not_gone() -> None:
+def test_records_that_a_store_sends_are_not_unrecoverable() -> None:
     consumer = make_consumer("A", "B")
     consumer.receive([earliest(100, "A")], 0.2)
     assert sequences(batches(consumer.receive([direct(0, 100, ME)], 0.3))) == [*range(100)]
-    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
 
 
-def test_a_store_that_has_not_got_them_does_not_make_them_gone() -> None:
+def test_records_that_stores_merely_lack_are_not_unrecoverable() -> None:
     consumer = make_consumer("A", "B")
-    answers = [earliest(HOLDS_NOTHING, "A", gone=0), earliest(100, "B", gone=0)]
-    assert gone(consumer.receive(answers, 0.2)) == []
-    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+    answers = [earliest(HOLDS_NOTHING, "A", unrecoverable_end=0), earliest(100, "B", unrecoverable_end=0)]
+    assert unrecoverable(consumer.receive(answers, 0.2)) == []
+    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
 
 
-def test_a_store_that_holds_nothing_is_no_place_to_go_on() -> None:
+def test_a_store_that_holds_nothing_does_not_say_where_to_continue() -> None:
     consumer = make_consumer("A", "B")
-    actions = consumer.receive([earliest(HOLDS_NOTHING, "A", gone=0), earliest(100, "B")], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    actions = consumer.receive([earliest(HOLDS_NOTHING, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
 
 
-def test_where_to_go_on_is_the_earliest_that_anybody_holds() -> None:
+def test_the_partition_continues_at_the_earliest_record_of_any_node() -> None:
     consumer = make_consumer("A", "B")
-    actions = consumer.receive([earliest(50, "A", gone=0), earliest(100, "B")], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 50)]
+    actions = consumer.receive([earliest(50, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 50)]
 
 
-def test_a_store_that_says_nothing_is_given_time() -> None:
+def test_a_silent_store_is_waited_for() -> None:
     consumer = make_consumer("A", "LIBDAFKA")
-    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
     actions: list[Action] = []
     for _ in range(PATIENCE_ATTEMPTS - 1):
-        assert gone(actions) == []
-        actions = wait_in_vain(consumer, 1)
+        assert unrecoverable(actions) == []
+        actions = wait_unanswered(consumer, 1)
         actions += consumer.receive([earliest(100, "A")], consumer.deadline() - 0.1)
-    assert gone(wait_in_vain(consumer, 1)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(wait_unanswered(consumer, 1)) == [RecordsGone(HELLO, 0, 100)]
 
 
-def test_the_producer_is_given_time_too_while_it_is_there() -> None:
+def test_a_connected_producer_is_waited_for() -> None:
     consumer = make_consumer("A")
     consumer.peer_joined(HELLO.address, 0.1)
-    assert gone(consumer.receive([earliest(100, "A")], 0.2)) == []
-    actions = consumer.receive([earliest(150, HELLO.address, gone=0)], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
+    actions = consumer.receive([earliest(150, HELLO.address, unrecoverable_end=0)], 0.2)
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
 
 
 @pytest.mark.parametrize("leave", ["unsubscribed", "silent"])
-def test_who_has_left_is_not_waited_for(leave: str) -> None:
+def test_a_node_that_has_left_is_not_waited_for(leave: str) -> None:
     consumer = make_consumer("A", "B")
     consumer.receive([earliest(100, "A")], 0.2)
     if leave == "unsubscribed":
         consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
     else:
         consumer.peer_left("B", 0.3)
-    assert gone(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
 
 
-def test_a_store_that_was_silent_and_is_found_again_counts_though_its_connection_never_ended() -> None:
+def test_a_store_that_is_found_again_counts_although_its_connection_never_ended() -> None:
     consumer = make_consumer("A")
     consumer.peer_left("A", 0.2)
     consumer.peer_joined("A", 0.3)
     assert consumer.reassembler.gap_resolver.stores == {"A"}
-    assert gone(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
 
 
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
@@ -177,17 +179,19 @@ def test_nothing_is_given_up_before_the_node_has_settled() -> None:
     consumer.subscribe("hello", 0.0)
     consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     consumer.receive([head(199)], 0.1)
-    assert gone(consumer.receive([earliest(100)], 0.2)) == []
-    assert gone(consumer.node_settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.receive([earliest(100)], 0.2)) == []
+    assert unrecoverable(consumer.node_settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
 
 
-def test_an_answer_about_another_place_does_not_count() -> None:
+def test_an_answer_for_an_earlier_sequence_does_not_count() -> None:
     consumer = make_consumer("A", "B")
-    consumer.receive([earliest(HOLDS_NOTHING, "B", gone=0)], 0.2)
+    consumer.receive([earliest(HOLDS_NOTHING, "B", unrecoverable_end=0)], 0.2)
     consumer.receive([direct(0, 50, ME)], 0.3)
-    # By now B may have received what it lacked.
-    assert gone(consumer.receive([earliest(100, "A")], 0.4)) == []
-    assert gone(consumer.receive([earliest(HOLDS_NOTHING, "B", gone=0)], 0.5)) == [RecordsGone(HELLO, 50, 100)]
+    # B may have received the records meanwhile.
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == []
+    assert unrecoverable(consumer.receive([earliest(HOLDS_NOTHING, "B", unrecoverable_end=0)], 0.5)) == [
+        RecordsGone(HELLO, 50, 100)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -198,133 +202,135 @@ def test_an_answer_about_another_place_does_not_count() -> None:
         (wire.DirectEarliest(ME, "A", HELLO.address, "hello2", 100, 100), "not asked for"),
     ],
 )
-def test_what_was_not_asked_for_is_discarded(message: wire.DirectEarliest, reason: str) -> None:
+def test_answers_to_no_fetch_are_discarded(message: wire.DirectEarliest, reason: str) -> None:
     consumer = make_consumer("A")
-    assert gone(consumer.receive([message], 0.2)) == []
+    assert unrecoverable(consumer.receive([message], 0.2)) == []
     assert consumer.discarded == {reason: 1}
 
 
-def test_an_answer_from_before_the_place_changes_nothing() -> None:
+def test_an_outdated_answer_is_ignored() -> None:
     consumer = make_consumer("A")
     consumer.receive([direct(0, 150, ME)], 0.2)
-    assert gone(consumer.receive([earliest(100)], 0.3)) == []
+    assert unrecoverable(consumer.receive([earliest(100)], 0.3)) == []
     assert sequences(batches(consumer.receive([direct(150, 200, ME)], 0.4))) == [*range(150, 200)]
 
 
-def test_a_partition_that_is_empty_now_goes_on_at_its_end() -> None:
+def test_a_partition_that_is_empty_now_continues_at_its_end() -> None:
     consumer = make_consumer("A")
-    assert gone(consumer.receive([earliest(200)], 0.2)) == [RecordsGone(HELLO, 0, 200)]
+    assert unrecoverable(consumer.receive([earliest(200)], 0.2)) == [RecordsGone(HELLO, 0, 200)]
     assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
 
 
 @pytest.mark.parametrize("sequence", [2**62 + 1, 2**63, HOLDS_NOTHING - 1])
-def test_a_sequence_that_cannot_be_is_not_gone_to(sequence: int) -> None:
+def test_an_impossible_sequence_is_ignored(sequence: int) -> None:
     consumer = make_consumer("A")
-    assert gone(consumer.receive([earliest(sequence)], 0.2)) == []
-    assert gone(wait_in_vain(consumer, 2 * PATIENCE_ATTEMPTS)) == []
+    assert unrecoverable(consumer.receive([earliest(sequence)], 0.2)) == []
+    assert unrecoverable(wait_unanswered(consumer, 2 * PATIENCE_ATTEMPTS)) == []
 
 
-def test_unsubscribing_forgets_what_was_said() -> None:
+def test_unsubscribing_forgets_answers() -> None:
     consumer = make_consumer("A", "B")
     consumer.receive([earliest(100, "A")], 0.2)
     consumer.unsubscribe("hello")
-    assert gone(wait_in_vain_once(consumer)) == []
+    assert unrecoverable(tick_once(consumer)) == []
 
 
-def wait_in_vain_once(consumer: ConsumerMachine) -> list[Action]:
+def tick_once(consumer: ConsumerMachine) -> list[Action]:
     return consumer.tick(consumer.deadline())
 
 
-# Who holds
+# Answers of stores and producers
 
 
-def test_a_store_tells_who_asks_for_dropped_records_where_it_begins_erratum_26() -> None:
+def test_a_store_answers_a_fetch_of_dropped_records_with_its_earliest_erratum_26() -> None:
     store = make_store({HELLO: 200}, earliest={HELLO: 100})
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     answers = published(store.receive([fetch(40)], 0.2), wire.DirectEarliest)
-    assert answers == [wire.DirectEarliest("ASKER", ME, HELLO.address, HELLO.topic, 100, 100)]
+    assert answers == [wire.DirectEarliest("REQUESTOR", ME, HELLO.address, HELLO.topic, 100, 100)]
     assert published(store.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
     assert len(store.responder) == 1
 
 
-def test_a_store_that_trims_tells_so() -> None:
+def test_a_store_answers_with_its_earliest_after_trimming() -> None:
     store = make_store({HELLO: 200})
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     assert store.records_trimmed({HELLO: 150}) == 150
     assert store.records_trimmed({HELLO: 160}) == 10
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert (answer.sequence, answer.gone) == (160, 160)
+    assert (answer.sequence, answer.unrecoverable_end) == (160, 160)
 
 
-def test_a_store_tells_that_it_does_not_know_a_partition() -> None:
+def test_a_store_answers_that_it_does_not_know_a_partition() -> None:
     store = make_store()
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     (answer,) = published(store.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert (answer.sequence, answer.gone) == (HOLDS_NOTHING, 0)
+    assert (answer.sequence, answer.unrecoverable_end) == (HOLDS_NOTHING, 0)
 
 
-def test_a_store_says_nothing_of_what_it_may_yet_receive() -> None:
+def test_a_store_does_not_answer_about_records_that_it_may_yet_receive() -> None:
     store = make_store({HELLO: 50})
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     assert published(store.receive([fetch(60)], 0.2), wire.DirectEarliest) == []
 
 
-def test_who_does_not_subscribe_to_it_is_not_told() -> None:
+def test_direct_earliest_is_sent_only_to_its_subscribers() -> None:
     store = make_store({HELLO: 200}, earliest={HELLO: 100})
     for subscribed in (subscription(EARLIEST), subscription(EARLIEST, "ANOTHER")):
         store.receive_subscriptions(subscribed, 0.1)
         assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER", active=False), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR", active=False), 0.1)
     assert published(store.receive([fetch(0)], 0.2), wire.DirectEarliest) == []
 
 
-def test_a_producer_tells_what_is_with_stores_but_does_not_call_it_gone() -> None:
+def test_a_producer_does_not_call_acknowledged_records_unrecoverable() -> None:
     producer = ProducerMachine(HELLO, Config().producer, 10)
     producer.start(0.0)
     producer.node_settled(0.0)
     producer.publish([b"%d" % sequence for sequence in range(200)], 0.1)
     producer.receive([wire.Ack(HELLO.address, HELLO.topic, 99, "A")], 0.1)
-    producer.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    producer.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert answer == wire.DirectEarliest("ASKER", HELLO.address, HELLO.address, HELLO.topic, 100, 0)
+    assert answer == wire.DirectEarliest("REQUESTOR", HELLO.address, HELLO.address, HELLO.topic, 100, 0)
     assert published(producer.receive([fetch(100)], 0.2), wire.DirectEarliest) == []
 
 
-def test_a_producer_without_stores_tells_what_it_has_let_go() -> None:
+def test_a_producer_without_stores_calls_dropped_records_unrecoverable() -> None:
     config = Config().with_producer(min_stores=0, unacknowledged_records_max=50).producer
     producer = ProducerMachine(HELLO, config, 10)
     producer.start(0.0)
     producer.node_settled(0.0)
-    producer.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.1)
+    producer.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.1)
     for first in range(0, 200, 10):
         producer.publish([b"%d" % sequence for sequence in range(first, first + 10)], 0.1)
     (answer,) = published(producer.receive([fetch(0)], 0.2), wire.DirectEarliest)
-    assert answer.sequence == answer.gone == producer.retransmit_buffer.first_sequence > 0
+    assert answer.sequence == answer.unrecoverable_end == producer.retransmit_buffer.first_sequence > 0
     consumer = make_consumer()
     consumer.peer_joined(HELLO.address, 0.1)
-    told = wire.DirectEarliest(ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.gone)
-    assert gone(consumer.receive([told], 0.2)) == [RecordsGone(HELLO, 0, answer.sequence)]
+    answer_to_me = wire.DirectEarliest(
+        ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.unrecoverable_end
+    )
+    assert unrecoverable(consumer.receive([answer_to_me], 0.2)) == [RecordsGone(HELLO, 0, answer.sequence)]
 
 
-# Stores among each other
+# Stores that learn from other stores
 
 
-def test_a_new_store_begins_where_the_others_do() -> None:
+def test_a_new_store_begins_at_the_earliest_record_of_the_others() -> None:
     store = make_store()
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(150, 160)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
     assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
     assert asked(actions) == [(100, 50)]
     assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
-    store.receive_subscriptions(subscription(EARLIEST, "ASKER"), 0.3)
+    store.receive_subscriptions(subscription(EARLIEST, "REQUESTOR"), 0.3)
     (answer,) = published(store.receive([fetch(0)], 0.3), wire.DirectEarliest)
     assert answer.sequence == 100
 
 
-def test_skipping_comes_before_the_records_that_follow() -> None:
+def test_a_position_is_reset_before_the_records_that_follow() -> None:
     store = make_store()
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(100, 110)], 0.1)
@@ -337,11 +343,11 @@ def test_a_store_with_retention_gives_up_the_older_records() -> None:
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
-    assert gone(actions) == [RecordsGone(HELLO, 50, 100)]
+    assert unrecoverable(actions) == [RecordsGone(HELLO, 50, 100)]
     assert ResetPosition(HELLO, 100) in actions
 
 
-def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
+def test_a_store_without_retention_keeps_its_records_and_reports_it_once() -> None:
     store = make_store({HELLO: 50})
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
@@ -352,8 +358,8 @@ def test_a_store_without_retention_keeps_what_it_has_and_says_so_once() -> None:
     assert store.durable_end(HELLO) == 50
 
 
-def test_an_empty_partition_of_a_store_without_retention_goes_on() -> None:
+def test_an_empty_partition_of_a_store_without_retention_continues() -> None:
     store = make_store({HELLO: 50}, earliest={HELLO: 50})
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
-    assert gone(store.receive([earliest(100)], 0.2)) == [RecordsGone(HELLO, 50, 100)]
+    assert unrecoverable(store.receive([earliest(100)], 0.2)) == [RecordsGone(HELLO, 50, 100)]

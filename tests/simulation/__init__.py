@@ -1,7 +1,9 @@
-"""Whole clusters of the real state machines, on a virtual clock and a simulated network, decided by a seed.
+"""Simulated clusters: the real state machines on a virtual clock and a simulated network. A seed determines everything.
 
-python -m tests.simulation --seeds 10000
-python -m tests.simulation --seed 4711
+    python -m tests.simulation --seeds 10000
+    python -m tests.simulation --seed 4711
+
+docs/contributing/simulation.md describes it.
 """
 
 from tests.simulation.plan import Member, Plan, Step, make_plan

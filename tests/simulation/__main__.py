@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`: runs seeds, and tells of one that fails as little as it takes."""
+"""`python -m tests.simulation` runs seeds, and prints the shortest history of one that fails."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import click
 from tests.simulation.running import Outcome, run_plan, run_seed, shrink
 
 LINES_MAX = 120
-"""Lines of the history that are printed; the last ones tell most."""
+"""Lines of a history that are printed. The last lines say most."""
 
 
 @click.command()
-@click.option("--seeds", default=1000, show_default=True, help="How many seeds to run.")
-@click.option("--first", default=0, show_default=True, help="The first one.")
-@click.option("--fresh", is_flag=True, help="Begin with a seed that nobody has chosen.")
+@click.option("--seeds", default=1000, show_default=True, help="Seeds to run.")
+@click.option("--first", default=0, show_default=True, help="The first seed.")
+@click.option("--fresh", is_flag=True, help="Begin with a random seed.")
 @click.option("--seed", type=int, help="Run this seed alone, and print what happens.")
-@click.option("--whole", is_flag=True, help="With --seed: do not look for a shorter history.")
-@click.option("--failures", default=1, show_default=True, help="Stop after so many seeds that fail.")
+@click.option("--whole", is_flag=True, help="With --seed: print the whole history.")
+@click.option("--failures", default=1, show_default=True, help="Stop after this number of failed seeds.")
 def main(seeds: int, first: int, fresh: bool, seed: int | None, whole: bool, failures: int) -> None:
-    """Simulates clusters under faults. A seed decides everything: the same one fails again in the same way."""
+    """Simulate clusters under faults. A seed determines everything, so one that fails does so again in the same way."""
     if seed is not None:
         outcome = run_seed(seed)
         print_failure(seed, outcome, is_whole=whole) if not outcome.is_good else print_good(seed, outcome)
@@ -35,7 +35,7 @@ def main(seeds: int, first: int, fresh: bool, seed: int | None, whole: bool, fai
 
 
 def run_many(seeds: range, failures: int = 1) -> list[int]:
-    """Runs these seeds until so many have failed; prints each failure, and a summary. Gives those that failed."""
+    """Run seeds until a number of them has failed. Print each failure and a summary, and return the failed seeds."""
     began, failed, count, events, virtual = time.perf_counter(), list[int](), 0, 0, 0.0
     for seed in seeds:
         outcome = run_seed(seed)
@@ -54,13 +54,13 @@ def run_many(seeds: range, failures: int = 1) -> list[int]:
 
 
 def print_good(seed: int, outcome: Outcome) -> None:
-    """Prints what was planned, and that it went well."""
+    """Print the plan of a seed that kept all promises."""
     click.echo(str(outcome.plan))
     click.echo(f"seed {seed}: all promises were kept for {outcome.seconds:.1f} virtual seconds")
 
 
 def print_failure(seed: int, outcome: Outcome, *, is_whole: bool = False) -> None:
-    """Prints the shortest history that breaks the same promise, and how to see it again."""
+    """Print the shortest history that breaks the same promise, and how to run it again."""
     least = outcome if is_whole else shrink(outcome)
     lines: list[str] = []
     run_plan(least.plan, lambda now, text: lines.append(f"{now:9.4f}  {text}"))
@@ -72,7 +72,7 @@ def print_failure(seed: int, outcome: Outcome, *, is_whole: bool = False) -> Non
 
 
 def changed_settings(outcome: Outcome) -> str:
-    """The settings that are not the defaults."""
+    """Return the settings that differ from their defaults."""
     default = type(outcome.plan.config)()
     lines: Sequence[str] = [
         f"[{section}] {name} = {value}"
@@ -84,7 +84,7 @@ def changed_settings(outcome: Outcome) -> str:
 
 
 def vars_of(settings: object) -> dict[str, object]:
-    """A section's settings by name."""
+    """Return the settings of a section by name."""
     return {name: getattr(settings, name) for name in settings.__class__.__annotations__}
 
 

@@ -1,4 +1,4 @@
-"""Onlookers: what must hold at every moment, and in the end. They watch, and steer nothing."""
+"""The promises that a simulated cluster must keep, checked at every moment and at the end. Checks change nothing."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.simulation.violations import Violation
 from tests.simulation.world import World
 
 LATEST_SLACK_S = 1.0
-"""A `latest` consumer has every record published so long after its block was entered: subscriptions take a moment."""
+"""Seconds after which a `latest` consumer that entered its block must get every record. Subscriptions take a moment."""
 
 RUN_BYTES = 64 * 1024
-"""A run in flight when a limit was reached may go beyond it by so much."""
+"""Bytes by which a batch in flight may exceed a limit that has just been reached."""
 
 
 class Scene(World, Protocol):
-    """The cluster, as onlookers see it.
+    """The cluster, as the checks see it.
 
     Attributes:
-        disks: the stores' disks, by name.
-        producers: those that are there, by name.
-        stores: those that are there, by name.
-        consumers: those that are there, by name.
-        is_noting: whether somebody wants to know what happens.
+        disks: The disks of the stores, by name.
+        producers: The running producers, by name.
+        stores: The running stores, by name.
+        consumers: The running consumers, by name.
+        is_noting: Whether the history is recorded.
     """
 
     disks: dict[str, Disk]
@@ -45,27 +45,29 @@ class Scene(World, Protocol):
     is_noting: bool
 
     def note(self, text: str) -> None:
-        """Tells what happens, to who wants to know."""
+        """Record a line of the history."""
 
     def nodes(self) -> list[SimulatedNode]:
-        """Everybody who is there, but for towers."""
+        """Return the running nodes, without towers."""
 
     def partitions_of(self, name: str) -> list[Partition]:
-        """The partitions of a producer."""
+        """Return the partitions of a producer."""
 
     def is_alive(self, partition: Partition) -> bool:
-        """Is the partition's producer there?"""
+        """Return whether the partition's producer is running."""
 
     def final_end(self, partition: Partition) -> int:
-        """How far everybody must come in this partition."""
+        """Return the end that every store and consumer must reach in this partition."""
 
-    def let_go(self, partition: Partition) -> int:
-        """The end of the records that the producer has let go without any store's having them."""
+    def dropped_end(self, partition: Partition) -> int:
+        """Return the end of the records that the producer has dropped although no store had them."""
 
 
 class Checks:
-    """Attributes:
-    published_ends: by partition, the sequence after the last record that its producer has made.
+    """The checks, and what they must remember.
+
+    Attributes:
+        published_ends: By partition, the sequence after the last record that its producer has made.
     """
 
     def __init__(self, cluster: Scene) -> None:
@@ -80,15 +82,15 @@ class Checks:
 
     # At every moment
 
-    def published(self, producer: SimulatedProducer, batch: RecordBatch) -> None:
-        """A producer's program made records."""
+    def on_published(self, producer: SimulatedProducer, batch: RecordBatch) -> None:
+        """Check the records that a producer's program has made."""
         if batch.first_sequence != (end := self.published_ends.get(producer.partition, 0)):
             raise Violation("not the next sequence", f"{producer.name} at {end}: {describe(batch)}")
         self.published_ends[producer.partition] = batch.end_sequence
         self._cluster.note(f"{producer.name} publishes {describe(batch)}")
 
-    def sent(self, node: SimulatedNode, messages: Sequence[wire.BatchedMessage]) -> None:
-        """A node publishes messages: counts them, and looks whether it may say what it says."""
+    def on_sent(self, node: SimulatedNode, messages: Sequence[wire.BatchedMessage]) -> None:
+        """Count the messages that a node publishes, and check that it may publish them."""
         counts = node.sent
         for message in messages:
             if isinstance(message, wire.RecordRun):
@@ -111,7 +113,7 @@ class Checks:
                 self._cluster.note(f"{node.name} sends {_name(message)}")
 
     def _published_in_order(self, node: SimulatedNode, batch: RecordBatch) -> None:
-        """Each record is published once, in order; what a spool held back is announced instead."""
+        """Check that records are published once and in order. Those that a spool holds back are announced instead."""
         expected = self._sent.get((node.address, batch.partition), 0)
         is_spooled = getattr(node, "spool", None) is not None
         if batch.first_sequence < expected or (batch.first_sequence > expected and not is_spooled):
@@ -129,34 +131,34 @@ class Checks:
         if head.sequence >= self._cluster.disks[node.name].end(partition):
             raise Violation("DIRECT-HEAD before durable", f"{node.name}: {head}")
 
-    def stored(self, store: SimulatedStore, work: StorageWork) -> None:
-        """A store's disk has made this durable."""
+    def on_stored(self, store: SimulatedStore, work: StorageWork) -> None:
+        """Check what a store's disk has made durable."""
         if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
             return
         for batch in work:
             if batch.end_sequence > self.published_ends.get(batch.partition, 0):
-                raise Violation("stored and never published", f"{store.name}: {describe(batch)}")
+                raise Violation("stored but never published", f"{store.name}: {describe(batch)}")
             self._cluster.note(f"{store.name} has stored {describe(batch)}")
 
-    def delivered(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
-        """A consumer's machine delivers: each partition in order, each record once, with its own content."""
+    def on_delivered(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
+        """Check what a consumer's machine delivers: in order, once, and with the right content."""
         check_contents([batch])
         self._in_order(self._delivered, consumer, batch)
 
-    def given(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
-        """A consumer's program is given a run."""
+    def on_given(self, consumer: SimulatedConsumer, batch: RecordBatch) -> None:
+        """Check a batch that a consumer's program gets."""
         check_contents([batch])
         self._in_order(self._given, consumer, batch)
         self._cluster.note(f"{consumer.name} is given {describe(batch)}")
 
-    def saved(self, consumer: SimulatedConsumer, positions: Mapping[Partition, int]) -> None:
-        """A consumer's program makes durable how far it is."""
+    def on_saved(self, consumer: SimulatedConsumer, positions: Mapping[Partition, int]) -> None:
+        """Check the positions that a consumer's program saves."""
         for partition, position in positions.items():
             if partition.topic in consumer.machine.topics and position != self._given.get(
                 (consumer.address, partition), position
             ):
-                raise Violation("position not given", f"{consumer.name} saves {position} of {partition}")
+                raise Violation("position too far", f"{consumer.name} saves {position} of {partition}")
 
     def _in_order(
         self, seen: dict[tuple[str, Partition], int], consumer: SimulatedConsumer, batch: RecordBatch
@@ -174,7 +176,7 @@ class Checks:
         seen[key] = batch.end_sequence
 
     def _first(self, consumer: SimulatedConsumer, partition: Partition, first_sequence: int) -> int:
-        """Where a consumer must begin."""
+        """Return the sequence at which a consumer must begin."""
         if partition in consumer.begins:
             return consumer.begins[partition]
         if consumer.is_earliest:
@@ -184,48 +186,48 @@ class Checks:
             raise Violation("latest began late", f"{consumer.name} begins {partition} at {first_sequence}, not {end}")
         return first_sequence
 
-    def settled(self, node: SimulatedNode) -> None:
-        """A node has settled."""
+    def on_settled(self, node: SimulatedNode) -> None:
+        """Note that a node has settled."""
         self._cluster.note(f"{node.name} has settled")
         if self._cluster.plan.is_calm and node.name in self._cluster.consumers:
             self._cluster.clock.after(LATEST_SLACK_S, self._begin, node.address)
 
     def _begin(self, address: str) -> None:
-        """From here on a `latest` consumer has everything, also of producers yet to come."""
+        """From now on, expect a `latest` consumer to get everything, also of producers yet to come."""
         begins: dict[Partition, int] = {}
         for name in self._cluster.plan.producers:
             for partition in self._cluster.partitions_of(name):
                 begins[partition] = self.published_ends.get(partition, 0)
         self._begins[address] = begins
 
-    def unsubscribed(self, consumer: SimulatedConsumer, topic: str) -> None:
-        """A consumer gives up a topic; if it takes it up again, it begins anew."""
+    def on_unsubscribed(self, consumer: SimulatedConsumer, topic: str) -> None:
+        """Forget a topic that a consumer unsubscribes from. If it subscribes again, it begins anew."""
         for seen in (self._delivered, self._given, self._gone):
             for key in [key for key in seen if key[0] == consumer.address and key[1].topic == topic]:
                 del seen[key]
         consumer.begins = {p: begin for p, begin in consumer.begins.items() if p.topic != topic}
 
-    def notified(self, node: SimulatedNode, event: Event) -> None:
-        """A node tells its program something."""
+    def on_notified(self, node: SimulatedNode, event: Event) -> None:
+        """Check an event that a node reports to its program."""
         self._cluster.note(f"{node.name}: {event}")
         if isinstance(event, (RecordsGone, PartitionHalted)):
             dropped = max(
                 (disk.dropped.get(event.partition, 0) for disk in self._cluster.disks.values()),
                 default=0,
             )
-            if event.end_sequence > max(dropped, self._cluster.let_go(event.partition)):
-                raise Violation("gave up what is not gone", f"{node.name}: {event}, dropped up to {dropped}")
+            if event.end_sequence > max(dropped, self._cluster.dropped_end(event.partition)):
+                raise Violation("gave up recoverable records", f"{node.name}: {event}, dropped up to {dropped}")
             if isinstance(event, PartitionHalted):
                 self._halted.add((node.name, event.partition))
             else:
                 self._gone[node.address, event.partition] = event.end_sequence
 
-    def bounded(self, node: SimulatedNode) -> None:
-        """What a node keeps in memory stays within its limits."""
+    def on_bounded(self, node: SimulatedNode) -> None:
+        """Check that what a node keeps in memory stays within its limits."""
         machine, config = node.role_machine, self._cluster.plan.config
-        replies = getattr(machine, "replies", None)
-        if replies is not None and len(replies) > config.fetch.replies_max:
-            raise Violation("memory", f"{node.name} keeps {len(replies)} answers")
+        responder = getattr(machine, "responder", None)
+        if responder is not None and len(responder) > config.fetch.replies_max:
+            raise Violation("memory", f"{node.name} is answering {len(responder)} ranges")
         for name, limit in (
             ("pending_bytes", config.store.pending_bytes_max),
             ("buffered_bytes", config.consumer.buffer_bytes_max),
@@ -237,10 +239,10 @@ class Checks:
         if reassembler is not None:
             ahead = sum(cursor.ahead_bytes for cursor in reassembler.cursors.values())
             if ahead > config.fetch.ahead_bytes_max:
-                raise Violation("memory", f"{node.name} keeps {ahead} octets ahead of gaps")
+                raise Violation("memory", f"{node.name} keeps {ahead} bytes ahead of gaps")
 
-    def enough_copies(self) -> None:
-        """What a producer counts as acknowledged is durable in as many stores as it asked for."""
+    def check_copies(self) -> None:
+        """Check that acknowledged records are durable in as many stores as their producer requires."""
         cluster = self._cluster
         min_stores = cluster.plan.config.producer.min_stores
         for producer in cluster.producers.values():
@@ -249,10 +251,10 @@ class Checks:
             if end and min_stores and sum(each >= end for each in ends) < min_stores:
                 raise Violation("acknowledged and not durable", f"{producer.partition} {end}, stores have {ends}")
 
-    # In the end
+    # At the end
 
-    def unconverged(self) -> str:
-        """What is still missing somewhere, in a few words; nothing where everybody has everything."""
+    def find_missing(self) -> str:
+        """Return what is still missing somewhere, in a few words; empty if every node has everything."""
         cluster = self._cluster
         for partition in self.published_ends:
             end = cluster.final_end(partition)
@@ -286,20 +288,20 @@ class Checks:
             return None
         return f"{consumer.name} was given {partition} up to {position}, not {end}"
 
-    def quiet(self) -> None:
-        """Everybody has everything: limits that hold over a whole life, and nothing left in any buffer."""
+    def check_end(self) -> None:
+        """Check what must hold when every node has everything: empty buffers, and limits for a whole life."""
         cluster = self._cluster
         for store in cluster.stores.values():
             if store.machine.pending_bytes or store.commits:
-                raise Violation("memory", f"{store.name} has {store.machine.pending_bytes} octets pending in the end")
+                raise Violation("memory", f"{store.name} has {store.machine.pending_bytes} bytes pending at the end")
         for consumer in cluster.consumers.values():
             if consumer.machine.buffered_bytes:
-                raise Violation("memory", f"{consumer.name} has {consumer.machine.buffered_bytes} octets left")
+                raise Violation("memory", f"{consumer.name} has {consumer.machine.buffered_bytes} bytes left")
         for node in cluster.nodes():
-            self.few_messages(node)
+            self._check_message_counts(node)
 
-    def few_messages(self, node: SimulatedNode) -> None:
-        """No storms: what a node has sent in its life is in proportion to what there was to do."""
+    def _check_message_counts(self, node: SimulatedNode) -> None:
+        """Check that a node has sent a number of messages in proportion to what there was to do."""
         cluster = self._cluster
         seconds = cluster.clock.now - node.started_at
         records = sum(self.published_ends.values())
@@ -315,7 +317,7 @@ class Checks:
         }
         for kind, limit in limits.items():
             if node.sent[kind] > limit:
-                raise Violation("storm", f"{node.name} sent {node.sent[kind]} of {kind}, {limit:.0f} would do")
+                raise Violation("storm", f"{node.name} sent {node.sent[kind]} of {kind}, {limit:.0f} is enough")
 
 
 def _name(message: wire.BatchedMessage) -> str:

@@ -1,4 +1,4 @@
-"""The virtual clock: what is to happen, in order. Nothing takes time but waiting."""
+"""The virtual clock: an ordered queue of what will happen. Only waiting takes time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 
 class Clock:
-    """Attributes:
-    now: seconds since the simulation began; it never jumps.
-    events: how many things have happened.
+    """A clock that runs what is due, in order.
+
+    Attributes:
+        now: Seconds since the simulation began. The clock never jumps.
+        events: How many calls have been made.
     """
 
     def __init__(self) -> None:
@@ -20,16 +22,16 @@ class Clock:
         self._tickets = 0
 
     def at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Lets something happen then; what is due at the same time happens in the order in which it was asked for."""
+        """Schedule a call. Calls that are due at the same time are made in the order in which they were scheduled."""
         self._tickets += 1
         heapq.heappush(self._agenda, (time, self._tickets, act, arguments))
 
     def after(self, delay: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Lets something happen in so many seconds."""
+        """Schedule a call after a delay in seconds."""
         self.at(self.now + delay, act, *arguments)
 
     def run(self, until: float) -> None:
-        """Lets everything happen that is due by then."""
+        """Make all calls that are due by a time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= until:
             self.now, _, act, arguments = heapq.heappop(agenda)

@@ -1,4 +1,4 @@
-"""One simulated cluster: carries out a plan, and waits until everybody has everything."""
+"""A simulated cluster: carries out a plan, then waits until every node has everything."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ from tests.simulation.roles import SimulatedConsumer, SimulatedProducer, Simulat
 from tests.simulation.violations import Violation
 
 ROUND_S = 0.25
-"""How often it is looked whether everybody has everything."""
+"""Seconds between two looks at whether every node has everything."""
 
 ROUNDS_MAX = 160
-"""So many rounds after the last fault everybody must have everything: beacons time out, FETCHes wait their turn."""
+"""Looks after the last fault until every node must have everything: beacons expire, and FETCHes wait for their turn."""
 
 QUIET_S = 1.5
-"""How long it is watched that nothing happens any more."""
+"""Seconds at the end during which nothing may happen any more."""
 
 TOWER_DIAL_S = 0.02
-"""How long it takes to connect to a tower, about."""
+"""Seconds that connecting to a tower takes, on average."""
 
 
 class Cluster:
-    """Attributes:
-    clock: the time.
-    draw: what decides everything that the plan leaves open.
-    network: how nodes reach each other.
-    checks: who watches.
-    disks: the stores' disks, by name.
+    """The cluster of one plan.
+
+    Attributes:
+        clock: The time.
+        draw: The random numbers for everything that the plan leaves open.
+        network: The network between the nodes.
+        checks: The promises.
+        disks: The disks of the stores, by name.
     """
 
     def __init__(self, plan: Plan, note: Callable[[float, str], None] | None = None) -> None:
@@ -59,7 +61,7 @@ class Cluster:
         self._lives: Counter[str] = Counter()
         self._down: dict[str, Step | None] = {}
         self._partitions: dict[str, list[Partition]] = {}
-        self._let_go: dict[Partition, int] = {}
+        self._dropped_ends: dict[Partition, int] = {}
         self._other_disks: dict[str, Disk] = {}
         self._disk_slowness: dict[str, float] = {}
         self._next_port = 5000
@@ -68,7 +70,7 @@ class Cluster:
         self._heard_by: set[tuple[str, str]] = set()
 
     def run(self) -> None:
-        """Carries out the plan. Raises `Violation` where a promise is broken."""
+        """Carry out the plan. Raise `Violation` if a promise is broken."""
         for member in self.plan.members:
             self.clock.at(member.joins, self._start, member)
         for step in self.plan.steps:
@@ -76,67 +78,67 @@ class Cluster:
         while self.clock.now <= self.plan.ends:
             self._run_round()
         self.note("all is well from here on")
-        missing = self.checks.unconverged()
+        missing = self.checks.find_missing()
         rounds = 0
         while missing:
             if rounds >= ROUNDS_MAX:
                 raise Violation("not converged", f"{missing}, {rounds * ROUND_S:.0f} s after the last fault")
             self._run_round()
             rounds += 1
-            missing = self.checks.unconverged()
+            missing = self.checks.find_missing()
         self.note("everybody has everything")
         self.clock.run(self.clock.now + QUIET_S)
-        if missing := self.checks.unconverged():
+        if missing := self.checks.find_missing():
             raise Violation("lost again", missing)
-        self.checks.quiet()
+        self.checks.check_end()
 
     def note(self, text: str) -> None:
-        """Tells what happens, to who wants to know."""
+        """Record a line of the history."""
         if self._note is not None:
             self._note(self.clock.now, text)
 
     def nodes(self) -> list[SimulatedNode]:
-        """Everybody who is there, but for towers."""
+        """Return the running nodes, without towers."""
         return [*self.producers.values(), *self.stores.values(), *self.consumers.values()]
 
     def partitions_of(self, name: str) -> list[Partition]:
-        """The partitions of a producer, one a life or with a spool one for all."""
+        """Return the partitions of a producer: one for each life, or one for all lives with a spool."""
         return self._partitions.get(name, [])
 
     def is_alive(self, partition: Partition) -> bool:
-        """Is the partition's producer there?"""
+        """Return whether the partition's producer is running."""
         return any(producer.partition == partition for producer in self.producers.values())
 
     def final_end(self, partition: Partition) -> int:
-        """How far everybody must come in this partition."""
+        """Return the end that every store and consumer must reach in this partition."""
         for producer in self.producers.values():
             if producer.partition == partition:
                 return producer.machine.next_sequence
         return max((store.disk.end(partition) for store in self.stores.values()), default=0)
 
-    def let_go(self, partition: Partition) -> int:
-        """The end of the records that the producer has let go without any store's having them (`min_stores` 0)."""
+    def dropped_end(self, partition: Partition) -> int:
+        """Return the end of the records that the producer has dropped although no store had them (`min_stores` 0)."""
         if self.plan.config.producer.min_stores:
             return 0
         ends = [each.machine.earliest_sequence for each in self.producers.values() if each.partition == partition]
-        self._let_go[partition] = max([self._let_go.get(partition, 0), *ends])
-        return self._let_go[partition]
+        self._dropped_ends[partition] = max([self._dropped_ends.get(partition, 0), *ends])
+        return self._dropped_ends[partition]
 
     def disk_delay(self) -> float:
-        """How long a disk takes to make something durable."""
+        """Return how long a disk takes to make something durable, in seconds."""
         return self.plan.disk_s * (0.5 + self.draw.random()) * max(self._disk_slowness.values(), default=1.0)
 
     def send_beacon(self, node: SimulatedNode, frames: list[bytes]) -> None:
-        """A node sends its beacon to every tower that it is connected to."""
+        """Send a node's beacon to every tower that it is connected to."""
         for name in self._towers:
             if (node.name, name) in self._heard_by:
                 self.clock.after(self.network.delay(), self._forward, name, node, frames)
 
     def _run_round(self) -> None:
         self.clock.run(self.clock.now + ROUND_S)
-        self.checks.enough_copies()
+        self.checks.check_copies()
 
-    # Who comes and goes
+    # Nodes that start and end
 
     def _start(self, member: Member) -> None:
         name = member.name
@@ -195,7 +197,7 @@ class Cluster:
     # Towers
 
     def _greet(self) -> None:
-        """Towers and nodes that reach each other and are not connected connect."""
+        """Connect the towers and nodes that can reach each other."""
         for tower in self._towers:
             for node in self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
@@ -208,7 +210,7 @@ class Cluster:
             node.arrive_from_tower([WELCOME])
 
     def _part(self) -> None:
-        """Connections to towers that are out of reach break."""
+        """Break the connections to towers that cannot be reached."""
         self._heard_by = {
             (name, tower)
             for name, tower in self._heard_by
@@ -230,7 +232,7 @@ class Cluster:
             if (node.name, name) in self._heard_by and self.network.reaches(node.name, name):
                 node.arrive_from_tower(frames)
 
-    # What befalls them
+    # Faults
 
     def _begin(self, step: Step) -> None:
         self.note(str(step)[10:].strip())
@@ -258,7 +260,7 @@ class Cluster:
     def _go_down(self, step: Step, *, is_crash: bool, comes_back: bool = True) -> None:
         for name in step.who:
             if name in self.producers:
-                self.let_go(self.producers[name].partition)
+                self.dropped_end(self.producers[name].partition)
             node = self._take_away(name)
             if not isinstance(node, (SimulatedProducer, SimulatedStore, SimulatedConsumer)):
                 continue

@@ -1,7 +1,7 @@
-"""A disk that keeps what it has made durable, and nothing else: what stores, spools and saved positions stand on.
+"""A disk that keeps exactly what it has made durable: the base of stores, spools and saved positions.
 
-It holds contents, so that what comes back is what was written. A crash leaves of the transaction that was under way
-all, nothing, or where the disk tears, of each partition some first part.
+It holds contents, so that what is read is what was written. After a crash, the transaction that was being written is
+there completely, not at all, or, if the disk tears writes, up to some point of each partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.violations import Violation
 
 @attrs.define
 class Log:
-    """One partition: contents from `earliest` on, and when each of them was stored, by the wall clock."""
+    """One partition: its contents from `earliest` on, and the wall-clock time at which each was stored."""
 
     earliest: int = 0
     contents: list[bytes] = attrs.field(factory=list)
@@ -28,17 +28,19 @@ class Log:
 
     @property
     def end(self) -> int:
-        """The sequence after the last record's."""
+        """The sequence after the last record."""
         return self.earliest + len(self.contents)
 
 
 class Disk:
-    """Attributes:
-    logs: what is durable of each partition.
-    positions: saved positions.
-    is_full: whether it refuses to write.
-    clock_offset_ms: how wrong the wall clock of this machine is.
-    dropped: by partition, the end of the records that retention has dropped.
+    """The durable state of one node.
+
+    Attributes:
+        logs: The durable records of each partition.
+        positions: Saved positions.
+        is_full: Whether writing fails.
+        clock_offset_ms: The error of this machine's wall clock, in milliseconds.
+        dropped: By partition, the end of the records that retention has dropped.
     """
 
     def __init__(self) -> None:
@@ -49,7 +51,7 @@ class Disk:
         self.dropped: dict[Partition, int] = {}
 
     def write(self, work: StorageWork, now: float) -> None:
-        """Makes durable what `CommitQueue` or a spool asks for. Raises `Violation` for a gap or an overlap."""
+        """Make durable what `CommitQueue` or a spool asks for. Raise `Violation` for a gap or an overlap."""
         if isinstance(work, ResetPosition):
             log = self.logs.setdefault(work.partition, Log())
             if work.next_sequence < log.end:
@@ -60,7 +62,7 @@ class Disk:
             self._append(batch, now)
 
     def write_torn(self, work: StorageWork, now: float, draw: random.Random, *, is_atomic: bool) -> None:
-        """The node crashes while this is being written."""
+        """Write what a node was writing when it crashed: all, nothing or a part of it."""
         choice = draw.random()
         if isinstance(work, ResetPosition) or is_atomic or choice < 0.5:
             if choice % 0.5 < 0.25:
@@ -70,7 +72,7 @@ class Disk:
             self._append(batch.between(0, batch.first_sequence + draw.randint(0, len(batch))), now)
 
     def read(self, partition: Partition, first_sequence: int, count: int) -> RecordBatch | None:
-        """See `Storage.read`."""
+        """Read records, as `Storage.read` does."""
         log = self.logs.get(partition)
         if log is None or not log.earliest <= first_sequence < log.end:
             return None
@@ -78,16 +80,16 @@ class Disk:
         return RecordBatch(partition, first_sequence, log.contents[start : start + count])
 
     def partitions(self) -> dict[Partition, PartitionInfo]:
-        """See `Storage.partitions`."""
+        """Return the partitions, as `Storage.partitions` does."""
         return {partition: PartitionInfo(log.earliest, log.end) for partition, log in self.logs.items()}
 
     def end(self, partition: Partition) -> int:
-        """The sequence after the last durable record's; 0 where there is none."""
+        """Return the sequence after the last durable record; 0 if there is none."""
         log = self.logs.get(partition)
         return 0 if log is None else log.end
 
     def trim(self, partition: Partition, earliest: int) -> bool:
-        """Drops the records before `earliest`; tells whether there were any."""
+        """Drop the records before `earliest`. Return whether there were any."""
         log = self.logs.get(partition)
         count = 0 if log is None else min(earliest, log.end) - log.earliest
         if log is None or count <= 0:
@@ -98,7 +100,7 @@ class Disk:
         return True
 
     def retain(self, retention: RetentionPolicy, now: float) -> dict[Partition, int]:
-        """See `Storage.retain`; by age and by number."""
+        """Apply retention by age and by number, as `Storage.retain` does."""
         moved = {}
         for partition, log in self.logs.items():
             earliest = log.earliest
@@ -112,7 +114,7 @@ class Disk:
         return moved
 
     def save_positions(self, positions: Mapping[Partition, int]) -> None:
-        """See `Storage.save_positions`."""
+        """Save positions, as `Storage.save_positions` does."""
         self.positions.update(positions)
 
     def _append(self, batch: RecordBatch, now: float) -> None:
@@ -131,23 +133,23 @@ class Disk:
 
 
 def content(partition: Partition, sequence: int) -> bytes:
-    """What every record of the simulation holds: its own place."""
+    """Return the content of a record: its partition and sequence."""
     return b"%d %s" % (sequence, partition.address.encode())
 
 
 def contents(partition: Partition, first_sequence: int, end_sequence: int) -> list[bytes]:
-    """The contents of a run."""
+    """Return the contents of a run of records."""
     suffix = partition.address.encode()
     return [b"%d %s" % (sequence, suffix) for sequence in range(first_sequence, end_sequence)]
 
 
 def check_contents(batches: Sequence[RecordBatch]) -> None:
-    """Raises `Violation` where a record is not the producer's."""
+    """Raise `Violation` if a content is not that of its producer."""
     for batch in batches:
         if list(batch.contents) != contents(batch.partition, batch.first_sequence, batch.end_sequence):
             raise Violation("another record's content", describe(batch))
 
 
 def describe(batch: RecordBatch) -> str:
-    """A run, in a few words."""
+    """Describe a batch in a few words."""
     return f"{batch.partition} {batch.first_sequence}..{batch.end_sequence - 1}"

@@ -1,8 +1,8 @@
-"""A network of PUB and SUB sockets as ZeroMQ's are, and worse: slow, lossy, repeating, split.
+"""A network of PUB and SUB sockets that behave as those of ZeroMQ, and worse: slow, lossy, repeating or split.
 
-A link leads from one node's publisher to one node's subscriber. What goes over a link stays in order; links know
-nothing of each other. A link that breaks loses what was under way and is made anew when it can be. A publisher drops
-what a slow subscriber's queue does not take, as XPUB does.
+A link leads from the publisher of one node to the subscriber of another. Messages on one link stay in order; links are
+independent of each other. A link that breaks loses the messages in flight, and is connected again when possible. As
+XPUB does, a publisher drops messages that do not fit into the queue of a slow subscriber.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dafka.wire import Command
 from tests.simulation.clock import Clock
 
 REDIAL_S = 0.1
-"""ZeroMQ tries again after so long, about."""
+"""Seconds until a connection is tried again, about as in ZeroMQ."""
 
 
 class Peer(Protocol):
-    """A node as the network sees it.
+    """A node, as the network sees it.
 
     Attributes:
-        name: what it is called in the plan.
-        prefixes: what its subscriber is subscribed to, with how often.
-        outgoing: the links from its publisher that are up.
-        queue_max: messages that its publisher keeps for one slow subscriber.
+        name: Its name in the plan.
+        prefixes: The subscriptions of its subscriber, with the number of times each was made.
+        outgoing: The connected links from its publisher.
+        queue_max: Messages that its publisher queues for one slow subscriber.
     """
 
     name: str
@@ -39,30 +39,30 @@ class Peer(Protocol):
     queue_max: int
 
     def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
-        """Messages arrived at the subscriber; it calls `link.taken` when it takes them."""
+        """Take messages that arrive at the subscriber. The node calls `link.taken` when it handles them."""
 
     def arrive_subscriptions(self, frames: Sequence[bytes]) -> None:
-        """Subscription frames arrived at the publisher."""
+        """Take subscription frames that arrive at the publisher."""
 
     def arrive_connection(self, endpoint: str) -> None:
-        """The subscriber's connection to this endpoint was made."""
+        """Note that the subscriber's connection to this endpoint was made."""
 
 
 @attrs.define(eq=False)
 class Split:
-    """Nodes on either side do not reach each other: their connections break (`is_cut`), or merely stall."""
+    """A split: nodes on different sides cannot reach each other. Their connections break (`is_cut`) or stall."""
 
     left: frozenset[str]
     right: frozenset[str]
     is_cut: bool
 
     def separates(self, one: str, other: str) -> bool:
-        """Are these two on different sides?"""
+        """Return whether two nodes are on different sides."""
         return (one in self.left and other in self.right) or (one in self.right and other in self.left)
 
 
 class Link:
-    """Made by connecting; up only while both are there and reach each other."""
+    """A connection from one subscriber to one publisher. It is up only while both run and can reach each other."""
 
     __slots__ = (
         "arrives_at",
@@ -96,11 +96,11 @@ class Link:
         self.returns_at = 0.0
 
     def taken(self, messages: Sequence[wire.BatchedMessage]) -> None:
-        """The subscriber has taken these from its queue."""
+        """Note that the subscriber has taken these messages from its queue."""
         self.queued -= count_messages(messages)
 
     def push(self, messages: list[wire.BatchedMessage]) -> None:
-        """The publisher sends these."""
+        """Send messages from the publisher."""
         network = self.network
         if network.loss or network.repeat:
             messages = network.spoil(messages)
@@ -118,7 +118,7 @@ class Link:
             self._send(messages)
 
     def release(self) -> None:
-        """A stall is over."""
+        """Deliver what has waited during a stall."""
         while self.held and self.is_up:
             self._send(self.held.popleft())
 
@@ -135,7 +135,7 @@ class Link:
             self.subscriber.arrive(self, messages)
 
     def send_subscriptions(self, frames: list[bytes]) -> None:
-        """The subscriber tells the publisher what it wants (no longer)."""
+        """Send subscriptions or unsubscriptions to the publisher."""
         self.returns_at = max(self.returns_at, self.network.clock.now + self.network.delay(self.slowness))
         self.network.clock.at(self.returns_at, self._hear_subscriptions, self.epoch, frames)
 
@@ -160,11 +160,13 @@ class Link:
 
 
 class Network:
-    """Attributes:
-    loss: the share of messages that is lost.
-    repeat: the share that arrives twice.
-    slowness: how many times slower than usual everything is.
-    dropped: how often a full queue has dropped messages.
+    """The network between all nodes.
+
+    Attributes:
+        loss: The share of messages that is lost.
+        repeat: The share of messages that arrives twice.
+        slowness: The factor by which everything is slower than usual.
+        dropped: How often a full queue has dropped messages.
     """
 
     def __init__(self, clock: Clock, draw: random.Random) -> None:
@@ -179,17 +181,17 @@ class Network:
         self._links: list[Link] = []
 
     def delay(self, slowness: float = 1.0) -> float:
-        """How long something is under way, in seconds."""
+        """Return how long something is in flight, in seconds."""
         return (0.0003 + 0.002 * self.draw.random()) * slowness * self.slowness
 
     def listen(self, endpoints: Sequence[str], publisher: Peer) -> None:
-        """A publisher is there, under any of these endpoints."""
+        """Let a publisher listen at several endpoints."""
         for endpoint in endpoints:
             self._listeners[endpoint] = publisher
         self.redial()
 
     def vanish(self, node: Peer) -> None:
-        """A node is no longer there: its connections break, and its own links are gone."""
+        """Remove a node: its connections break, and its own links end."""
         self._listeners = {endpoint: peer for endpoint, peer in self._listeners.items() if peer is not node}
         for link in self._links:
             if link.subscriber is node or link.publisher is node:
@@ -200,20 +202,20 @@ class Network:
         self._links = [link for link in self._links if link.is_wanted]
 
     def connect(self, subscriber: Peer, endpoint: str) -> Link:
-        """Connects, as soon as somebody listens there and can be reached."""
+        """Connect as soon as a publisher listens at the endpoint and can be reached."""
         link = Link(self, subscriber, endpoint, 30.0 if self.draw.random() < 0.1 else 1.0)
         self._links.append(link)
         self._dial(link)
         return link
 
     def disconnect(self, link: Link) -> None:
-        """Undoes `connect`."""
+        """Undo `connect`."""
         link.is_wanted = False
         self._break(link, redial=False)
         self._links.remove(link)
 
     def split(self, split: Split) -> None:
-        """From now on the two sides do not reach each other."""
+        """Separate two sides."""
         self.splits.append(split)
         if split.is_cut:
             for link in list(self._links):
@@ -221,7 +223,7 @@ class Network:
                     self._break(link, redial=True)
 
     def heal(self, split: Split) -> None:
-        """Undoes `split`."""
+        """Undo `split`."""
         self.splits.remove(split)
         for link in self._links:
             if link.held and not self.is_stalled(link):
@@ -229,7 +231,7 @@ class Network:
         self.redial()
 
     def reset(self, one: str, other: str) -> None:
-        """The connections between these two break, and are made anew."""
+        """Break the connections between two nodes. They are made again."""
         for link in list(self._links):
             if (
                 link.is_up
@@ -239,22 +241,22 @@ class Network:
                 self._break(link, redial=True)
 
     def reaches(self, one: str, other: str) -> bool:
-        """Is there no split between these two?"""
+        """Return whether no split separates two nodes."""
         return not any(split.separates(one, other) for split in self.splits)
 
     def is_stalled(self, link: Link) -> bool:
-        """Is there a split in the way of a link that is up?"""
+        """Return whether a split stalls a link that is up."""
         publisher = link.publisher
         return bool(self.splits) and publisher is not None and not self.reaches(link.subscriber.name, publisher.name)
 
     def redial(self) -> None:
-        """Somebody may be reached who was not: who wants to be connected tries again soon."""
+        """Retry the connections that were not possible before."""
         for link in self._links:
             if not link.is_up:
                 self.clock.after(REDIAL_S * (0.5 + self.draw.random()), self._dial, link)
 
     def spoil(self, messages: Sequence[wire.BatchedMessage]) -> list[wire.BatchedMessage]:
-        """Loses some of these, of runs some part, and repeats others."""
+        """Lose some of these messages, cut parts of runs, and repeat others."""
         spoilt: list[wire.BatchedMessage] = []
         for message in messages:
             chance = self.draw.random()
@@ -311,14 +313,14 @@ class Network:
 
 
 def unsubscriptions(link: Link, prefixes: Sequence[bytes]) -> list[bytes]:
-    """What an XPUB hears of these being given up: only what nobody else wants."""
+    """Return what an XPUB reports when prefixes are unsubscribed: those that no other subscriber wants."""
     assert link.publisher is not None
     others = [other for other in link.publisher.outgoing if other is not link]
     return [b"\0" + prefix for prefix in prefixes if not any(prefix in other.prefixes for other in others)]
 
 
 def topic_frame(message: wire.BatchedMessage) -> bytes:
-    """What subscriptions are compared with."""
+    """Return the frame that subscriptions are compared with."""
     if not isinstance(message, wire.RecordRun):
         topic: str = getattr(message, message.TOPIC)
         return message.COMMAND.value + topic.encode()
@@ -328,7 +330,7 @@ def topic_frame(message: wire.BatchedMessage) -> bytes:
 
 
 def count_messages(messages: Sequence[wire.BatchedMessage]) -> int:
-    """How many these are on the wire, where records go one by one."""
+    """Return the number of messages on the wire, where each record is one."""
     count = len(messages)
     for message in messages:
         if isinstance(message, wire.RecordRun):
@@ -337,7 +339,7 @@ def count_messages(messages: Sequence[wire.BatchedMessage]) -> int:
 
 
 def first_messages(messages: Sequence[wire.BatchedMessage], count: int) -> list[wire.BatchedMessage]:
-    """So many of the first ones, runs cut where they must be."""
+    """Return the first `count` messages; a run is cut if necessary."""
     taken: list[wire.BatchedMessage] = []
     for message in messages:
         if count <= 0:

@@ -1,7 +1,7 @@
-"""Nodes of a simulated cluster: the real machines and what stands around them in a daemon, on a virtual clock.
+"""Nodes of a simulated cluster: the real machines and the code around them, on a virtual clock.
 
-Only waiting, sockets and disks are simulated here. What a node does otherwise is done by the same code as in
-`dafka.roles`: `Node`, `BeaconMachine`, and of each role `CommitQueue`, `FetchResponder`, `DeliveryBuffer`.
+Only waiting, sockets and disks are simulated. Everything else is the code that `dafka.roles` runs: `Node`,
+`BeaconMachine`, and for each role `CommitQueue`, `FetchResponder` and `DeliveryBuffer`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tests.simulation.violations import Violation
 from tests.simulation.world import World
 
 BUSY_MAX = 50
-"""So often may a machine ask to be called again without time passing."""
+"""How often a machine may ask to be called again without time passing."""
 
 
 class SimulatedNode:
-    """What all roles share. One life of a node: a restart makes another one.
+    """The common part of all roles: one life of a node. A restart creates another one.
 
     Attributes:
-        name: what it is called in the plan.
-        address: its node address.
-        lag: how long it takes to look at what has arrived, in seconds.
-        sent: messages published so far, by kind; records count one by one.
+        name: Its name in the plan.
+        address: Its node address.
+        lag: Seconds until it handles what has arrived.
+        sent: Messages published so far, by kind. Records count one by one.
     """
 
     def __init__(self, cluster: World, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
@@ -80,22 +80,22 @@ class SimulatedNode:
         self._busy_at = -1.0
 
     def start(self) -> None:
-        """Begins: listens, subscribes, and sends its beacon."""
+        """Listen, subscribe, and send the first beacon."""
         self.node.start(self.cluster.clock.now)
         self._follow_beacons(self.beacons.start(self.cluster.clock.now))
 
     def vanish(self) -> None:
-        """Is gone from one moment to the next."""
+        """End without warning."""
         self.is_alive = False
         self.cluster.network.vanish(self)
 
     def resume(self) -> None:
-        """Goes on after a pause: everything that has gathered is there at once."""
+        """Continue after a pause. Everything that has arrived meanwhile is there at once."""
         self.is_paused = False
         self._wake()
         self._arm()
 
-    # What the network and towers bring
+    # Input from the network and from towers
 
     def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
         """See `Peer.arrive`."""
@@ -113,20 +113,20 @@ class SimulatedNode:
         self._wake()
 
     def arrive_from_tower(self, frames: list[bytes]) -> None:
-        """A tower sent this."""
+        """Take a message of a tower."""
         self._from_towers.append(frames)
         self._wake()
 
     def tower_connected(self) -> None:
-        """A tower's subscription arrived."""
+        """Note that a tower's subscription has arrived."""
         if self.is_alive:
             self._follow_beacons(self.beacons.connected(self.cluster.clock.now))
 
-    # What the node asks for
+    # The interface `NodeIO`
 
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """See `NodeIO.publish`."""
-        self.cluster.checks.sent(self, messages)
+        self.cluster.checks.on_sent(self, messages)
         topics = [topic_frame(message) for message in messages]
         for link in self.outgoing:
             prefixes = link.prefixes
@@ -172,12 +172,12 @@ class SimulatedNode:
 
     def on_event(self, event: Event) -> None:
         """See `NodeCallbacks`."""
-        self.cluster.checks.notified(self, event)
+        self.cluster.checks.on_notified(self, event)
 
     def on_settled(self) -> None:
         """See `NodeCallbacks`."""
         self.settled_at = self.cluster.clock.now
-        self.cluster.checks.settled(self)
+        self.cluster.checks.on_settled(self)
 
     def on_change(self) -> None:
         """See `NodeCallbacks`."""
@@ -189,7 +189,7 @@ class SimulatedNode:
     # Time
 
     def after(self, delay: float, act: object, *arguments: object) -> None:
-        """Lets something happen in so many seconds, unless the node is gone by then; while it is paused, later."""
+        """Schedule a call in a number of seconds. A node that has ended drops it, and a paused node makes it later."""
         self.cluster.clock.after(delay, self._do, act, arguments)
 
     def _do(self, act: object, arguments: tuple[object, ...]) -> None:
@@ -232,7 +232,7 @@ class SimulatedNode:
             self.cluster.clock.after(self.lag + 0.0005 * draw.random(), self._look)
 
     def _look(self) -> None:
-        """What has gathered goes to the machine, each socket's in one batch; which socket's first, nobody knows."""
+        """Give the machine what has arrived, one batch for each socket, in a random order of the sockets."""
         self._is_waking = False
         if not self.is_alive or self.is_paused:
             return
@@ -251,7 +251,7 @@ class SimulatedNode:
             link.taken(part)
             messages += part
         self.node.receive(messages, now)
-        self.cluster.checks.bounded(self)
+        self.cluster.checks.on_bounded(self)
 
     def _look_at_subscriptions(self, now: float) -> None:
         if not self._subscriptions:

@@ -1,6 +1,6 @@
-"""What happens in one simulation: who is there, how they are set up, and what befalls them. Drawn from a seed.
+"""The plan of one simulation: its nodes, their settings, and the faults. A seed determines the plan.
 
-A plan is data: shrinking takes things out of it, and printing it is the history.
+A plan is data. Shrinking removes parts of it, and printing it shows the history.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import attrs
 from dafka.config import Config
 
 TOPICS = ("orders", "orders2")
-"""The one is a prefix of the other, so that ZeroMQ brings both to who wants the first."""
+"""One topic is a prefix of the other, so that ZeroMQ delivers both to a subscriber of the first."""
 
 
 @attrs.frozen
 class Member:
-    """A node. `joins` is when it starts; of its role's options each role reads its own.
+    """A node of the plan.
 
-    A producer with a `spool` comes back as itself; a consumer `saves` its positions; `lag` and `pace` are how long a
-    node takes to look at messages, and a consumer's program at a run, in seconds.
+    It starts at `joins`. The other options depend on its role: a producer with a `spool` keeps its partition after a
+    restart, and a consumer may save its positions (`saves`). `lag` and `pace` are the seconds that a node takes for
+    messages, and a consumer's program for a batch.
     """
 
     name: str
@@ -51,7 +52,7 @@ class Member:
 
 @attrs.frozen
 class Step:
-    """Something that happens at a time, to somebody, for a while."""
+    """A fault or an action, with its time, its nodes and its duration."""
 
     time: float
     kind: str
@@ -68,7 +69,7 @@ class Step:
 
 @attrs.frozen
 class Plan:
-    """One simulation. `draw_seed` decides what the plan does not say: delays, and which message is lost."""
+    """One simulation. `draw_seed` determines what the plan leaves open: delays, and which messages are lost."""
 
     draw_seed: int
     config: Config
@@ -80,22 +81,22 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """Everybody's name."""
+        """The names of all nodes."""
         return [member.name for member in self.members]
 
     @property
     def producers(self) -> list[str]:
-        """The producers' names."""
+        """The names of the producers."""
         return [member.name for member in self.members if member.role == "producer"]
 
     @property
     def is_calm(self) -> bool:
-        """Does nothing befall anybody but work?"""
+        """Whether the plan has no faults."""
         return all(step.kind in ("publish", "save positions") for step in self.steps)
 
     @property
     def ends(self) -> float:
-        """When the last step is over."""
+        """The time at which the last step is over."""
         ends = [step.time + step.seconds for step in self.steps] + [member.joins for member in self.members]
         return max(ends, default=0.0)
 
@@ -105,7 +106,7 @@ class Plan:
 
 
 def make_plan(seed: int) -> Plan:
-    """The plan of a seed: the same one on every machine and in every process."""
+    """Return the plan of a seed. It is the same on every machine and in every process."""
     draw = random.Random(seed)
     members = _make_members(draw)
     duration = draw.choice((1.0, 2.0, 4.0, 6.0))
@@ -197,10 +198,10 @@ _FAULTS = {
 
 
 _OF_TWO = ("reset", "cut link", "stall link")
-"""What happens between two nodes."""
+"""Faults between two nodes."""
 
 _AMOUNTS = {"loss": (0.02, 0.2, 0.6), "repeat": (0.02, 0.2, 0.6), "slow network": (10, 50)}
-"""The share of messages that is lost or repeated; how many times slower everything is."""
+"""By fault, the share of messages that is lost or repeated, or the factor by which everything is slower."""
 
 
 def _make_faults(draw: random.Random, members: list[Member], duration: float) -> list[Step]:
@@ -213,7 +214,7 @@ def _make_faults(draw: random.Random, members: list[Member], duration: float) ->
 
 
 def _make_misfortune(draw: random.Random, members: list[Member]) -> list[Step]:
-    """Faults that are worse together: a producer dies while somebody who lacks its last records is away."""
+    """Return faults that are worse together: a producer ends while a node that lacks its last records is away."""
     producers = [member.name for member in members if member.role == "producer"]
     others = [member.name for member in members if member.role in ("store", "consumer")]
     if not others:

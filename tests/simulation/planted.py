@@ -1,7 +1,7 @@
-"""Bugs planted one at a time into the product, each of a kind that somebody may well write, and the seed that shows it.
+"""Planted bugs: each breaks the product in a few lines, as a plausible mistake would, and a known seed shows it.
 
-python -m tests.simulation.planted            finds all of them anew: for each the first seed that fails
-python -m tests.simulation.planted NAME...    these alone
+python -m tests.simulation.planted            find the first seed that shows each bug
+python -m tests.simulation.planted NAME...    likewise for these bugs
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from dafka.wire import Command
 from tests.simulation import run_seed
 
 SEEDS_MAX = 2000
-"""Within so many seeds every planted bug must be found."""
+"""Every planted bug must be found by a seed below this."""
 
 Patch = pytest.MonkeyPatch
 
 
 @attrs.frozen
 class Planted:
-    """One bug. `seed` is the first that shows it, and `promise` what is broken then."""
+    """A bug. `seed` is the first one that shows it, and `promise` the promise that is broken."""
 
     apply: Callable[[Patch], None]
     seed: int
@@ -55,7 +55,7 @@ class Planted:
 
 
 def _after(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> None:
-    """What a method gives is changed: `change(given, self, *arguments)`."""
+    """Replace what a method returns by `change(returned, self, *arguments)`."""
     method = getattr(owner, name)
     patch.setattr(owner, name, lambda self, *args, **kwargs: change(method(self, *args, **kwargs), self, *args))
 
@@ -105,7 +105,7 @@ def failed_write_is_forgotten(patch: Patch) -> None:
     _after(patch, CommitQueue, "work_failed", forget)
 
 
-def written_octets_stay_counted(patch: Patch) -> None:
+def written_bytes_stay_counted(patch: Patch) -> None:
     done = CommitQueue.work_done
 
     def keep(self: CommitQueue, now: float) -> Any:
@@ -175,7 +175,7 @@ def held_back_records_are_dropped(patch: Patch) -> None:
     patch.setattr(ProducerMachine, "node_settled", settle)
 
 
-def held_back_records_are_let_go(patch: Patch) -> None:
+def held_back_records_are_lost(patch: Patch) -> None:
     _after(patch, ProducerMachine, "has_room", lambda has_room, self: has_room or not self._config.min_stores)
     publish = ProducerMachine.publish
 
@@ -323,7 +323,7 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
     def believe(self: GapResolver, partition: Partition, next_sequence: int, attempts: int) -> Any:
         asked, answers = self._answers.get(partition, (next_sequence, {}))
-        believed = {name: attrs.evolve(each, gone=each.sequence) for name, each in answers.items()}
+        believed = {name: attrs.evolve(each, unrecoverable_end=each.sequence) for name, each in answers.items()}
         self._answers[partition] = asked, believed
         return earliest(self, partition, next_sequence, attempts)
 
@@ -341,7 +341,7 @@ def answer_begins_one_too_far(patch: Patch) -> None:
     _after(patch, FetchResponder, "next_read", further)
 
 
-def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
+def second_fetch_of_a_node_is_dropped(patch: Patch) -> None:
     offer = FetchResponder.add_fetch
 
     def offer_once(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
@@ -354,7 +354,7 @@ def second_fetch_of_a_node_is_let_go(patch: Patch) -> None:
     patch.setattr(FetchResponder, "add_fetch", offer_once)
 
 
-# Who is there
+# Discovery and connections
 
 
 def moved_node_is_not_followed(patch: Patch) -> None:
@@ -403,7 +403,7 @@ PLANTED = [
     Planted(ack_lost_is_never_sent_again, 156, "not converged"),
     Planted(restart_forgets_what_is_stored, 10, "gap in a log"),
     Planted(failed_write_is_forgotten, 8, "gap in a log"),
-    Planted(written_octets_stay_counted, 0, "memory"),
+    Planted(written_bytes_stay_counted, 0, "memory"),
     Planted(trimmed_records_are_not_noted, 9, "not converged"),
     Planted(heads_are_told_to_stores_before_durable, 1, "DIRECT-HEAD before durable"),
     Planted(peer_that_reconnects_is_not_greeted_again, 52, "not converged"),
@@ -411,12 +411,12 @@ PLANTED = [
     Planted(another_stores_hello_is_passed_over, 52, "not converged"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_dropped, 0, "not published in order"),
-    Planted(held_back_records_are_let_go, 16, "not published in order"),
+    Planted(held_back_records_are_lost, 16, "not published in order"),
     Planted(one_ack_is_enough, 2, "acknowledged and not durable"),
     Planted(each_ack_counts_as_another_store, 2, "acknowledged and not durable"),
-    Planted(window_is_released_one_too_far, 0, "gave up what is not gone"),
+    Planted(window_is_released_one_too_far, 0, "gave up recoverable records"),
     Planted(resumes_at_what_was_acknowledged, 49, "gap in a log"),
-    Planted(spool_is_trimmed_before_ack, 7, "gave up what is not gone"),
+    Planted(spool_is_trimmed_before_ack, 7, "gave up recoverable records"),
     Planted(another_topics_records_are_taken, 4, "another topic's record"),
     Planted(records_are_delivered_before_order, 1, "gap in a log"),
     Planted(duplicates_are_taken, 1, "gap in a log"),
@@ -427,12 +427,12 @@ PLANTED = [
     Planted(fetches_are_repeated_at_once, 110, "storm"),
     Planted(records_ahead_are_kept_without_limit, 105, "memory"),
     Planted(room_is_not_used_again, 2, "memory"),
-    Planted(position_is_one_too_far, 8, "position not given"),
+    Planted(position_is_one_too_far, 8, "position too far"),
     Planted(topic_given_up_is_remembered, 2, "not converged"),
-    Planted(not_here_is_taken_for_gone, 86, "gave up what is not gone"),
+    Planted(not_here_is_taken_for_gone, 86, "gave up recoverable records"),
     Planted(answer_lacks_its_last_record, 2, "not converged"),
     Planted(answer_begins_one_too_far, 0, "not converged"),
-    Planted(second_fetch_of_a_node_is_let_go, 4, "not converged"),
+    Planted(second_fetch_of_a_node_is_dropped, 4, "not converged"),
     Planted(moved_node_is_not_followed, 1711, "not converged"),
     Planted(two_at_an_endpoint_are_connected_twice, 101, "connected twice"),
     Planted(never_beacons_again, 4, "not converged"),
@@ -443,7 +443,7 @@ PLANTED = [
 
 
 def main(names: list[str]) -> None:
-    """Prints, for each bug, the first seed that shows it."""
+    """Print the first seed that shows each bug."""
     everything = [value for name, value in globals().items() if callable(value) and is_bug(name, value)]
     for apply in everything:
         if names and apply.__name__.replace("_", "-") not in names:

@@ -1,4 +1,4 @@
-"""The three roles of a simulated cluster: what a program, a disk and an operator add to a node."""
+"""The roles of a simulated cluster: nodes with their programs, disks and operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.simulation.nodes import SimulatedNode
 from tests.simulation.world import World
 
 RUN_RECORDS_MAX = 50
-"""Records published at once, at most."""
+"""Records that a program publishes at once."""
 
 
 SPOOL_TRIM_RECORDS = 10
@@ -61,7 +61,7 @@ class Answering(SimulatedNode):
 
 
 class SimulatedStore(Answering):
-    """A store on a disk that outlives it."""
+    """A store, on a disk that survives it."""
 
     def __init__(self, cluster: World, name: str, config: Config, disk: Disk, port: int) -> None:
         held = disk.partitions()
@@ -92,17 +92,17 @@ class SimulatedStore(Answering):
         return self.disk.read(request.partition, request.first_sequence, request.count)
 
     def crash(self) -> None:
-        """The power goes: of what was being written, some is durable, or all, or nothing."""
+        """Crash. What was being written is durable completely, partly or not at all."""
         self.vanish()
         if self._writing is not None and not self.disk.is_full:
             self.disk.write_torn(self._writing, self.cluster.clock.now, self.cluster.draw, is_atomic=False)
 
     def stop(self) -> None:
-        """Stops as it should: what it has received it writes first."""
+        """Stop in order: write first what was received."""
         while self.commits and not self.disk.is_full:
             work = self.commits.begin_work()
             self.disk.write(work, self.cluster.clock.now)
-            self.cluster.checks.stored(self, work)
+            self.cluster.checks.on_stored(self, work)
             self.act(self.commits.work_done(self.cluster.clock.now))
         self.vanish()
 
@@ -119,7 +119,7 @@ class SimulatedStore(Answering):
             self.after(self._config.retry_ms / 1000, self._write)
             return
         self.disk.write(work, self.cluster.clock.now)
-        self.cluster.checks.stored(self, work)
+        self.cluster.checks.on_stored(self, work)
         self.act(self.commits.work_done(self.cluster.clock.now))
         self._write()
 
@@ -131,7 +131,7 @@ class SimulatedStore(Answering):
 
 
 class SimulatedProducer(Answering):
-    """A producer and its program, which has so many records to publish; its spool, if any, outlives it."""
+    """A producer, and its program, which publishes a number of records. Its spool, if it has one, survives it."""
 
     def __init__(
         self, cluster: World, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
@@ -158,7 +158,7 @@ class SimulatedProducer(Answering):
         self._is_publishing = False
 
     def publish_records(self, count: int) -> None:
-        """The program has so many more records."""
+        """Add records for the program to publish."""
         self.to_publish += count
         self._publish()
 
@@ -176,13 +176,13 @@ class SimulatedProducer(Answering):
         return self.machine.retransmit_buffer.read(request.first_sequence, request.count, 2**20)
 
     def crash(self) -> None:
-        """Is killed; what was being spooled is there, or not."""
+        """Crash. What was being spooled is there or not."""
         self.vanish()
         if self._spooling is not None and self.spool is not None:
             self.spool.write_torn([self._spooling], self.cluster.clock.now, self.cluster.draw, is_atomic=False)
 
     def stop(self) -> None:
-        """Stops without waiting for anybody."""
+        """Stop without waiting for other nodes."""
         self.crash()
 
     def _publish(self) -> None:
@@ -210,7 +210,7 @@ class SimulatedProducer(Answering):
 
     def _published(self, batch: RecordBatch) -> None:
         self.to_publish -= len(batch)
-        self.cluster.checks.published(self, batch)
+        self.cluster.checks.on_published(self, batch)
         self.act(self.machine.publish(batch.contents, self.cluster.clock.now))
 
     def _trim(self) -> None:
@@ -221,7 +221,7 @@ class SimulatedProducer(Answering):
 
 
 class SimulatedConsumer(SimulatedNode):
-    """A consumer and its program, which takes a run from time to time, and saves its positions."""
+    """A consumer, and its program, which takes a batch from time to time and saves its positions."""
 
     def __init__(self, cluster: World, name: str, address: str, config: Config, disk: Disk, port: int) -> None:
         self.machine = ConsumerMachine(address, config, disk.positions)
@@ -235,32 +235,32 @@ class SimulatedConsumer(SimulatedNode):
 
     def on_records(self, batch: RecordBatch) -> None:
         """See `NodeCallbacks`."""
-        self.cluster.checks.delivered(self, batch)
+        self.cluster.checks.on_delivered(self, batch)
         self.delivery.put_records(batch)
         self._take_next()
 
     def subscribe_topic(self, topic: str) -> None:
-        """The program follows a topic."""
+        """Subscribe to a topic."""
         self.act(self.machine.subscribe(topic, self.cluster.clock.now))
 
     def unsubscribe_topic(self, topic: str) -> None:
-        """The program gives up a topic."""
+        """Unsubscribe from a topic."""
         self.act(self.machine.unsubscribe(topic))
         actions = self.delivery.drop_topic(topic, self.cluster.clock.now)
-        self.cluster.checks.unsubscribed(self, topic)
+        self.cluster.checks.on_unsubscribed(self, topic)
         self.act(actions)
 
     def save_positions(self) -> None:
-        """The program makes durable how far it is."""
-        self.cluster.checks.saved(self, self.delivery.positions)
+        """Save how far the program has come."""
+        self.cluster.checks.on_saved(self, self.delivery.positions)
         self.disk.save_positions(self.delivery.positions)
 
     def crash(self) -> None:
-        """Is killed."""
+        """Crash."""
         self.vanish()
 
     def stop(self) -> None:
-        """Stops as it should."""
+        """Stop in order."""
         self.save_positions()
         self.vanish()
 
@@ -275,6 +275,6 @@ class SimulatedConsumer(SimulatedNode):
         if taken is None:
             return
         batch, actions = taken
-        self.cluster.checks.given(self, self.delivery.hand_over(batch))
+        self.cluster.checks.on_given(self, self.delivery.hand_over(batch))
         self.act(actions)
         self._take_next()

@@ -1,4 +1,4 @@
-"""Runs plans, and finds the shortest one that still breaks the same promise."""
+"""Run plans, and find the shortest plan that still breaks the same promise."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.simulation.plan import Plan, make_plan
 from tests.simulation.violations import Violation
 
 RUNS_MAX = 400
-"""So many plans are tried while shrinking one."""
+"""Plans that are tried to shrink one."""
 
 PROBLEM = "an exception"
-"""What counts as the broken promise where the product's code raised something."""
+"""The broken promise if the product raises an exception."""
 
 
 @attrs.frozen
 class Outcome:
-    """What came of a plan: `promise` was broken, as `detail` says; both empty where all went well."""
+    """The result of a plan. `promise` names the broken promise and `detail` describes it; both are empty if none is."""
 
     plan: Plan
     promise: str
@@ -29,30 +29,30 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Was no promise broken?"""
+        """Whether every promise was kept."""
         return not self.promise
 
 
 def run_seed(seed: int) -> Outcome:
-    """Runs the simulation that a seed decides."""
+    """Run the simulation of a seed."""
     return run_plan(make_plan(seed))
 
 
 def run_plan(plan: Plan, note: Callable[[float, str], None] | None = None) -> Outcome:
-    """Runs one simulation; `note` is told what happens, and when, in virtual seconds."""
+    """Run one simulation. `note` gets each line of the history, with the time in virtual seconds."""
     cluster = Cluster(plan, note)
     promise = detail = ""
     try:
         cluster.run()
     except Violation as violation:
         promise, detail = violation.promise, violation.detail
-    except Exception as error:  # whatever the product raises is its error
+    except Exception as error:  # any exception of the product is a broken promise
         promise, detail = f"{PROBLEM}: {type(error).__name__}", str(error)
     return Outcome(plan, promise, detail, cluster.clock.events, cluster.clock.now)
 
 
 def shrink(outcome: Outcome) -> Outcome:
-    """The same broken promise with as little as possible: without steps, nodes, or oddities that it does not need."""
+    """Return a smaller plan that breaks the same promise: without steps, nodes or settings that it does not need."""
     runs = 0
     best, found = outcome, True
     while found:

@@ -1,4 +1,4 @@
-"""The simulation finds bugs: each planted one at the seed that is remembered for it."""
+"""The simulation finds every planted bug, at the seed that is recorded for it."""
 
 from __future__ import annotations
 

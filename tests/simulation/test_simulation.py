@@ -1,4 +1,4 @@
-"""Clusters under faults: seeds that stay the same, seeds that nobody has chosen, and that a seed decides everything."""
+"""Simulated clusters keep their promises under faults, and a seed determines everything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTS = [
 FRESH_FIRST = random.SystemRandom().randrange(2**32)
 
 FOUND_BEFORE = (10940, 4987, 2061, 2414, 3350, 1766, 3277)
-"""Each has once shown a mistake of the product, or of the simulation."""
+"""Seeds that once showed a bug of the product or of the simulation."""
 
 
 def history(plan: Plan) -> list[str]:
@@ -39,7 +39,7 @@ def test_every_promise_is_kept(first: int) -> None:
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(part: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_promise_is_kept_with_random_seeds(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     first = FRESH_FIRST + part
     with capsys.disabled():
         print(f"\nseeds {first} to {first + PART - 1}")
@@ -48,18 +48,18 @@ def test_every_promise_is_kept_with_seeds_that_nobody_has_chosen(part: int, caps
 
 
 @pytest.mark.parametrize("seed", FOUND_BEFORE)
-def test_what_once_failed_is_well(seed: int) -> None:
+def test_seeds_that_once_failed_pass(seed: int) -> None:
     outcome = run_seed(seed)
     assert (outcome.promise, outcome.detail) == ("", "")
 
 
-def test_a_seed_decides_everything_in_every_process() -> None:
+def test_a_seed_determines_everything_in_every_process() -> None:
     program = (
         "import hashlib\n"
         "from tests.simulation.test_simulation import history, make_plan\n"
         "print([hashlib.sha256(repr(history(make_plan(seed))).encode()).hexdigest() for seed in range(12)])"
     )
-    told = {
+    histories = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
@@ -70,11 +70,11 @@ def test_a_seed_decides_everything_in_every_process() -> None:
         ).stdout
         for hash_seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(histories) == 1
 
 
 def test_a_failing_seed_is_shrunk_and_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    bug = next(each for each in planted.PLANTED if each.apply is planted.second_fetch_of_a_node_is_let_go)
+    bug = next(each for each in planted.PLANTED if each.apply is planted.second_fetch_of_a_node_is_dropped)
     bug.apply(monkeypatch)
     whole = run_seed(bug.seed)
     least = shrink(whole)
@@ -90,7 +90,7 @@ def test_command_runs_seeds() -> None:
     assert result.output.startswith("seeds 100 to 119: 0 failed; 20 clusters, ")
 
 
-def test_command_tells_the_seed_and_the_history_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_prints_the_seed_and_the_history_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     bug = next(each for each in planted.PLANTED if each.apply is planted.ack_one_too_far)
     bug.apply(monkeypatch)
     result = CliRunner().invoke(main, ["--first", str(bug.seed), "--seeds", "5"])

@@ -1,4 +1,4 @@
-"""What a simulation raises where a promise is broken."""
+"""The exception for a broken promise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ class Violation(Exception):  # noqa: N818 - it is the product's error, not the c
     """A promise was broken.
 
     Attributes:
-        promise: which, in a few words; shrinking keeps to the same one.
-        detail: what was seen.
+        promise: The name of the promise. A shrunk plan breaks the same one.
+        detail: What was seen.
     """
 
     def __init__(self, promise: str, detail: str) -> None:

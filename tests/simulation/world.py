@@ -1,4 +1,4 @@
-"""What a simulated node knows of the cluster that it is in."""
+"""The interfaces between a simulated node and its cluster."""
 
 from __future__ import annotations
 
@@ -16,47 +16,47 @@ from tests.simulation.plan import Plan
 
 
 class Watcher(Protocol):
-    """Is told what nodes do, and raises `Violation` where they may not; see `Checks`."""
+    """Watches what nodes do, and raises `Violation` if a promise is broken. See `Checks`."""
 
-    def sent(self, node: Any, messages: Sequence[wire.BatchedMessage]) -> None:
+    def on_sent(self, node: Any, messages: Sequence[wire.BatchedMessage]) -> None:
         """A node publishes messages."""
 
-    def settled(self, node: Any) -> None:
+    def on_settled(self, node: Any) -> None:
         """A node has settled."""
 
-    def notified(self, node: Any, event: Event) -> None:
-        """A node tells its program something."""
+    def on_notified(self, node: Any, event: Event) -> None:
+        """A node reports an event to its program."""
 
-    def bounded(self, node: Any) -> None:
+    def on_bounded(self, node: Any) -> None:
         """A node has taken in messages."""
 
-    def published(self, producer: Any, batch: RecordBatch) -> None:
-        """A producer's program made records."""
+    def on_published(self, producer: Any, batch: RecordBatch) -> None:
+        """A producer's program has made records."""
 
-    def stored(self, store: Any, work: StorageWork) -> None:
-        """A store's disk has made this durable."""
+    def on_stored(self, store: Any, work: StorageWork) -> None:
+        """A store's disk has made something durable."""
 
-    def delivered(self, consumer: Any, batch: RecordBatch) -> None:
-        """A consumer's machine delivers."""
+    def on_delivered(self, consumer: Any, batch: RecordBatch) -> None:
+        """A consumer's machine delivers a batch."""
 
-    def given(self, consumer: Any, batch: RecordBatch) -> None:
-        """A consumer's program is given a run."""
+    def on_given(self, consumer: Any, batch: RecordBatch) -> None:
+        """A consumer's program gets a batch."""
 
-    def saved(self, consumer: Any, positions: Mapping[Partition, int]) -> None:
-        """A consumer's program makes durable how far it is."""
+    def on_saved(self, consumer: Any, positions: Mapping[Partition, int]) -> None:
+        """A consumer's program saves its positions."""
 
-    def unsubscribed(self, consumer: Any, topic: str) -> None:
-        """A consumer gives up a topic."""
+    def on_unsubscribed(self, consumer: Any, topic: str) -> None:
+        """A consumer unsubscribes from a topic."""
 
 
 class World(Protocol):
     """The cluster, as its nodes see it.
 
     Attributes:
-        clock: the time.
-        draw: what decides everything that the plan leaves open.
-        network: how nodes reach each other.
-        plan: what happens.
+        clock: The time.
+        draw: The random numbers for everything that the plan leaves open.
+        network: The network between the nodes.
+        plan: The plan.
     """
 
     clock: Clock
@@ -66,10 +66,10 @@ class World(Protocol):
 
     @property
     def checks(self) -> Watcher:
-        """Who watches."""
+        """The promises."""
 
     def disk_delay(self) -> float:
-        """How long a disk takes to make something durable."""
+        """Return how long a disk takes to make something durable, in seconds."""
 
     def send_beacon(self, node: Any, frames: list[bytes]) -> None:
-        """A node sends its beacon to every tower that it is connected to."""
+        """Send a node's beacon to every tower that it is connected to."""

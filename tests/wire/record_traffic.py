@@ -1,4 +1,4 @@
-"""What arrives at a node, made by hypothesis; and what a batch decoder must make of it, by the one-by-one codec."""
+"""Received messages made by hypothesis, and what a batch decoder must return for them, by the single-message codec."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ from dafka.wire import (
 Frames: TypeAlias = Sequence[bytes]
 
 texts = st.binary(max_size=255).map(decode_text)
-topics_without_nul = st.binary(max_size=255).map(lambda octets: decode_text(octets.replace(b"\0", b"")))
+topics_without_nul = st.binary(max_size=255).map(lambda data: decode_text(data.replace(b"\0", b"")))
 numbers_8 = st.integers(0, NUMBER_8_MAX)
 FIELDS: dict[FieldType, st.SearchStrategy[Any]] = {
     FieldType.STRING: texts,
@@ -47,7 +47,7 @@ def messages(kind: type[Message], dialect: Dialect) -> st.SearchStrategy[Message
     return st.builds(kind, **fields)
 
 
-# A producer speaks one dialect; what differs here is each of the other parts of a header in turn.
+# A producer writes one dialect; each of the other parts of the header differs in turn.
 STREAMS: list[tuple[Dialect, str | None, Partition]] = [
     (dialect, requestor, Partition(topic, address))
     for dialect, suffix in ((Dialect.RFC46, "r"), (Dialect.LIBDAFKA, "l"))
@@ -76,7 +76,7 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
                 st.sampled_from(BUSIEST) | st.integers(0, len(STREAMS) - 1),
                 st.sampled_from(STEPS),
                 st.integers(1, 4),
-                st.sampled_from(["", "", "", "other", "cut", "frame", "octet", "topic", "empty"]),
+                st.sampled_from(["", "", "", "other", "cut", "frame", "byte", "topic", "empty"]),
             ),
             max_size=25,
         )
@@ -94,7 +94,7 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
             drained.append([*frames[:place], frames[place][:length], *frames[place + 1 :]])
         elif noise == "frame":
             drained.append(draw(st.sampled_from([frames[:-1], frames[1:], [*frames, b""], [*frames, frames[place]]])))
-        elif noise == "octet":
+        elif noise == "byte":
             drained.append([*frames[:place], frames[place] + b"\0", *frames[place + 1 :]])
         elif noise == "topic":
             drained.append([frames[0][:1] + b"u" + frames[0][1:], *frames[1:]])
@@ -105,8 +105,10 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
 
 @attrs.define
 class Reference:
-    """What a batch decoder must give, made from the one-by-one codec, but for how records are gathered into runs: here
-    each joins its stream's last run, or begins another. `alike` compares the two."""
+    """What a batch decoder must return, by the single-message codec, except for how records are gathered into runs.
+
+    Here each record joins the last run of its stream, or begins another. `alike` compares the two.
+    """
 
     inbound: list[Message | list[Record | DirectRecord]] = attrs.field(factory=list)
     discarded: Counter[str] = attrs.field(factory=Counter)
@@ -144,7 +146,7 @@ def as_run(records: list[Record | DirectRecord]) -> RecordRun:
 def alike(
     inbound: Iterable[BatchedMessage],
 ) -> tuple[list[BatchedMessage], dict[tuple[str | None, Partition], list[Any]]]:
-    """What does not depend on how records were gathered: all other messages, and the records of each stream."""
+    """Return what does not depend on how records were gathered: all other messages, and the records of each stream."""
     others: list[BatchedMessage] = []
     streams: dict[tuple[str | None, Partition], list[Any]] = {}
     for item in inbound:

@@ -26,36 +26,36 @@ def run(first_sequence: int, count: int) -> RecordRun:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_consecutive_records_come_as_one_run_where_the_first_of_them_stood(dialect: Dialect) -> None:
+def test_consecutive_records_become_one_run_in_the_place_of_the_first(dialect: Dialect) -> None:
     head = Head("P", "t", 3)
     drained = BatchEncoder(dialect).encode([run(0, 2), head, run(2, 2), run(7, 1)])
     assert BatchDecoder().decode(drained) == [run(0, 4), head, run(7, 1)]
 
 
-def test_run_does_not_go_on_in_the_next_batch() -> None:
+def test_a_run_does_not_continue_in_the_next_batch() -> None:
     decoder = BatchDecoder()
     assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(0, 2)])) == [run(0, 2)]
     assert decoder.decode(BatchEncoder(Dialect.RFC46).encode([run(2, 2)])) == [run(2, 2)]
 
 
-def test_no_run_is_written_as_no_message() -> None:
+def test_an_empty_run_is_encoded_as_no_message() -> None:
     assert BatchEncoder(Dialect.RFC46).encode([run(5, 0)]) == []
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_run_may_end_with_the_last_sequence_there_is(dialect: Dialect) -> None:
+def test_a_run_may_end_at_the_largest_sequence(dialect: Dialect) -> None:
     last = run(NUMBER_8_MAX - 1, 2)
     assert BatchDecoder().decode(BatchEncoder(dialect).encode([last])) == [last]
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_run_beyond_the_last_sequence_is_left_out_and_counted(dialect: Dialect) -> None:
+def test_a_run_beyond_the_largest_sequence_is_left_out_and_counted(dialect: Dialect) -> None:
     encoder = BatchEncoder(dialect)
     assert len(encoder.encode([run(NUMBER_8_MAX, 2), run(0, 1)])) == 1
     assert encoder.discarded == {"sequence": 1}
 
 
-def test_what_libdafka_would_cut_short_is_left_out_and_counted() -> None:
+def test_topics_that_libdafka_would_truncate_are_left_out_and_counted() -> None:
     encoder = BatchEncoder(Dialect.LIBDAFKA)
     cut = RecordRun(RecordBatch(Partition("a\0b", "P"), 0, [b"0"]))
     encoded = encoder.encode([cut, StoreHello("C\0", "S"), run(0, 1)])
@@ -63,7 +63,7 @@ def test_what_libdafka_would_cut_short_is_left_out_and_counted() -> None:
     assert encoder.discarded == {"subject": 1, "consumer": 1}
 
 
-def test_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "HEADERS_MAX", 100)
     decoder = BatchDecoder()
 
@@ -81,24 +81,24 @@ def test_peer_that_invents_partitions_does_not_grow_the_decoder(monkeypatch: pyt
     assert after - before < 100_000
 
 
-# Runs that the transport has gathered
+# Runs gathered by the transport
 
 
-def test_gathered_run_joins_what_came_before_and_after_it() -> None:
+def test_a_gathered_run_is_joined_with_records_before_and_after_it() -> None:
     before, gathered, after = BatchEncoder(Dialect.RFC46).encode([run(0, 1), run(1, 3), run(4, 1)])
     for drained in ([before, gathered, after], [*iter_frames([before]), gathered, *iter_frames([after])]):
         assert BatchDecoder().decode(drained) == [run(0, 5)]
     assert gathered == EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [b"1", b"2", b"3"])
 
 
-def test_gathered_run_after_a_gap_is_another() -> None:
+def test_a_gathered_run_after_a_gap_is_separate() -> None:
     assert BatchDecoder().decode(BatchEncoder(Dialect.LIBDAFKA).encode([run(0, 2), run(3, 2)])) == [
         run(0, 2),
         run(3, 2),
     ]
 
 
-def test_gathered_run_is_counted_message_by_message_where_its_header_is_malformed() -> None:
+def test_a_gathered_run_with_a_malformed_header_is_counted_by_message() -> None:
     decoder = BatchDecoder()
     malformed = EncodedRun(b"Mt", b"\xaa\xa5M\2\1P\1t", 0, [b"0", b"1"])
     assert decoder.decode([malformed, EncodedRun(None, b"M", 0, [b"0"]), EncodedRun(b"Mt", b"", 0, [])]) == []

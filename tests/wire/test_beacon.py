@@ -15,7 +15,7 @@ BAD_ENDPOINTS += [b"tcp://h:80/", b"tcp://h:80/x", b"tcp://h:80:81", b" tcp://h:
 BAD_ENDPOINTS += [b"tcp://h:80\0", b"tcp://a;b:80", b"tcp://u@h:80", b"tcp://eth0;h:80", b"tcp://h:80;tcp://i:80"]
 
 
-def refused(kind: type[NodeBeacon | TowerBeacon], frames: list[bytes]) -> str:
+def rejected_field(kind: type[NodeBeacon | TowerBeacon], frames: list[bytes]) -> str:
     with pytest.raises(WireError) as caught:
         kind.decode(frames)
     return caught.value.field
@@ -23,7 +23,7 @@ def refused(kind: type[NodeBeacon | TowerBeacon], frames: list[bytes]) -> str:
 
 @pytest.mark.parametrize("host", [b"", *GOOD_HOSTS])
 @pytest.mark.parametrize("port", GOOD_PORTS)
-def test_node_beacon_is_read_and_written_back(host: bytes, port: bytes) -> None:
+def test_a_node_beacon_survives_decoding_and_encoding(host: bytes, port: bytes) -> None:
     beacon = NodeBeacon.decode([b"B", UUID, host, port])
     assert beacon == NodeBeacon(UUID.decode(), host.decode(), int(port))
     assert beacon.encode() == [b"B", UUID, host, port]
@@ -31,7 +31,7 @@ def test_node_beacon_is_read_and_written_back(host: bytes, port: bytes) -> None:
 
 @pytest.mark.parametrize("host", GOOD_HOSTS)
 @pytest.mark.parametrize("port", GOOD_PORTS)
-def test_tower_beacon_is_read_and_written_back(host: bytes, port: bytes) -> None:
+def test_a_tower_beacon_survives_decoding_and_encoding(host: bytes, port: bytes) -> None:
     endpoint = b"tcp://%s:%s" % (host, port)
     beacon = TowerBeacon.decode([b"B", UUID, endpoint])
     assert beacon == TowerBeacon(UUID.decode(), endpoint.decode())
@@ -39,43 +39,43 @@ def test_tower_beacon_is_read_and_written_back(host: bytes, port: bytes) -> None
 
 
 @pytest.mark.parametrize("port", BAD_PORTS)
-def test_port_outside_1_to_65535_is_refused(port: bytes) -> None:
-    assert refused(NodeBeacon, [b"B", UUID, b"h", port]) == "port"
-    assert refused(TowerBeacon, [b"B", UUID, b"tcp://h:" + port]) in ("port", "endpoint")
+def test_a_port_outside_1_to_65535_is_rejected(port: bytes) -> None:
+    assert rejected_field(NodeBeacon, [b"B", UUID, b"h", port]) == "port"
+    assert rejected_field(TowerBeacon, [b"B", UUID, b"tcp://h:" + port]) in ("port", "endpoint")
 
 
 @pytest.mark.parametrize("host", BAD_HOSTS)
-def test_host_that_is_none_is_refused(host: bytes) -> None:
-    assert refused(NodeBeacon, [b"B", UUID, host, b"80"]) == "host"
-    assert refused(TowerBeacon, [b"B", UUID, b"tcp://%s:80" % host]) == "endpoint"
+def test_an_invalid_host_is_rejected(host: bytes) -> None:
+    assert rejected_field(NodeBeacon, [b"B", UUID, host, b"80"]) == "host"
+    assert rejected_field(TowerBeacon, [b"B", UUID, b"tcp://%s:80" % host]) == "endpoint"
 
 
 @pytest.mark.parametrize("endpoint", BAD_ENDPOINTS)
-def test_endpoint_with_anything_but_a_host_and_a_port_is_refused(endpoint: bytes) -> None:
-    assert refused(TowerBeacon, [b"B", UUID, endpoint]) == "endpoint"
+def test_an_endpoint_with_more_than_a_host_and_a_port_is_rejected(endpoint: bytes) -> None:
+    assert rejected_field(TowerBeacon, [b"B", UUID, endpoint]) == "endpoint"
     assert not is_peer_endpoint(endpoint.decode())
 
 
 @pytest.mark.parametrize("uuid", [b"", b"u" * 256])
-def test_address_outside_1_to_255_octets_is_refused(uuid: bytes) -> None:
-    assert refused(NodeBeacon, [b"B", uuid, b"h", b"80"]) == "uuid"
-    assert refused(TowerBeacon, [b"B", uuid, b"tcp://h:80"]) == "uuid"
+def test_an_address_outside_1_to_255_bytes_is_rejected(uuid: bytes) -> None:
+    assert rejected_field(NodeBeacon, [b"B", uuid, b"h", b"80"]) == "uuid"
+    assert rejected_field(TowerBeacon, [b"B", uuid, b"tcp://h:80"]) == "uuid"
 
 
-def test_address_need_not_be_utf_8() -> None:
+def test_an_address_need_not_be_utf_8() -> None:
     assert NodeBeacon.decode([b"B", b"\xff\xfe", b"", b"80"]).encode()[1] == b"\xff\xfe"
 
 
 @pytest.mark.parametrize("kind", [b"", b"b", b"W", b"BB"])
-def test_frame_other_than_b_is_refused(kind: bytes) -> None:
-    assert refused(NodeBeacon, [kind, UUID, b"h", b"80"]) == "type"
-    assert refused(TowerBeacon, [kind, UUID, b"tcp://h:80"]) == "type"
+def test_a_first_frame_other_than_b_is_rejected(kind: bytes) -> None:
+    assert rejected_field(NodeBeacon, [kind, UUID, b"h", b"80"]) == "type"
+    assert rejected_field(TowerBeacon, [kind, UUID, b"tcp://h:80"]) == "type"
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5])
-def test_other_number_of_frames_is_refused(count: int) -> None:
+def test_another_number_of_frames_is_rejected(count: int) -> None:
     frames = [b"B", UUID, b"h", b"80", b""][:count]
     if count != 4:
-        assert refused(NodeBeacon, frames) == "frames"
+        assert rejected_field(NodeBeacon, frames) == "frames"
     if count != 3:
-        assert refused(TowerBeacon, frames) == "frames"
+        assert rejected_field(TowerBeacon, frames) == "frames"

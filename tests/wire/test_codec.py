@@ -1,4 +1,4 @@
-"""Octets written by hand from RFC 46's grammar, one row a command and dialect."""
+"""Frames written by hand from the grammar of RFC 46, one row for each command and dialect."""
 
 import re
 from typing import Any, NamedTuple
@@ -30,8 +30,8 @@ from dafka.wire import (
 RFC46, LIBDAFKA = Dialect.RFC46, Dialect.LIBDAFKA
 
 
-def octets(text: str) -> bytes:
-    """`AA 'text'` as octets: hexadecimal digits in pairs, text between quotes; bars are for the eye."""
+def parse_frame(text: str) -> bytes:
+    """Return the bytes of `AA 'text'`: pairs of hexadecimal digits, and text in quotes. Bars are ignored."""
     parts = re.findall(r"'[^']*'|[0-9A-F]{2}|\S", text.replace("|", " "))
     return b"".join(part[1:-1].encode() if part[0] == "'" else bytes.fromhex(part) for part in parts)
 
@@ -40,11 +40,11 @@ class Vector(NamedTuple):
     message: Message
     dialect: Dialect
     frames: list[str]
-    """Octets, with bars between the grammar's parts."""
+    """Each frame as text, with bars between the parts of the grammar."""
 
     @property
-    def octets(self) -> list[bytes]:
-        return [octets(frame) for frame in self.frames]
+    def encoded(self) -> list[bytes]:
+        return [parse_frame(frame) for frame in self.frames]
 
 
 VECTORS = [
@@ -156,30 +156,30 @@ def wire_error(frames: list[bytes]) -> tuple[str, int | None]:
 
 
 @pytest.mark.parametrize("vector", VECTORS + EXTREMES, ids=name)
-def test_octets_are_read_as_the_message_and_its_dialect(vector: Vector) -> None:
-    assert decode(vector.octets) == (vector.message, vector.dialect)
+def test_frames_are_decoded_to_the_message_and_its_dialect(vector: Vector) -> None:
+    assert decode(vector.encoded) == (vector.message, vector.dialect)
 
 
 @pytest.mark.parametrize("vector", VECTORS + EXTREMES, ids=name)
-def test_message_is_written_as_these_octets(vector: Vector) -> None:
-    assert encode(vector.message, vector.dialect) == vector.octets
+def test_a_message_is_encoded_to_these_frames(vector: Vector) -> None:
+    assert encode(vector.message, vector.dialect) == vector.encoded
 
 
-def test_vectors_hold_every_command_in_both_dialects() -> None:
+def test_the_vectors_cover_every_command_in_both_dialects() -> None:
     assert {(type(vector.message), vector.dialect) for vector in VECTORS} == {
         (message, dialect) for message in MESSAGES for dialect in Dialect
     }
 
 
-def test_libdafka_ack_names_no_store() -> None:
+def test_a_libdafka_ack_names_no_store() -> None:
     assert encode(Ack("P1", "hello", 7, "S5"), LIBDAFKA) == encode(Ack("P1", "hello", 7), LIBDAFKA)
 
 
 def parts_of(vector: Vector) -> tuple[int, list[tuple[str, bytes]]]:
-    """Which frame holds the fields, and its parts with their names in the grammar."""
+    """Return the index of the frame with the fields, and its parts with their names in the grammar."""
     head = ["signature", "command", "version"] if vector.dialect is RFC46 else ["topic frame", "version"]
     place = 1 if vector.dialect is RFC46 else 0
-    parts = [octets(part) for part in vector.frames[place].split("|")]
+    parts = [parse_frame(part) for part in vector.frames[place].split("|")]
     fields = [field for field, _ in vector.message.FIELDS if field != "content"]
     if vector.dialect is LIBDAFKA and isinstance(vector.message, Ack):
         fields.remove("address")
@@ -187,9 +187,9 @@ def parts_of(vector: Vector) -> tuple[int, list[tuple[str, bytes]]]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=name)
-def test_frame_cut_at_any_length_names_the_field_that_was_cut(vector: Vector) -> None:
+def test_a_truncated_frame_names_the_field_that_was_cut(vector: Vector) -> None:
     place, parts = parts_of(vector)
-    frames = vector.octets
+    frames = vector.encoded
     start = 0
     for field, part in parts:
         for length in range(start, start + len(part)):
@@ -201,27 +201,27 @@ def test_frame_cut_at_any_length_names_the_field_that_was_cut(vector: Vector) ->
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=name)
-def test_octets_after_the_last_field_are_refused(vector: Vector) -> None:
+def test_bytes_after_the_last_field_are_rejected(vector: Vector) -> None:
     place, _ = parts_of(vector)
-    frames = vector.octets
+    frames = vector.encoded
     length = len(frames[place])
     frames[place] += b"\0"
     assert wire_error(frames) == ("frame", length)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=name)
-def test_other_versions_are_refused(vector: Vector) -> None:
+def test_other_versions_are_rejected(vector: Vector) -> None:
     place, parts = parts_of(vector)
     offset = sum(len(part) for field, part in parts[: [field for field, _ in parts].index("version")])
-    frames = vector.octets
+    frames = vector.encoded
     for version in (0, 2, 0x30):
         frames[place] = frames[place][:offset] + bytes([version]) + frames[place][offset + 1 :]
         assert wire_error(frames) == ("version", offset)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=name)
-def test_wrong_number_of_frames_is_refused(vector: Vector) -> None:
-    frames = vector.octets
+def test_a_wrong_number_of_frames_is_rejected(vector: Vector) -> None:
+    frames = vector.encoded
     has_content = isinstance(vector.message, (Record, DirectRecord))
     expected = {2, 3} if has_content else {1, 2}
     for count in {1, 2, 3, 4, 5} - expected:
@@ -259,12 +259,12 @@ def test_wrong_number_of_frames_is_refused(vector: Vector) -> None:
         ([f"'F{'p' * 256}' 00 01 00 00 00 00 00 00 00 00 00 00 00 00 00 00"], "partition", None),
     ],
 )
-def test_frames_outside_the_grammar_are_refused(frames: list[str], field: str, offset: int | None) -> None:
-    assert wire_error([octets(frame) for frame in frames]) == (field, offset)
+def test_frames_outside_the_grammar_are_rejected(frames: list[str], field: str, offset: int | None) -> None:
+    assert wire_error([parse_frame(frame) for frame in frames]) == (field, offset)
 
 
 @pytest.mark.parametrize("vector", VECTORS[::2], ids=name)
-def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector) -> None:
+def test_a_topic_with_a_nul_cannot_be_encoded_in_the_libdafka_dialect(vector: Vector) -> None:
     original: Any = vector.message
     topic = original.TOPIC
     message = attrs.evolve(original, **{topic: "ab\0c"})
@@ -277,7 +277,7 @@ def test_topic_with_a_nul_is_not_written_in_the_libdafka_dialect(vector: Vector)
 BAD_TEXTS = ["é" * 128, "t" * 256, "\ud800", "\udcc3\udca9", b"bytes", 1, None]
 BAD_VALUES: dict[str, list[Any]] = {
     "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
-    "gone": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
+    "unrecoverable_end": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "content": ["7", bytearray(b"7"), memoryview(b"7"), 7, None],
     "subjects": [[text] for text in BAD_TEXTS] + ["hello"],
@@ -285,7 +285,7 @@ BAD_VALUES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("message", [vector.message for vector in VECTORS[::2]], ids=lambda each: type(each).__name__)
-def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
+def test_a_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
     for attribute in attrs.fields(type(message)):
         for value in BAD_VALUES.get(attribute.name, BAD_TEXTS):
             with pytest.raises(EncodingError) as caught:
@@ -294,10 +294,10 @@ def test_message_that_cannot_be_sent_cannot_be_made(message: Any) -> None:
 
 
 @pytest.mark.parametrize("message", [vector.message for vector in VECTORS[::2]], ids=lambda each: type(each).__name__)
-def test_message_at_its_limits_can_be_sent(message: Any) -> None:
+def test_a_message_at_its_limits_can_be_sent(message: Any) -> None:
     limits = {
         "sequence": NUMBER_8_MAX,
-        "gone": NUMBER_8_MAX,
+        "unrecoverable_end": NUMBER_8_MAX,
         "count": NUMBER_4_MAX,
         "content": b"",
         "subjects": ("é" * 127 + "t",) * 3,

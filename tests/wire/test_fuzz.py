@@ -1,4 +1,4 @@
-"""Whatever a peer sends is either a message or a `WireError`; and what is read is written back as it came."""
+"""Any frames that a peer sends are either a message or a `WireError`; what is decoded is encoded as it came."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -52,29 +52,29 @@ MESSAGES: list[Message] = [
 SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
 
 
-def flip_bits(octets: bytes, random: Random) -> bytes:
-    changed = bytearray(octets)
+def flip_bits(data: bytes, random: Random) -> bytes:
+    changed = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 8))):
         if changed:
             changed[random.randrange(len(changed))] ^= 1 << random.randrange(8)
     return bytes(changed)
 
 
-def cut(octets: bytes, random: Random) -> bytes:
-    start, end = random.randint(0, len(octets)), random.randint(0, len(octets))
-    return octets[:end] if random.random() < 0.7 else octets[start:]
+def cut(data: bytes, random: Random) -> bytes:
+    start, end = random.randint(0, len(data)), random.randint(0, len(data))
+    return data[:end] if random.random() < 0.7 else data[start:]
 
 
-def insert(octets: bytes, random: Random) -> bytes:
-    place = random.randint(0, len(octets))
+def insert(data: bytes, random: Random) -> bytes:
+    position = random.randint(0, len(data))
     extra = random.choice((b"\0", b"\x01", b"\xff", b"\xff" * 8, b"\xaa\xa5", random.randbytes(random.randint(1, 20))))
-    return octets[:place] + extra + octets[place:]
+    return data[:position] + extra + data[position:]
 
 
-def overwrite(octets: bytes, random: Random) -> bytes:
-    place = random.randint(0, len(octets))
+def overwrite(data: bytes, random: Random) -> bytes:
+    position = random.randint(0, len(data))
     extra = random.choice((b"\xff" * 4, b"\0" * 8, random.randbytes(random.randint(1, 8))))
-    return octets[:place] + extra + octets[place + len(extra) :]
+    return data[:position] + extra + data[position + len(extra) :]
 
 
 MUTATIONS: list[Callable[[bytes, Random], bytes]] = [flip_bits, cut, insert, overwrite]
@@ -85,13 +85,13 @@ def mutate(frames: list[bytes], random: Random) -> list[bytes]:
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
         if not changed:
             break
-        place, choice = random.randrange(len(changed)), random.random()
+        position, choice = random.randrange(len(changed)), random.random()
         if choice < 0.8:
-            changed[place] = random.choice(MUTATIONS)(changed[place], random)
+            changed[position] = random.choice(MUTATIONS)(changed[position], random)
         elif choice < 0.9:
-            changed.insert(place, changed[place])
+            changed.insert(position, changed[position])
         elif choice < 0.95:
-            del changed[place]
+            del changed[position]
         else:
             random.shuffle(changed)
     return changed
@@ -123,7 +123,7 @@ def test_frames_are_a_message_or_a_wire_error() -> None:
     assert {*grammar, "count", "subjects"} <= set(outcomes)
 
 
-def test_batch_decoder_discards_and_counts_what_the_codec_refuses() -> None:
+def test_the_batch_decoder_discards_and_counts_what_the_codec_rejects() -> None:
     decoder, expected = BatchDecoder(), Counter[str]()
     random = Random(47)
     drained: list[list[bytes]] = []
@@ -158,7 +158,7 @@ def test_frames_are_a_beacon_or_a_wire_error(kind: type[NodeBeacon | TowerBeacon
     assert well_formed > COUNT / 100
 
 
-def test_frame_is_a_subscription_or_nothing() -> None:
+def test_a_frame_is_a_subscription_or_none() -> None:
     seeds = [[b"\1Mhello"], [b"\0M"], [b"\1K" + UUID.encode()], [b"\1Ht\xc3\xb8pic"], [b"\1L" + b"a" * 255]]
     well_formed = 0
     for frames in hostile(seeds, seed=50):

@@ -1,4 +1,4 @@
-"""Any message survives the wire, and the batch codec agrees with the one-by-one codec, which is its reference."""
+"""Every message survives the wire, and the batch codec agrees with the single-message codec."""
 
 from typing import Any
 
@@ -29,14 +29,14 @@ from tests.wire.record_traffic import Frames, Reference, alike, messages, number
 @pytest.mark.parametrize("kind", MESSAGES)
 @settings(max_examples=50)
 @given(data=st.data())
-def test_message_survives_the_wire(kind: type[Message], dialect: Dialect, data: st.DataObject) -> None:
+def test_a_message_survives_the_wire(kind: type[Message], dialect: Dialect, data: st.DataObject) -> None:
     message = data.draw(messages(kind, dialect))
     assert decode(encode(message, dialect)) == (message, dialect)
 
 
 @settings(max_examples=300, deadline=None)
 @given(drains=st.lists(traffic(), min_size=1, max_size=3))
-def test_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None:
+def test_the_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None:
     decoder, reference = BatchDecoder(), Reference()
     for drained in drains:
         assert alike(decoder.decode(drained)) == alike(reference.decode(drained))
@@ -46,7 +46,7 @@ def test_batch_decoder_agrees_with_the_codec(drains: list[list[Frames]]) -> None
 
 @settings(max_examples=100, deadline=None)
 @given(drained=traffic())
-def test_batch_decoder_that_forgets_headers_loses_no_record(drained: list[Frames]) -> None:
+def test_a_batch_decoder_that_forgets_headers_loses_no_record(drained: list[Frames]) -> None:
     decoder, reference = BatchDecoder(), Reference()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch, "HEADERS_MAX", 2)
@@ -67,7 +67,7 @@ def runs(dialect: Dialect) -> st.SearchStrategy[RecordRun]:
 @pytest.mark.parametrize("dialect", Dialect)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.DataObject) -> None:
+def test_the_batch_encoder_agrees_with_the_codec(dialect: Dialect, data: st.DataObject) -> None:
     others = [messages(kind, dialect) for kind in MESSAGES[2:]]
     outbound: list[Any] = data.draw(st.lists(runs(dialect) | st.one_of(others), max_size=8))
     expected: list[list[bytes]] = []

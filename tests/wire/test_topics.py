@@ -21,24 +21,24 @@ from dafka.wire import Command, Subscription, decode_subscription, subscription_
         (Command.HEAD, "\udcff", b"H\xff"),
     ],
 )
-def test_prefix_is_the_command_id_and_the_topic(command: Command, topic: str, prefix: bytes) -> None:
+def test_a_prefix_is_the_command_id_and_the_topic(command: Command, topic: str, prefix: bytes) -> None:
     assert subscription_prefix(command, topic) == prefix
     assert decode_subscription(b"\1" + prefix) == Subscription(command, topic, active=True)
     assert decode_subscription(b"\0" + prefix) == Subscription(command, topic, active=False)
 
 
 @pytest.mark.parametrize("frame", [b"", b"\1", b"\2M", b"Mhello", b"\1mhello", b"\1\0", b"\1Bx", b"\xff" * 9])
-def test_other_subscriptions_are_passed_over(frame: bytes) -> None:
+def test_other_subscriptions_are_ignored(frame: bytes) -> None:
     assert decode_subscription(frame) is None
 
 
-def test_subscription_that_no_message_can_answer_is_passed_over() -> None:
+def test_a_subscription_that_matches_no_message_is_ignored() -> None:
     assert decode_subscription(b"\1L" + b"a" * 255) == Subscription(Command.STORE_HELLO, "a" * 255)
     assert decode_subscription(b"\1L" + b"a" * 256) is None
 
 
 @pytest.mark.parametrize("topic", ["t" * 256, "\ud800"])
-def test_topic_that_octets_cannot_carry_has_no_prefix(topic: str) -> None:
+def test_a_topic_that_cannot_be_encoded_has_no_prefix(topic: str) -> None:
     with pytest.raises(EncodingError, match="topic"):
         subscription_prefix(Command.RECORD, topic)
 
@@ -62,7 +62,7 @@ def test_topic_that_octets_cannot_carry_has_no_prefix(topic: str) -> None:
         (b"M\xff", "\udcfe", False),
     ],
 )
-def test_subscription_covers_what_zeromq_would_deliver(prefix: bytes, topic: str, covered: bool) -> None:
+def test_a_subscription_covers_what_zeromq_would_deliver(prefix: bytes, topic: str, covered: bool) -> None:
     subscription = decode_subscription(b"\1" + prefix)
     assert subscription is not None
     assert subscription.covers(Command.RECORD, topic) is covered

@@ -1,4 +1,4 @@
-"""What a cluster of the C implementation said, as recorded from its sockets."""
+"""The messages of a cluster of the C implementation, as recorded from its sockets."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def recorded(kind: str) -> Iterator[list[bytes]]:
                 yield [bytes.fromhex(frame) for frame in event["frames"]]
 
 
-def test_recordings_hold_all_nine_commands() -> None:
+def test_the_recordings_contain_all_nine_commands() -> None:
     assert {type(decode(frames)[0]) for frames in recorded("message")} == set(MESSAGES) - {DirectEarliest}
     assert len(MESSAGES) == len(Command) == 9 + 1  # erratum 26
 

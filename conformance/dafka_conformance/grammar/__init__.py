@@ -1,4 +1,4 @@
-"""The grammar of RFC 46 as a file, and what is derived from it: frame formats, sentences, the order of messages."""
+"""The grammar of RFC 46, and what is derived from it: frame formats, sentences, and the order of messages."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ GRAMMAR_PATH = Path(__file__).with_name("dafka.abnf")
 
 @attrs.frozen
 class Grammar:
-    """A grammar file, read and compiled.
+    """A compiled grammar file.
 
     Attributes:
-        rules: its rules as expressions, by name.
-        formats: its message rules.
-        node_beacon: the rule NODE-BEACON.
-        tower_beacon: the rule TOWER-BEACON.
-        sentences: the expansion of its traffic rules.
+        rules: The rules as expressions, by name.
+        formats: The message rules.
+        node_beacon: The rule NODE-BEACON.
+        tower_beacon: The rule TOWER-BEACON.
+        sentences: The sentences of the traffic rules.
     """
 
     rules: dict[str, Expression]
@@ -50,7 +50,7 @@ class Grammar:
 
     @classmethod
     def load(cls, path: Path = GRAMMAR_PATH) -> Grammar:
-        """Raises `GrammarError` where the file is no grammar of the suite's kind."""
+        """Read and compile a grammar file. Raise `GrammarError` if it is not a grammar of Dafka."""
         rules = read_rules(path)
         return cls(
             rules,
@@ -61,7 +61,7 @@ class Grammar:
         )
 
     def roles_of(self, message: str) -> list[Role]:
-        """Who says a message, by its prefixes in the traffic rules."""
+        """Return the roles that send a message, by its prefixes in the traffic rules."""
         said = {
             terminal.role
             for sentence in self.sentences
@@ -71,5 +71,5 @@ class Grammar:
         return [role for role in Role if role in said]
 
     def recognizer(self) -> Recognizer:
-        """A recogniser that has heard nothing yet."""
+        """Return a recognizer that has not accepted any message yet."""
         return Recognizer(self.rules)

@@ -1,10 +1,10 @@
-"""What a message's frames must look like, field by field, compiled from the grammar's message rules.
+"""Message formats, compiled from the grammar's message rules: encode and decode a message's frames field by field.
 
     rfc46      [id topic] [signature id version fields] [content]
     libdafka   [id topic NUL version fields] [content]
 
-The grammar describes the second frame of `rfc46`, and the field that is a `frame` of its own. The other dialect has
-the same fields in the same order, without signature and id, behind the topic; its ACK has no address.
+The grammar describes the second frame of `rfc46` and the field that is a frame of its own. `libdafka` has the same
+fields in the same order after the topic, without signature and id; its ACK has no address.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import attrs
 
 from dafka_conformance.grammar.rules import (
     CORE_RULES,
+    Bytes,
     Expression,
     GrammarError,
-    Octets,
     Reference,
     Repeat,
 )
@@ -34,11 +34,11 @@ _LIBDAFKA_LACKS = {("ACK", "address")}
 
 
 class FrameError(Exception):
-    """Frames are not what the grammar says.
+    """Frames do not match the grammar.
 
     Attributes:
-        message: the grammar's name of the message, or empty where even that cannot be told.
-        field: the field that is wrong.
+        message: The message's name in the grammar; empty if it is unknown.
+        field: The wrong field.
     """
 
     def __init__(self, message: str, field: str, text: str) -> None:
@@ -49,7 +49,7 @@ class FrameError(Exception):
 
 @attrs.frozen
 class Message:
-    """A message, by the grammar's names: `topic` is what follows the id in the topic frame."""
+    """A message with the grammar's names. `topic` is the part of the topic frame after the id."""
 
     name: str
     topic: bytes
@@ -59,13 +59,13 @@ class Message:
         return self.values[field]
 
     def get_bytes(self, field: str) -> bytes:
-        """The value of a field that holds octets; empty where the message has no such field."""
+        """Return the value of a bytes field; empty if the message has no such field."""
         value = self.values.get(field, b"")
         assert isinstance(value, bytes)
         return value
 
     def get_number(self, field: str) -> int:
-        """The value of a field that holds a number; 0 where the message has no such field."""
+        """Return the value of a number field; 0 if the message has no such field."""
         value = self.values.get(field, 0)
         assert isinstance(value, int)
         return value
@@ -73,16 +73,16 @@ class Message:
 
 @attrs.frozen
 class _Literal:
-    octets: bytes
+    value: bytes
 
     def read(self, frame: bytes, at: int) -> tuple[Value, int]:
-        found = frame[at : at + len(self.octets)]
-        if found != self.octets:
-            raise ValueError(f"expected {_hex(self.octets)}, found {_hex(found) or 'the end of the frame'}")
+        found = frame[at : at + len(self.value)]
+        if found != self.value:
+            raise ValueError(f"expected {_hex(self.value)}, found {_hex(found) or 'the end of the frame'}")
         return found, at + len(found)
 
     def write(self, _: Value) -> bytes:
-        return self.octets
+        return self.value
 
 
 @attrs.frozen
@@ -92,7 +92,7 @@ class _Number:
     def read(self, frame: bytes, at: int) -> tuple[int, int]:
         end = at + self.size
         if end > len(frame):
-            raise ValueError(f"expected a number of {self.size} octets, found {len(frame) - at}")
+            raise ValueError(f"expected a number of {self.size} bytes, found {len(frame) - at}")
         return int.from_bytes(frame[at:end], "big"), end
 
     def write(self, value: Value) -> bytes:
@@ -102,7 +102,7 @@ class _Number:
 
 @attrs.frozen
 class _Counted:
-    """A number, and as many octets (or, with an element, as many of those)."""
+    """A count, followed by that many bytes, or by that many elements."""
 
     count: _Number
     element: _Counted | None = None
@@ -111,7 +111,7 @@ class _Counted:
         count, at = self.count.read(frame, at)
         if self.element is None:
             if at + count > len(frame):
-                raise ValueError(f"expected {count} octets, as its length says, found {len(frame) - at}")
+                raise ValueError(f"expected {count} bytes, as its length says, found {len(frame) - at}")
             return frame[at : at + count], at + count
         values = []
         for _ in range(count):
@@ -130,7 +130,7 @@ class _Counted:
 
 @attrs.frozen
 class _Content:
-    """A ZeroMQ frame of its own."""
+    """A field that is a ZeroMQ frame."""
 
 
 _InFrame: TypeAlias = _Literal | _Number | _Counted
@@ -140,12 +140,14 @@ _Layout: TypeAlias = tuple[tuple[str, _InFrame], ...]
 
 @attrs.frozen
 class MessageFormat:
-    """One message rule.
+    """A message rule.
 
     Attributes:
-        name: the rule's name.
-        id: the command id's octet.
-        fields: what the rule consists of, in order: each part's name and how it is written.
+        name: The rule's name.
+        id: The byte of the command id.
+        fields: The name and codec of each part of the rule, in order.
+        field_names: The names of the parts that have a value.
+        has_content: Whether the message has a content frame.
     """
 
     name: str
@@ -165,7 +167,7 @@ class MessageFormat:
 
     @_layouts.default
     def _lay_out(self) -> Mapping[Dialect, _Layout]:
-        """The fields that stand in one frame, in order: all but the content."""
+        """Return the fields in the header frame for each dialect: all but the content."""
         fields = tuple((name, codec) for name, codec in self.fields if not isinstance(codec, _Content))
         behind_topic = fields[_VERSION_PLACE:]
         return {
@@ -174,11 +176,11 @@ class MessageFormat:
         }
 
     def frame_count(self, dialect: Dialect) -> int:
-        """How many frames the message has."""
+        """Return the number of frames of the message."""
         return (2 if dialect is Dialect.RFC46 else 1) + self.has_content
 
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
-        """The message's frames."""
+        """Return the frames of a message."""
         written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self._layouts[dialect])
         if dialect is Dialect.RFC46:
             frames = [self.id + message.topic, written]
@@ -189,25 +191,25 @@ class MessageFormat:
         return frames
 
     def decode(self, frames: Sequence[bytes], dialect: Dialect) -> Message:
-        """The message that these frames are. Raises `FrameError`."""
+        """Return the message in these frames. Raise `FrameError` if they do not match the rule."""
         if dialect is Dialect.RFC46:
             topic, frame, at = frames[0][1:], frames[1], 0
         else:
             topic, end, _ = frames[0][1:].partition(_TOPIC_END)
             if not end:
-                raise FrameError(self.name, "topic", "the topic frame has no NUL octet after the topic")
+                raise FrameError(self.name, "topic", "the topic frame has no NUL byte after the topic")
             frame, at = frames[0], len(topic) + 2
         values: dict[str, Value] = {}
         for name, codec in self._layouts[dialect]:
             try:
                 value, after = codec.read(frame, at)
             except ValueError as error:
-                raise FrameError(self.name, name, f"{name}, at octet {at}: {error}") from None
+                raise FrameError(self.name, name, f"{name}, at byte {at}: {error}") from None
             if not isinstance(codec, _Literal):
                 values[name] = value
             at = after
         if at != len(frame):
-            text = f"{len(frame) - at} octets are left over after {name}: {_hex(frame[at:])}"
+            text = f"{len(frame) - at} bytes are left over after {name}: {_hex(frame[at:])}"
             raise FrameError(self.name, name, text)
         if self.has_content:
             values["content"] = frames[-1]
@@ -216,7 +218,7 @@ class MessageFormat:
 
 @attrs.frozen
 class Formats:
-    """Every message of the grammar, by name."""
+    """All messages of the grammar, by name."""
 
     by_name: Mapping[str, MessageFormat]
     by_id: Mapping[bytes, MessageFormat] = attrs.field(init=False)
@@ -227,31 +229,33 @@ class Formats:
 
     @classmethod
     def compile(cls, rules: Mapping[str, Expression]) -> Formats:
-        """The formats of all rules that begin with `signature` and a command id. Raises `GrammarError`."""
+        """Compile all rules that begin with `signature` and a command id. Raise `GrammarError` if one is wrong."""
         formats = {}
         for name, expression in rules.items():
             parts = expression.parts if isinstance(expression, InOrder) else ()
             if parts[:1] == (Reference("signature"),):
                 formats[name] = _compile_message(name, parts, rules)
         if not formats:
-            raise GrammarError("the grammar has no message rule: one that begins with signature and a command id")
+            raise GrammarError(
+                "the grammar has no message rule: expected one that begins with signature and a command id"
+            )
         return cls(formats)
 
     def id_of(self, name: str) -> bytes:
-        """The command id of a message."""
+        """Return the command id of a message."""
         return self.by_name[name].id
 
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
-        """The message's frames."""
+        """Return the frames of a message."""
         return self.by_name[message.name].encode(message, dialect)
 
     def decode(self, frames: Sequence[bytes]) -> tuple[Message, Dialect]:
-        """The message that these frames are, and the dialect it is written in. Raises `FrameError`."""
+        """Return the message in these frames and its dialect. Raise `FrameError` if they match no rule."""
         form = self.by_id.get(frames[0][:1]) if frames else None
         if form is None:
             known = " ".join(sorted(known.decode("latin-1") for known in self.by_id))
             first = _hex(frames[0][:1]) if frames else ""
-            raise FrameError("", "id", f"the topic frame begins with {first or 'nothing'}, not with an id of {known}")
+            raise FrameError("", "id", f"the topic frame begins with {first or 'nothing'}: expected an id of {known}")
         for dialect in Dialect:
             if len(frames) == form.frame_count(dialect):
                 return form.decode(frames, dialect), dialect
@@ -262,52 +266,54 @@ class Formats:
 def _compile_message(name: str, parts: Sequence[Expression], rules: Mapping[str, Expression]) -> MessageFormat:
     command_id = parts[1] if len(parts) > 1 else None
     is_version = parts[_VERSION_PLACE : _VERSION_PLACE + 1] == (Reference("version"),)
-    if not is_version or not isinstance(command_id, Octets) or len(command_id.value) != 1:
-        raise GrammarError(f"the rule {name} must begin with signature, a command id such as %d'M', and version")
+    if not is_version or not isinstance(command_id, Bytes) or len(command_id.value) != 1:
+        raise GrammarError(
+            f"the rule {name}: expected it to begin with signature, a command id such as %d'M', and version"
+        )
     fields: list[tuple[str, _Codec]] = []
     for index, part in enumerate(parts):
         field = "id" if index == 1 else part.rule if isinstance(part, Reference) else ""
         if not field:
-            raise GrammarError(f"the rule {name}: part {index + 1} must be the name of a field")
+            raise GrammarError(f"the rule {name}: expected the name of a field as part {index + 1}")
         fields.append((field, _compile(part, rules, field)))
     return MessageFormat(name, command_id.value, tuple(fields))
 
 
 def _compile(expression: Expression, rules: Mapping[str, Expression], name: str) -> _Codec:
-    """How a field is written that is defined so."""
+    """Return the codec of a field with this definition."""
     if isinstance(expression, Reference):
         if expression.rule == _CONTENT_RULE:
             return _Content()
         return _compile({**CORE_RULES, **rules}[expression.rule], rules, expression.rule)
     codec: _Codec | None = None
-    if isinstance(expression, Octets):
+    if isinstance(expression, Bytes):
         codec = _Literal(expression.value)
-    elif isinstance(expression, Repeat) and _is_octet(expression.part) and expression.least == expression.most:
+    elif isinstance(expression, Repeat) and _is_byte(expression.part) and expression.least == expression.most:
         codec = _Number(expression.least)
     elif isinstance(expression, InOrder):
-        codec = _compile_row(expression.parts, rules, name)
+        codec = _compile_sequence(expression.parts, rules, name)
     if codec is None:
-        raise GrammarError(f"the rule {name} is nothing that can be a field: a number, counted octets, or a frame")
+        raise GrammarError(f"the rule {name} cannot be a field: expected a number, counted bytes, or a frame")
     return codec
 
 
-def _compile_row(parts: Sequence[Expression], rules: Mapping[str, Expression], name: str) -> _Codec | None:
-    """Fixed octets in a row; or a number, and so many octets, or so many counted octets, behind it."""
-    if all(isinstance(part, Octets) for part in parts):
-        return _Literal(b"".join(part.value for part in parts if isinstance(part, Octets)))
+def _compile_sequence(parts: Sequence[Expression], rules: Mapping[str, Expression], name: str) -> _Codec | None:
+    """Return the codec of literal bytes, or of a count and that many bytes or strings; None for anything else."""
+    if all(isinstance(part, Bytes) for part in parts):
+        return _Literal(b"".join(part.value for part in parts if isinstance(part, Bytes)))
     first, *rest = parts
     count = _compile(first, rules, name)
     if not isinstance(count, _Number) or len(rest) != 1 or not isinstance(rest[0], Repeat):
         return None
-    if _is_octet(rest[0].part):
+    if _is_byte(rest[0].part):
         return _Counted(count)
     element = _compile(rest[0].part, rules, name)
     return _Counted(count, element) if isinstance(element, _Counted) else None
 
 
-def _is_octet(expression: Expression) -> bool:
+def _is_byte(expression: Expression) -> bool:
     return expression in {Reference("OCTET"), Reference("VCHAR")}
 
 
-def _hex(octets: bytes) -> str:
-    return octets[:16].hex(" ").upper() + (" …" if len(octets) > 16 else "")
+def _hex(value: bytes) -> str:
+    return value[:16].hex(" ").upper() + (" …" if len(value) > 16 else "")

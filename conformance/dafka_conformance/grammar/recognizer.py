@@ -1,10 +1,9 @@
-"""Is what was said in an order that the traffic rules accept?
+"""A recognizer of the traffic rules: it accepts a message if the messages before it allow it.
 
-On the wire many dialogues are spoken at once, and what was said once may be said again (a HEAD every second, an ACK of
-what was acknowledged). So the recogniser keeps every point that any dialogue has reached, with the partition and the
-nodes that it is about, and accepts a message that continues one of them or begins a new one. What it rejects was said
-without the message that must come before it: an ACK of a partition of which no record was published, a CONSUMER-HELLO
-to a store that did not introduce itself.
+Many exchanges run at once, and messages are repeated, such as a HEAD every second. So the recognizer keeps every state
+that any exchange has reached, with the partition and nodes of the exchange, and accepts a message that continues one of
+them or begins a new one. It rejects a message whose required predecessor is missing, such as an ACK for a partition
+without records, or a CONSUMER-HELLO to a store that sent no STORE-HELLO.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _Binding: TypeAlias = tuple[tuple[str, bytes], ...]
 
 @attrs.define(eq=False)
 class _State:
-    """A point in the rules: where each terminal leads, and where one gets without saying anything."""
+    """A state of the rules: the next states by terminal, and those that need no message."""
 
     moves: list[tuple[Terminal, _State]] = attrs.field(factory=list)
     silent: list[_State] = attrs.field(factory=list)
 
 
 class Recognizer:
-    """Everything that has been said in one cluster so far."""
+    """The states that the exchanges of one cluster have reached so far."""
 
     def __init__(self, rules: Mapping[str, Expression]) -> None:
         start = _State()
@@ -42,11 +41,11 @@ class Recognizer:
         self._reach((), start)
 
     def roles_of(self, message: str) -> set[Role]:
-        """The roles that may say it, by its prefixes in the rules."""
+        """Return the roles that may send a message, by its prefixes in the rules."""
         return {terminal.role for terminal in self._terminals if terminal.message == message}
 
     def accept(self, role: Role, message: Message) -> bool:
-        """Takes note that it was said; tells whether the rules allow it here."""
+        """Add a message that was sent, and return whether the rules allow it here."""
         terminal = Terminal(role, message.name)
         facts = {
             fact: message.topic if part == "topic" else message.get_bytes(part)
@@ -61,7 +60,7 @@ class Recognizer:
         return is_accepted
 
     def _reach(self, binding: _Binding, state: _State) -> None:
-        """Some dialogue, about this, has come to this point: what may follow is open from now on."""
+        """Add a state that an exchange with this binding has reached."""
         if (binding, state) in self._reached:
             return
         self._reached.add((binding, state))
@@ -80,7 +79,7 @@ _FACTS: Mapping[str, Mapping[str, str]] = {
     "CONSUMER-HELLO": {"consumer": "address"},
     "STORE-HELLO": {"consumer": "topic"},
 }
-"""What each message is about, and which of its parts says so."""
+"""The facts that each message states about its exchange, and the part of the message that has each fact."""
 
 _BEGINS = {
     "RECORD": {"partition"},
@@ -90,11 +89,11 @@ _BEGINS = {
     "STORE-HELLO": {"consumer"},
     "GET-HEADS": {"consumer"},
 }
-"""What a dialogue is about from this message on, whatever it was about before."""
+"""The facts that a message sets anew, whatever they were before in the exchange."""
 
 
 def _join(before: Mapping[str, bytes], facts: Mapping[str, bytes], name: str) -> dict[str, bytes] | None:
-    """What the dialogue is about with this message; None where it is about something else."""
+    """Return the exchange's facts with those of a message; None if they contradict each other."""
     begins = _BEGINS.get(name, set())
     for key, value in facts.items():
         if key not in begins and before.get(key, value) != value:
@@ -118,7 +117,7 @@ def _connect(expression: Expression, rules: Mapping[str, Expression], start: _St
             start = middle
         _connect(expression.parts[-1], rules, start, end)
     elif isinstance(expression, Repeat):
-        # One pass at least, and back to its beginning where it may be repeated: bounds above 1 are not counted.
+        # One pass, and a way back to its start if it may be repeated. Bounds above 1 are not counted.
         entry, leave = _State(), _State()
         start.silent.append(entry)
         leave.silent.append(end)

@@ -1,7 +1,7 @@
-"""The grammar file read into expressions: ABNF (RFC 5234), by the `abnf` package, and the RFC's two additions to it.
+"""Reads a grammar file into expressions: ABNF (RFC 5234), parsed by the `abnf` package, and RFC 46's two additions.
 
-The additions are rewritten before parsing, since ABNF has no room for them: a command id `%d'M'` is the number `%d77`,
-and a role prefix `S:STORE-HELLO` becomes part of the rule's name, from which it is taken again.
+The additions are rewritten before parsing, because they are not ABNF: a command id `%d'M'` becomes the number `%d77`,
+and a role prefix `S:STORE-HELLO` becomes part of the rule's name.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dafka_conformance.model import Role
 
 
 class GrammarError(Exception):
-    """The grammar file cannot be read; the text says where, and what was expected."""
+    """The grammar file is wrong. The text says where, and what is expected."""
 
 
 @attrs.frozen
-class Octets:
-    """Exactly these octets; letters in quotes match in either case, as ABNF has it."""
+class Bytes:
+    """Literal bytes."""
 
     value: bytes
 
 
 @attrs.frozen
 class Range:
-    """One octet from `first` to `last`."""
+    """One byte from `first` to `last`."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class Range:
 
 @attrs.frozen
 class Reference:
-    """Another rule, said by `role` in a traffic rule."""
+    """Another rule. In a traffic rule, it is a message that `role` sends."""
 
     rule: str
     role: Role | None = None
@@ -47,28 +47,28 @@ class Reference:
 
 @attrs.frozen
 class Sequence:
-    """One after the other."""
+    """Several parts, one after the other."""
 
     parts: tuple[Expression, ...]
 
 
 @attrs.frozen
 class Choice:
-    """One of these."""
+    """One of several alternatives."""
 
     parts: tuple[Expression, ...]
 
 
 @attrs.frozen
 class Repeat:
-    """From `least` to `most` times (None: any number of times)."""
+    """A part that occurs from `least` to `most` times. None means any number of times."""
 
     part: Expression
     least: int
     most: int | None
 
 
-Expression: TypeAlias = Octets | Range | Reference | Sequence | Choice | Repeat
+Expression: TypeAlias = Bytes | Range | Reference | Sequence | Choice | Repeat
 
 _COMMAND_ID = re.compile(r"%d'(.)'")
 _ROLE_PREFIX = re.compile(r"\b([PCS]):(?=[A-Za-z])")
@@ -82,14 +82,14 @@ CORE_RULES: Mapping[str, Expression] = {
     "DIGIT": Range(0x30, 0x39),
     "HEXDIG": Choice((Range(0x30, 0x39), Range(0x41, 0x46), Range(0x61, 0x66))),
 }
-"""Those of RFC 5234's core rules that the grammar uses."""
+"""The core rules of RFC 5234 that the grammar uses."""
 
 
 def read_rules(path: Path) -> dict[str, Expression]:
-    """The rules of a grammar file by name, in its order.
+    """Return the rules of a grammar file by name, in its order.
 
-    Raises `GrammarError` where the file cannot be read or is no ABNF, and where a rule is defined twice in two ways
-    or refers to one that is not there.
+    Raises:
+        GrammarError: The file cannot be read or is not ABNF, or a rule has two definitions or refers to an unknown one.
     """
     try:
         text = path.read_text("utf-8")
@@ -99,7 +99,7 @@ def read_rules(path: Path) -> dict[str, Expression]:
 
 
 def parse_rules(text: str, name: str = "grammar") -> dict[str, Expression]:
-    """As `read_rules`, from text."""
+    """Return the rules of a grammar as `read_rules` does, from text."""
     prepared = _COMMAND_ID.sub(lambda match: f"%d{ord(match[1])}", _COMMENT.sub("", text))
     prepared = _ROLE_PREFIX.sub(rf"\1{_ROLE_MARK}", prepared)
     lines = [line.rstrip() for line in prepared.splitlines() if line.strip()]
@@ -111,7 +111,7 @@ def parse_rules(text: str, name: str = "grammar") -> dict[str, Expression]:
     for node in _descendants(tree, "rule"):
         rule, expression = _child(node, "rulename").value, _read(_child(node, "elements"))
         if rules.setdefault(rule, expression) != expression:
-            raise GrammarError(f"{name} defines {rule} twice, and differently")
+            raise GrammarError(f"{name} has two different definitions of {rule}: expected one")
     for rule, expression in rules.items():
         for reference in references(expression):
             if reference.rule not in rules and reference.rule not in CORE_RULES:
@@ -120,7 +120,7 @@ def parse_rules(text: str, name: str = "grammar") -> dict[str, Expression]:
 
 
 def references(expression: Expression) -> Iterator[Reference]:
-    """Every reference in an expression, from left to right."""
+    """Yield every reference in an expression, from left to right."""
     if isinstance(expression, Reference):
         yield expression
     elif isinstance(expression, Repeat):
@@ -131,7 +131,7 @@ def references(expression: Expression) -> Iterator[Reference]:
 
 
 def _first_bad_line(lines: list[str]) -> str:
-    """Rules that begin in the first column and cannot be parsed alone."""
+    """Return the first line of the first rule that cannot be parsed; empty if there is none."""
     rule: list[str] = []
     for line in [*lines, "end"]:
         if rule and not line[0].isspace():
@@ -145,7 +145,7 @@ def _first_bad_line(lines: list[str]) -> str:
 
 
 def _read(node: Node) -> Expression:
-    """The expression of any part of a rule's right side."""
+    """Return the expression of a node of the right side of a rule."""
     reader = _READERS.get(node.name)
     if reader is not None:
         return reader(node)
@@ -179,7 +179,7 @@ def _read_name(node: Node) -> Expression:
 
 
 def _read_text(node: Node) -> Expression:
-    return Octets(node.value.partition('"')[2].rstrip('"').encode("ascii"))
+    return Bytes(node.value.partition('"')[2].rstrip('"').encode("ascii"))
 
 
 def _joined(kind: type[Choice] | type[Sequence], parts: list[Expression]) -> Expression:
@@ -199,7 +199,7 @@ def _read_number(node: Node) -> Expression:
     if "-" in digits:
         first, last = digits.split("-")
         return Range(int(first, base), int(last, base))
-    return Octets(bytes(int(part, base) for part in digits.split(".")))
+    return Bytes(bytes(int(part, base) for part in digits.split(".")))
 
 
 def _child(node: Node, name: str) -> Node:

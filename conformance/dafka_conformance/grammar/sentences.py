@@ -1,8 +1,8 @@
-"""The sentences of the traffic rules: every way in which they may go, with options both ways and few repetitions.
+"""The sentences of the traffic rules: all expansions, with each option both ways and a few repetitions.
 
-A sentence is a row of terminals, such as `P:RECORD S:FETCH P:DIRECT-RECORD S:ACK`. A repetition is taken 0, 1, 2 and
-`MANY` times, as far as its bounds allow. Once, it takes each of its alternatives; more often, the alternatives take
-turns, so that each occurs at each count, and where they are few, each also fills the whole repetition.
+A sentence is a sequence of terminals, such as `P:RECORD S:FETCH P:DIRECT-RECORD S:ACK`. A repetition occurs 0, 1, 2 and
+`MANY` times, as far as its bounds allow. With one repetition, each alternative gives a sentence. With more, the
+alternatives alternate, so that each occurs at each count; if there are few, each also fills a whole repetition.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from dafka_conformance.model import Role
 
 START_RULE = "DAFKA"
 MANY = 5
+"""The number of times that stands for "many" in a repetition."""
 
 
 @attrs.frozen
 class Terminal:
-    """A message, and the role that says it."""
+    """A message and the role that sends it."""
 
     role: Role
     message: str
@@ -43,7 +44,7 @@ Sentence: TypeAlias = tuple[Terminal, ...]
 
 @attrs.frozen
 class NamedSentence:
-    """A sentence, and the rule that it is of: an alternative of the start rule."""
+    """A sentence with the alternative of the start rule that it belongs to."""
 
     rule: str
     number: int
@@ -51,7 +52,7 @@ class NamedSentence:
 
     @property
     def name(self) -> str:
-        """As in `publish.07`."""
+        """The name, such as `publish.07`."""
         return f"{self.rule}.{self.number:02}"
 
     def __str__(self) -> str:
@@ -59,10 +60,14 @@ class NamedSentence:
 
 
 def all_sentences(rules: Mapping[str, Expression]) -> list[NamedSentence]:
-    """Every sentence of every alternative of the start rule, each once. Raises `GrammarError`."""
+    """Return the sentences of all alternatives of the start rule, without duplicates.
+
+    Raises:
+        GrammarError: There is no start rule, or a traffic rule is wrong.
+    """
     start = rules.get(START_RULE)
     if start is None:
-        raise GrammarError(f"the grammar has no rule {START_RULE}")
+        raise GrammarError(f"the grammar has no rule {START_RULE}: expected it as the start rule")
     alternatives = start.parts if isinstance(start, Choice) else (start,)
     named: list[NamedSentence] = []
     seen: set[Sentence] = set()
@@ -75,7 +80,7 @@ def all_sentences(rules: Mapping[str, Expression]) -> list[NamedSentence]:
 
 
 def expand(expression: Expression, rules: Mapping[str, Expression], above: tuple[str, ...] = ()) -> list[Sentence]:
-    """The sentences of one traffic expression, each once. Raises `GrammarError`."""
+    """Return the sentences of one traffic expression, without duplicates. Raise `GrammarError` if it is wrong."""
     if isinstance(expression, Reference):
         if expression.role is not None:
             return [(Terminal(expression.role, expression.rule),)]
@@ -90,7 +95,9 @@ def expand(expression: Expression, rules: Mapping[str, Expression], above: tuple
     if isinstance(expression, Repeat):
         alternatives = expand(expression.part, rules, above)
         return _unique(sentence for count in _counts(expression) for sentence in _repeated(alternatives, count))
-    raise GrammarError("a traffic rule consists of messages with a role prefix, such as S:ACK, and of other such rules")
+    raise GrammarError(
+        "a traffic rule is wrong: expected messages with a role prefix, such as S:ACK, and other such rules"
+    )
 
 
 def _counts(repeat: Repeat) -> list[int]:

@@ -1,1 +1,1 @@
-"""How scenarios are played: the grammar's sentences, scripts of given, when and then, and scenarios in Python."""
+"""Interpreters of scenarios that are data: scripts with given, when and then steps, and the grammar's sentences."""

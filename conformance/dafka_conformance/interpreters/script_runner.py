@@ -1,4 +1,4 @@
-"""Scripted scenarios, read from TOML and played. `steps` says what a script may hold.
+"""Reads scripted scenarios from TOML and runs them. `script_steps` documents the steps.
 
 [[scenario]]
 name = "store.acknowledges"
@@ -36,10 +36,11 @@ _STEP_NEEDS = {
     "delivers": {Ability.COLLECT},
 }
 RESTART_PAUSE_S = 0.5
+"""The time that the tower is gone in a restart."""
 
 
 def read_scenarios(path: Path) -> list[Scenario]:
-    """The scenarios of one file. Raises `ScriptError` where it holds anything that is not understood."""
+    """Return the scenarios of one file. Raise `ScriptError` if the file or a step is wrong."""
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -55,7 +56,7 @@ def _read_scenario(entry: Mapping[str, Any], file: str) -> Scenario:
         raise ScriptError(f"{file}: {name or 'a scenario'}: {fault}")
     role = next((role for role in Role if role.title == name.partition(".")[0]), None)
     if role is None:
-        raise ScriptError(f"{file}: {name}: a scenario's name begins with its role, as in store.acknowledges")
+        raise ScriptError(f"{file}: {name}: expected a name that begins with a role, such as store.acknowledges")
     steps = [read_step(text) for text in entry["steps"]]
     needs = set[Ability]().union(*(_STEP_NEEDS.get(step.action, set()) for step in steps))
     reset = Reset(entry.get("reset", "earliest"))
@@ -81,7 +82,7 @@ def _read_scenario(entry: Mapping[str, Any], file: str) -> Scenario:
 
 
 class _ScriptRunner:
-    """A script on a stage."""
+    """Runs one script on a testbed."""
 
     def __init__(self, testbed: Testbed, role: Role, steps: list[Step], clause: str) -> None:
         self._testbed = testbed
@@ -100,10 +101,10 @@ class _ScriptRunner:
             for clause in clauses if step.keyword in {"then", "never"} else ():
                 self._testbed.check_clause(clause, True)
 
-    # Who and what
+    # Nodes and values
 
     async def _peer(self, label: str) -> ScriptedPeer:
-        """A played node, which joins when it is first mentioned."""
+        """Return a scripted peer. Add it if this is its first use."""
         if label not in self._testbed.peers:
             await self._testbed.add_peer(label, self._topics.get(label))
         return self._testbed.peers[label]
@@ -194,7 +195,7 @@ class _ScriptRunner:
                 peer.send(message.name, message.topic, message.values)
 
     async def _make(self, peer: ScriptedPeer, step: Step, sequence: int, named: Mapping[str, str]) -> Message:
-        """The message with its usual fields, and those that the step names."""
+        """Return a message with its usual fields and those that the step names."""
         testbed, name = self._testbed, step.message
         target = testbed.address
         partition = peer.address if peer.role is Role.PRODUCER else await self._some_partition(named)
@@ -231,7 +232,7 @@ class _ScriptRunner:
         return Message(name, topic, {field: values[field] for field in form.field_names})
 
     async def _some_partition(self, named: Mapping[str, str]) -> bytes:
-        """The partition that a step names, or the only one there is."""
+        """Return the partition that a step names, or the only one."""
         if "partition" in named:
             return await self._partition_address(named["partition"])
         if self._role is Role.PRODUCER:
@@ -262,7 +263,7 @@ class _ScriptRunner:
             message = received.message
             is_in_range = step.first < 0 or step.first <= message.get_number("sequence") <= step.last
             if message.name == step.message and _matches(message, wanted) and is_in_range:
-                text = f"{message.name} should not have been said: {self._testbed.describe(message)}"
+                text = f"{message.name} should not have been sent: {self._testbed.describe(message)}"
                 self._testbed.require_clause(clause, False, text, received.event)
 
     async def _wanted(self, step: Step) -> dict[str, Value]:
@@ -293,7 +294,7 @@ class _ScriptRunner:
         for sequence in range(step.first, step.last + 1):
             content = record_content(producer.address, sequence)
             is_delivered = any(delivery.content == content for delivery in self._testbed.delivered)
-            text = f"{self._testbed.trace.show(content)} was handed on, which it should not have been"
+            text = f"{self._testbed.trace.show(content)} was delivered, which it should not have been"
             self._testbed.require_clause(clause, not is_delivered, text)
 
     async def _then_subscribes(self, step: Step, clause: str) -> None:
@@ -324,7 +325,7 @@ class _ScriptRunner:
 
 
 def _matches(message: Message, wanted: Mapping[str, Value]) -> bool:
-    """`subjects` must hold what is wanted, everything else be equal to it."""
+    """Return whether a message has the expected fields. `subjects` must contain the expected topic."""
     for field, value in wanted.items():
         found = message.topic if field == "topic" else message.values.get(field)
         if isinstance(found, tuple):
@@ -336,7 +337,12 @@ def _matches(message: Message, wanted: Mapping[str, Value]) -> bool:
 
 
 def tamper(frames: list[bytes], how: Mapping[str, str]) -> list[bytes]:
-    """The frames of a message made into one that must be discarded; see `steps`."""
+    """Return the frames of a message changed so that a node must discard it.
+
+    Args:
+        frames: The frames of a valid message.
+        how: The changes, with the names and values of `script_steps`.
+    """
     frames = list(frames)
     head = 1 if frames[1:2] and frames[1][:2] == b"\xaa\xa5" else 0
     start = 0 if head else frames[0].index(b"\0") + 1

@@ -1,32 +1,32 @@
-"""Scripted scenarios: steps of given, when, then and never, with the grammar's message names.
+"""The steps of scripted scenarios: given, when, then and never, with the grammar's message names.
 
-A node is called by its role's letter and a number: `P`, `P2`, `C`, `S2`. The target is the letter of its own role
-alone; all others are played by the suite, and join when they are first mentioned.
+A node is its role's letter, with a number for further ones: `P`, `P2`, `C`, `S2`. The letter of the target's role alone
+is the target. All other nodes are scripted peers, which join when a step first names them.
 
     given P holds 0..9                 P has these records, and answers FETCH and GET-HEADS by itself
-    given S2 holds 0..9 of P           so does another node, for P's partition
-    given S stored 0..9 of P           the target store has acknowledged them
-    given P published 10               the target producer has published so many records, which nobody acknowledged
-    given P2 on "other"                P2's topic is another one
+    given S2 holds 0..9 of P           S2 does the same for P's partition
+    given S stored 0..9 of P           the target store has acknowledged these records
+    given P published 10               the target producer has published 10 records, without an ACK
+    given P2 on "other"                P2 has another topic
 
-    when P:RECORD 0..9                 a played node says this; the fields are the usual ones for it, unless named
-    when P:RECORD 3 version=02         `signature`, `version` and `id` (in hex), `cut` and `append` (octets), `frames`
-                                       (how many are added) make it one that must be discarded
-    when P publishes 3                 the target producer is given records
-    when P leaves                      a played node is gone without a word
+    when P:RECORD 0..9                 a peer sends these messages; fields that are not named have their usual values
+    when P:RECORD 3 version=02         a peer sends a malformed message: `signature`, `version` and `id` (in hex), `cut`
+                                       and `append` (a number of bytes), `frames` (a number of frames to add)
+    when P publishes 3                 the target producer is given 3 records
+    when P leaves                      a peer disappears without notice
     when S is killed; when S restarts; when the tower restarts
     when 1.5 s pass
 
-    then S:ACK 9 topic=P               the target says this, within its time; the fields named must be so
-    then S:DIRECT-RECORD 0..9          each of these, in this order, to whoever asked last
-    then C delivers 0..9 of P          the target hands on these records, in order, once each
-    then S subscribes RECORD           it has this subscription at a played node; topic=... as for messages
-    then S lives                       it is still running
-    never S:ACK topic=P2               it has not said so since the script began
-    never C delivers 5..9 of P
+    then S:ACK 9 topic=P               the target sends this in time; the named fields must match
+    then S:DIRECT-RECORD 0..9          the target sends each of these in order, to the last requestor
+    then C delivers 0..9 of P          the target delivers these records in order, once each
+    then S subscribes RECORD           the target has this subscription at a peer; topic=... as for messages
+    then S lives                       the target is still running
+    never S:ACK topic=P2               the target has not sent this since the script began
+    never C delivers 5..9 of P         the target has not delivered these records
 
-Values are numbers, "text", hex:00FF, `topic` (the stage's topic), or a node, which means its address. A step may end
-with the clauses that it is about, in brackets; where it does not, it is about the scenario's first one.
+Values are numbers, "text", hex:00FF, `topic` (the testbed's topic), or a node, which stands for its address. A step may
+end with the clauses that it tests, in brackets; otherwise it tests the scenario's first clause.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ _ALLOWED = {
 
 
 class ScriptError(Exception):
-    """A step that cannot be read; the text says which, and what is wrong with it."""
+    """A script or one of its steps is wrong. The text says which, and what is expected."""
 
 
 @attrs.frozen
 class Step:
-    """One step, read.
+    """A parsed step.
 
     Attributes:
         text: as it was written.
@@ -100,7 +100,7 @@ class Step:
 
 
 def read_step(text: str) -> Step:
-    """Raises `ScriptError`."""
+    """Parse a step. Raise `ScriptError` if it is wrong."""
     line = text.strip()
     clauses: tuple[str, ...] = ()
     match = _CLAUSE.search(line)
@@ -108,10 +108,10 @@ def read_step(text: str) -> Step:
         line, clauses = line[: match.start()], tuple(part.strip() for part in match[1].split(","))
     keyword, _, rest = line.partition(" ")
     if keyword not in _ALLOWED:
-        raise ScriptError(f"{text!r} must begin with given, when, then or never")
+        raise ScriptError(f"{text!r}: expected given, when, then or never at its beginning")
     step = _read_message(text, keyword, rest) or _read_action(text, keyword, rest)
     if step is None or step.action not in _ALLOWED[keyword]:
-        raise ScriptError(f"{text!r}: {rest!r} is nothing that can follow {keyword!r}")
+        raise ScriptError(f"{text!r}: {rest!r} is not a step that can follow {keyword!r}")
     return attrs.evolve(step, clauses=clauses)
 
 

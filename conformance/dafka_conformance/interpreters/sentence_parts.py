@@ -1,8 +1,8 @@
-"""The parts of a sentence given out: which of its terminals the target says, and what each is about.
+"""Assigns the terminals of a sentence to the target and the scripted peers, and partitions and records to messages.
 
-A sentence does not say of which partition and which records its messages speak; this does. Each DIRECT-HEAD is of a
-partition of its own. A FETCH is for as many records as DIRECT-RECORDs follow it. Where a store fetches, the store that
-answers is another one, so a store can be cast as either.
+A sentence does not name the partitions and records of its messages. Here, each DIRECT-HEAD gets its own partition, and
+a FETCH requests as many records as DIRECT-RECORDs follow it. If a store fetches, another store answers, so a target
+store can take either part.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from dafka_conformance.grammar import NamedSentence, Sentence, Terminal
 from dafka_conformance.model import Role
 
 HEADS = {"DIRECT-HEAD", "RECORD", "HEAD"}
-"""What tells of a partition's head: by it, whoever lacks records learns of them."""
+"""The messages that announce a partition's head."""
 
 _IN_ANSWERS = {"DIRECT-RECORD", "ACK"}
 
 
 @attrs.frozen
 class SentenceStep:
-    """A terminal of a sentence, and what it is about.
+    """A terminal of a sentence with its sender, partition and records.
 
     Attributes:
-        message: the message's name.
-        is_target: does the target say it?
-        sender: the label of who does.
-        partition: which of the sentence's partitions it is about.
-        missing: how many records the FETCH that this is, or that comes next, is for.
-        answer_count: how many DIRECT-RECORDs have answered the last FETCH before this.
-        is_for_target: of a FETCH: does the target answer it?
+        message: The message's name.
+        is_target: Whether the target sends it.
+        sender: The label of the peer that sends it otherwise.
+        partition: The index of its partition in the sentence.
+        missing: The number of records that this FETCH, or the next one, requests.
+        answer_count: The number of DIRECT-RECORDs since the last FETCH.
+        is_for_target: Whether this is a FETCH that the target answers.
     """
 
     message: str
@@ -46,7 +46,14 @@ class SentenceStep:
 
 @attrs.frozen
 class SentencePart:
-    """A sentence with its parts given out. `is_answerer`: the target is the store that another one fetches from."""
+    """A sentence as the target takes part in it.
+
+    Attributes:
+        sentence: The sentence.
+        role: The target's role.
+        is_answerer: Whether the target is the store that another store fetches from.
+        steps: The terminals in order.
+    """
 
     sentence: NamedSentence
     role: Role
@@ -55,22 +62,22 @@ class SentencePart:
 
     @property
     def name(self) -> str:
-        """As in `store.grammar.publish.07`."""
+        """The name, such as `store.grammar.publish.07`."""
         suffix = ".answering" if self.is_answerer else ""
         return f"{self.role.title}.grammar.{self.sentence.name}{suffix}"
 
     def of_partition(self, partition: int) -> list[SentenceStep]:
-        """The steps that are about one partition."""
+        """Return the steps of one partition."""
         return [step for step in self.steps if step.partition == partition]
 
     @property
     def partition_count(self) -> int:
-        """How many partitions it is about."""
+        """The number of partitions."""
         return max(step.partition for step in self.steps) + 1
 
 
 def assign_parts(sentence: NamedSentence, role: Role) -> Iterator[SentencePart]:
-    """The ways in which a target of this role can take part in a sentence."""
+    """Yield the ways in which a target of this role can take part in a sentence."""
     positions = list(_positions(sentence.terminals))
     for is_answerer in (False, True) if role is Role.STORE else (False,):
         steps = tuple(_steps(positions, role, is_answerer))
@@ -80,7 +87,7 @@ def assign_parts(sentence: NamedSentence, role: Role) -> Iterator[SentencePart]:
 
 @attrs.frozen
 class _Position:
-    """A terminal, and what goes on where it stands: of which partition, and whose FETCH is being answered."""
+    """A terminal with its partition and the FETCH that is being answered."""
 
     terminal: Terminal
     partition: int
@@ -90,7 +97,7 @@ class _Position:
 
     @property
     def is_of_other_store(self) -> bool:
-        """Is it said by a store that answers another one?"""
+        """Whether it is sent by a store that answers another store."""
         return self.terminal == Terminal(Role.STORE, "DIRECT-RECORD") and self.fetcher is Role.STORE
 
 
@@ -132,13 +139,13 @@ def _steps(positions: Sequence[_Position], role: Role, is_answerer: bool) -> Ite
 
 
 def _answers_to(positions: Sequence[_Position], index: int) -> Iterator[_Position]:
-    """The DIRECT-RECORDs that answer a FETCH."""
+    """Yield the DIRECT-RECORDs that answer a FETCH."""
     following = takewhile(lambda position: position.terminal.message in _IN_ANSWERS, positions[index + 1 :])
     return (position for position in following if position.terminal.message == "DIRECT-RECORD")
 
 
 def _label(position: _Position, role: Role) -> str:
-    """Who says it, if the target does not."""
+    """Return the label of the peer that sends a terminal."""
     if position.terminal.role is Role.PRODUCER:
         return f"P{position.partition + 1}"
     if position.terminal.role is Role.STORE:
@@ -147,7 +154,7 @@ def _label(position: _Position, role: Role) -> str:
 
 
 def _answers_after(terminals: Sentence, index: int) -> int:
-    """How many DIRECT-RECORDs answer the FETCH at a position; 0 where there is none."""
+    """Return the number of DIRECT-RECORDs that answer the FETCH at an index; 0 if there is no FETCH."""
     if index >= len(terminals) or terminals[index].message != "FETCH":
         return 0
     following = takewhile(lambda terminal: terminal.message in _IN_ANSWERS, terminals[index + 1 :])

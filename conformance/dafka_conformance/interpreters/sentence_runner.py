@@ -1,4 +1,4 @@
-"""The grammar's sentences, played: the target must say its terminals, and the suite says the others'."""
+"""Runs the grammar's sentences as scenarios: the target must send its terminals, and the suite sends the others."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _topic_numbers = count(1)
 
 
 def clause_of(message: str, role: Role) -> str:
-    """The clause that says that a node of this role sends this message."""
+    """Return the clause that demands this message from this role."""
     return f"direct-head.{role.title}" if message == "DIRECT-HEAD" else _CLAUSES.get(message, f"grammar.{message}")
 
 
 def sentence_scenarios(sentences: list[NamedSentence]) -> list[Scenario]:
-    """Every sentence for every role that can take part in it."""
+    """Return a scenario for every sentence and every role that takes part in it."""
     return [
         _scenario(part)
         for role in (Role.STORE, Role.CONSUMER, Role.PRODUCER)
@@ -50,11 +50,11 @@ def sentence_scenarios(sentences: list[NamedSentence]) -> list[Scenario]:
 
 def _scenario(part: SentencePart) -> Scenario:
     spoken = {step.message for step in part.steps if step.is_target}
-    # Who asks for heads does so once, when it begins.
+    # A consumer requests heads once, when it starts.
     starts_target = "GET-HEADS" in spoken
     return Scenario(
         part.name,
-        f"A {part.role.title} takes its part in: {part.sentence}",
+        f"A {part.role.title} takes its part in the sentence {part.sentence}",
         part.role,
         ("grammar.traffic", *sorted(clause_of(name, part.role) for name in spoken)),
         lambda testbed: _SentenceRunner(testbed, part).run(),
@@ -69,13 +69,13 @@ def _scenario(part: SentencePart) -> Scenario:
 
 
 class _SentenceRunner:
-    """A cast sentence on a stage."""
+    """Runs one sentence on a testbed."""
 
     def __init__(self, testbed: Testbed, part: SentencePart) -> None:
         self._testbed = testbed
         self._part = part
         self._role = part.role
-        # A store keeps what it was given: each sentence has a topic of its own, where the target's can be chosen.
+        # A store keeps its records, so each sentence uses a new topic.
         self._topic = b"%b.%d" % (testbed.topic, next(_topic_numbers)) if part.role is Role.STORE else testbed.topic
         self._partitions: list[Partition] = []
         self._first = 0
@@ -83,7 +83,7 @@ class _SentenceRunner:
         self._since = 0
 
     async def run(self) -> None:
-        """Raises `UnmetError` where the target does not say its part."""
+        """Run the sentence. Raise `UnmetError` if the target does not send one of its messages."""
         if self._testbed.node is None:
             await self._testbed.start()
         for index in range(self._part.partition_count):
@@ -96,14 +96,14 @@ class _SentenceRunner:
             if step.is_target:
                 await self._expect_target(step, self._partitions[step.partition])
             else:
-                await self._say(step, self._testbed.peers[step.sender], self._partitions[step.partition])
+                await self._send(step, self._testbed.peers[step.sender], self._partitions[step.partition])
         if self._role is Role.CONSUMER:
             await self._check_delivery()
 
-    # What must be so before the sentence begins
+    # Preconditions
 
     async def _prepare(self, index: int, steps: list[SentenceStep]) -> None:
-        """The partition is as its first step supposes: its records are where they are to be fetched from."""
+        """Create the state that the partition's first message requires: its records are available for fetching."""
         missing = max(step.missing for step in steps)
         first = steps[0].message
         speaks = {step.message for step in steps if step.is_target}
@@ -122,7 +122,7 @@ class _SentenceRunner:
             await self._testbed.expect("ACK", "ack.sent", lambda message: _acks(message, producer.partition, last))
 
     async def _feed(self, number: int) -> None:
-        """The target has published this many records that nobody acknowledged."""
+        """Make the target publish this many records, and acknowledge none."""
         testbed = self._testbed
         if not testbed.peers:
             await testbed.add_peer("S2", self._topic)
@@ -135,7 +135,7 @@ class _SentenceRunner:
 
     # The suite's steps. What its own nodes say to each other, the target does not hear.
 
-    async def _say(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
+    async def _send(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
         testbed, name = self._testbed, step.message
         about: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
         if name == "RECORD":
@@ -145,9 +145,9 @@ class _SentenceRunner:
         elif name == "DIRECT-HEAD" and self._role is Role.CONSUMER:
             await testbed.send(peer, name, testbed.address, **about, sequence=max(step.missing, 1) - 1)
         elif name == "FETCH" and step.is_for_target:
-            await self._say_fetch(step, peer, partition)
+            await self._send_fetch(step, peer, partition)
         elif name == "DIRECT-RECORD" and self._fetch is not None:
-            await self._say_direct_record(step, peer, partition)
+            await self._send_direct_record(step, peer, partition)
         elif name == "ACK" and self._role is Role.PRODUCER:
             sender: dict[str, Value] = {"address": peer.address} if testbed.dialect is Dialect.RFC46 else {}
             is_last = step is self._part.steps[-1]
@@ -157,7 +157,7 @@ class _SentenceRunner:
         elif name == "GET-HEADS":
             await testbed.send(peer, name, self._topic, address=peer.address)
         elif name == "CONSUMER-HELLO" and self._role is Role.STORE:
-            # A store that is several nodes greets from the one that answers.
+            # If the store consists of several nodes, the hello comes from the one that answers.
             hello = await testbed.expect(
                 "STORE-HELLO", "store-hello.sent", lambda message: message.topic == peer.address
             )
@@ -166,7 +166,7 @@ class _SentenceRunner:
         elif name == "STORE-HELLO" and self._role is Role.CONSUMER:
             await testbed.send(peer, name, testbed.address, address=peer.address)
 
-    async def _say_fetch(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
+    async def _send_fetch(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
         head = self._testbed.known_records.partition(partition.address, partition.topic).head
         first = head - step.missing + 1 if self._role is Role.PRODUCER else 0
         self._first = first
@@ -180,7 +180,7 @@ class _SentenceRunner:
             count=step.missing,
         )
 
-    async def _say_direct_record(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
+    async def _send_direct_record(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
         assert self._fetch is not None
         if not _fetches(self._fetch, partition, step.answer_count):
             again = await self._testbed.expect(
@@ -194,13 +194,13 @@ class _SentenceRunner:
         await self._testbed.wait_subscribed(peer, "DIRECT-RECORD", requestor)
         await peer.send_records([step.answer_count], partition=partition, requestor=requestor)
 
-    # The target's steps
+    # The target's messages
 
     async def _expect_target(self, step: SentenceStep, partition: Partition) -> None:
         testbed, name = self._testbed, step.message
         clause = clause_of(name, self._role)
         if name in {"RECORD", "HEAD"}:
-            await self._hear_published(name, clause)
+            await self._expect_published(name, clause)
         elif name == "FETCH":
             received = await testbed.expect(
                 name, clause, lambda message: _fetches(message, partition, 0), what="FETCH from 0 on"
@@ -210,7 +210,7 @@ class _SentenceRunner:
             last = step.answer_count - 1 if step.answer_count else step.missing
             await testbed.expect(name, clause, lambda message: _acks(message, partition, last), what=f"ACK of {last}")
         elif name == "DIRECT-HEAD":
-            await self._hear_head(clause, partition)
+            await self._expect_head(clause, partition)
         elif name == "DIRECT-RECORD":
             sequence = self._first + step.answer_count
             await testbed.expect(
@@ -235,7 +235,7 @@ class _SentenceRunner:
         subjects = message["subjects"]
         return isinstance(subjects, tuple) and self._topic in subjects
 
-    async def _hear_published(self, name: str, clause: str) -> None:
+    async def _expect_published(self, name: str, clause: str) -> None:
         testbed, address = self._testbed, self._testbed.address
         published = testbed.message_checks.published_count(address)
         if name == "RECORD" or not published:
@@ -244,14 +244,14 @@ class _SentenceRunner:
         if name == "HEAD":
             await testbed.expect(name, clause, lambda message: message["address"] == address, since=self._since)
 
-    async def _hear_head(self, clause: str, partition: Partition) -> None:
+    async def _expect_head(self, clause: str, partition: Partition) -> None:
         testbed = self._testbed
         if "C" not in testbed.peers:
             await testbed.add_peer("C", self._topic)
         consumer = testbed.peers["C"]
         requests = {"GET-HEADS", "CONSUMER-HELLO"} if self._role is Role.STORE else {"GET-HEADS"}
         if not requests & {step.message for step in self._part.steps}:
-            # The rule lets a DIRECT-HEAD come unasked, which nobody is obliged to send: it is asked for.
+            # The rule allows an unrequested DIRECT-HEAD, but no clause demands it: request it.
             await testbed.send(consumer, "GET-HEADS", self._topic, address=consumer.address)
         head = testbed.known_records.partition(partition.address, partition.topic).head
         await testbed.expect(
@@ -263,10 +263,10 @@ class _SentenceRunner:
             what=f"DIRECT-HEAD of {head}",
         )
 
-    # What must be so at the end
+    # Postconditions
 
     async def _check_delivery(self) -> None:
-        """Every record that was missing, and the one that made it miss them, has been handed on."""
+        """Check that every missing record, and the one that revealed the gap, is delivered."""
         for index, partition in enumerate(self._partitions):
             steps = self._part.of_partition(index)
             if any(step.message == "FETCH" for step in steps):

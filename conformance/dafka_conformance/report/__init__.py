@@ -1,6 +1,7 @@
-"""What came of a run, for people and for programs: on the terminal, as a page, as JSON, as JUnit XML.
+"""Reports of a run: on the terminal, as an HTML page, as JSON and as JUnit XML.
 
-`write_report` chooses the format by the file's suffix. `terminal` prints; the other modules each make a text of a run.
+`write_report` selects the format by the file's suffix. To add a format, add a module with a function from a `Run` to a
+text, and enter it in `_FORMATS`.
 """
 
 from __future__ import annotations
@@ -20,29 +21,37 @@ _FORMATS: dict[str, Callable[[Run], str]] = {".html": to_html, ".json": to_json,
 
 
 class ReportError(Exception):
-    """A report cannot be written where it was asked for; the text says why, and what would be right."""
+    """A report cannot be written. The text says why, and what is expected."""
 
 
 def check_report_path(path: Path) -> None:
-    """Looks, before a long run, whether its report can be written.
+    """Check, before a long run, that its report can be written.
 
-    Raises `ReportError` where the suffix is of no known format, the folder does not exist or cannot be written to, or
-    the path is a folder itself.
+    Args:
+        path: The path of the report.
+
+    Raises:
+        ReportError: The suffix is unknown, the folder does not exist or is not writable, or the path is a folder.
     """
     if path.suffix.lower() not in _FORMATS:
-        raise ReportError(f"cannot write a report to {path}: its name must end in .html, .json or .xml (JUnit)")
+        raise ReportError(f"cannot write a report to {path}: expected a name that ends in .html, .json or .xml (JUnit)")
     if path.is_dir():
-        raise ReportError(f"cannot write a report to {path}: it is a folder, not a file")
+        raise ReportError(f"cannot write a report to {path}: expected a file, not a folder")
     if not path.parent.is_dir():
-        raise ReportError(f"cannot write a report to {path}: there is no folder {path.parent}")
+        raise ReportError(f"cannot write a report to {path}: the folder {path.parent} does not exist")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ReportError(f"cannot write a report to {path}: no permission")
+        raise ReportError(f"cannot write a report to {path}: permission denied")
 
 
 def write_report(run: Run, path: Path) -> None:
-    """Writes a report: a page (`.html`), JSON (`.json`) or JUnit XML (`.xml`), over what is there.
+    """Write a report: an HTML page (`.html`), JSON (`.json`) or JUnit XML (`.xml`). Replace an existing file.
 
-    Raises `ReportError` as `check_report_path` does, and where writing fails.
+    Args:
+        run: The run.
+        path: The path of the report. Its suffix selects the format.
+
+    Raises:
+        ReportError: As for `check_report_path`, or writing fails.
     """
     check_report_path(path)
     text = _FORMATS[path.suffix.lower()](run)

@@ -1,6 +1,6 @@
-"""What the reports tell of a run beside its verdicts: its failures, one a scenario, and its figures.
+"""The failures and totals of a run, which all reports share.
 
-A finding that both dialects share is one finding. What every report needs is worked out here, so that all say the same.
+A finding that appears in both dialects is one finding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import attrs
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 
 RANKS = (Verdict.VIOLATES, Verdict.DOES_NOT, Verdict.CONFORMS, Verdict.DOES, Verdict.NOT_TESTED)
-"""Which verdict of several dialects counts for a clause: the first of these that is among them."""
+"""The verdicts from worst to best. A clause with different verdicts by dialect counts with the worst one."""
 
 
 _SENTENCE = ".grammar."
@@ -20,13 +20,13 @@ _SENTENCE = ".grammar."
 
 @attrs.frozen
 class Finding:
-    """A clause that a target was found not to follow, or that a scenario could not be played.
+    """A clause that the target does not follow, or a scenario that could not be run.
 
     Attributes:
-        clause_id: the clause's name; empty where the scenario itself went wrong.
-        clause: the clause, where the run knows it.
-        message: what was found.
-        dialects: where it was found.
+        clause_id: The clause's id; empty if the scenario itself failed.
+        clause: The clause; None if the run does not know it.
+        message: What was found.
+        dialects: The dialects that it was found in.
     """
 
     clause_id: str
@@ -36,21 +36,21 @@ class Finding:
 
     @property
     def is_violation(self) -> bool:
-        """Does it count against the target? A SHOULD or MAY that is not followed does not."""
+        """Whether the finding counts against the target. One about a SHOULD or MAY does not."""
         return self.clause is None or self.clause.level.is_binding
 
 
 @attrs.frozen
 class Failure:
-    """A scenario that failed or broke, in one dialect or in several.
+    """A scenario that failed or is broken, in one or more dialects.
 
     Attributes:
-        scenario: its name.
-        title: what it shows.
-        role: the target's role.
-        results: what came of it in each dialect in which it went wrong.
-        findings: what was found, each once.
-        alike: further scenarios in which the same was found, that need no chart of their own.
+        scenario: The scenario's name.
+        title: What it tests.
+        role: The target's role.
+        results: Its results in the dialects that it failed in.
+        findings: The findings, each once.
+        similar: More scenarios with the same findings, which need no chart of their own.
     """
 
     scenario: str
@@ -58,16 +58,16 @@ class Failure:
     role: Role
     results: tuple[ScenarioResult, ...]
     findings: tuple[Finding, ...]
-    alike: tuple[str, ...] = ()
+    similar: tuple[str, ...] = ()
 
     @property
     def is_broken(self) -> bool:
-        """Could it not be played in any dialect?"""
+        """Whether it could not be run in any dialect."""
         return all(result.outcome is Outcome.BROKEN for result in self.results)
 
     @property
     def charted(self) -> tuple[ScenarioResult, ...]:
-        """The results whose traces are needed to see each finding happen: those that add one to the ones before."""
+        """The results whose traces are needed to show every finding: each adds a finding to those before it."""
         shown: set[tuple[str, str]] = set()
         chosen = []
         for result in self.results:
@@ -80,14 +80,17 @@ class Failure:
 
 @attrs.frozen
 class Totals:
-    """How many clauses and scenarios came out how. A clause that differs by dialect counts as the worse of the two."""
+    """The number of clauses by verdict and of scenarios by outcome.
+
+    A clause with different verdicts by dialect counts with the worst one.
+    """
 
     clauses: Mapping[Verdict, int]
     scenarios: Mapping[Outcome, int]
 
 
 def failures(run: Run) -> tuple[Failure, ...]:
-    """The scenarios that went wrong, in the run's order. Raises nothing; unknown clauses count as binding."""
+    """Return the failed and broken scenarios, in the run's order. Unknown clauses count as binding."""
     clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
     grouped: dict[tuple[str, Role], list[ScenarioResult]] = {}
     for result in run.results:
@@ -100,9 +103,9 @@ def failures(run: Run) -> tuple[Failure, ...]:
 
 
 def group_failures(run: Run) -> tuple[Failure, ...]:
-    """The failures, with those of the grammar's sentences that violate the same clauses told as one.
+    """Return the failures, with those of grammar sentences that violate the same clauses as one.
 
-    A fault shows in every sentence in which it can: hundreds of charts would tell no more than the first.
+    A fault appears in every sentence that can show it: hundreds of charts would add nothing to the first.
     """
     first: dict[object, Failure] = {}
     for failure in failures(run):
@@ -111,12 +114,12 @@ def group_failures(run: Run) -> tuple[Failure, ...]:
         key = (failure.role, violated) if is_sentence else failure.scenario
         told = first.setdefault(key, failure)
         if told is not failure:
-            first[key] = attrs.evolve(told, alike=(*told.alike, failure.scenario))
+            first[key] = attrs.evolve(told, similar=(*told.similar, failure.scenario))
     return tuple(first.values())
 
 
 def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
-    """Did a scenario fail, break, or find a violation?"""
+    """Return whether a scenario failed, is broken, or found a violation."""
     if result.outcome in {Outcome.FAILED, Outcome.BROKEN}:
         return True
     failed = (clauses.get(check.clause) for check in result.checks if not check.holds)
@@ -124,7 +127,7 @@ def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
 
 
 def faults(result: ScenarioResult) -> dict[int, str]:
-    """The events of a trace that are wrong, by their place, and what is wrong with each."""
+    """Return what is wrong with each faulty event of a trace, by the event's index."""
     texts: dict[int, list[str]] = {}
     for check in result.checks:
         if not check.holds and check.event is not None and 0 <= check.event < len(result.trace):
@@ -135,8 +138,8 @@ def faults(result: ScenarioResult) -> dict[int, str]:
     return {index: "; ".join(dict.fromkeys(texts[index])) for index in sorted(texts)}
 
 
-def figures(run: Run) -> Totals:
-    """The run in numbers."""
+def count_outcomes(run: Run) -> Totals:
+    """Return the totals of a run."""
     by_clause: dict[str, set[Verdict]] = {}
     for verdict in run.verdicts:
         by_clause.setdefault(verdict.clause.id, set()).add(verdict.verdict)
@@ -149,13 +152,13 @@ def figures(run: Run) -> Totals:
 
 
 def dialects_of(run: Run) -> tuple[Dialect, ...]:
-    """The dialects that a run says anything of, in the order of their definition."""
+    """Return the dialects of a run, in the order of their definition."""
     spoken = {verdict.dialect for verdict in run.verdicts} | {result.dialect for result in run.results}
     return tuple(dialect for dialect in Dialect if dialect in spoken)
 
 
 def duration(seconds: float) -> str:
-    """A length of time for reading, as in `0.02 s`, `7.4 s`, `74 s` or `12 min 4 s`."""
+    """Return a duration as text, such as `0.02 s`, `7.4 s`, `74 s` or `12 min 4 s`."""
     if seconds < 1:
         return f"{seconds:.2f} s"
     if seconds < 10:
@@ -166,10 +169,10 @@ def duration(seconds: float) -> str:
 
 
 def _found(result: ScenarioResult) -> Iterable[tuple[str, str]]:
-    """The clauses and messages that a scenario found, once it went wrong."""
+    """Return the clauses and messages of a failed scenario's findings, without duplicates."""
     found = [(check.clause, check.message) for check in result.checks if not check.holds]
     if result.outcome is Outcome.BROKEN:
-        found.append(("", f"the scenario could not be played: {result.reason or 'no reason was given'}"))
+        found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}"))
     elif not found:
         found.append(("", result.reason or "the scenario failed"))
     return dict.fromkeys(found)

@@ -1,7 +1,7 @@
-"""A run as one HTML page that needs nothing else: no script, no font, no picture from elsewhere.
+"""The HTML report of a run: one self-contained page without scripts or external files.
 
-Whatever a target said stands in it as text. Charts are drawn for the scenarios that went wrong, and of long traces for
-what is around the faults, so that the page stays small enough to be sent around.
+Everything from the target is escaped. Only failed scenarios have charts, and charts of long traces show the events
+around the faults only, so that the page stays small.
 """
 
 from __future__ import annotations
@@ -26,27 +26,30 @@ from dafka_conformance.model import (
 )
 from dafka_conformance.report.findings import (
     Failure,
+    count_outcomes,
     dialects_of,
     duration,
     faults,
-    figures,
     group_failures,
 )
 from dafka_conformance.report.svg_chart import Diagram, draw_chart, truncate
 
 EVENTS_MAX = 60
-"""Events in a chart, where there are few charts."""
+"""The maximum number of events in a chart if there are few charts."""
+
 EVENTS_MIN = 8
-"""Events in a chart, where there are many."""
+"""The number of events in a chart if there are many charts."""
+
 ROWS_MAX = 3200
-"""Events in all charts together; what is beyond gets no chart. At about a kilobyte each this keeps the page small."""
+"""The maximum number of events in all charts together, about a kilobyte each. Failures beyond it get no chart."""
+
 LINKS_MAX = 40
-"""Scenarios that are named beside a clause."""
+"""The maximum number of scenario names beside a clause."""
 
 
 @attrs.frozen
 class _ClauseRow:
-    """A clause in the matrix: its verdicts by dialect, and the scenarios that decided them."""
+    """A clause in the table: its verdicts by dialect, and the scenarios that decided them."""
 
     clause: Clause
     verdicts: Mapping[Dialect, ClauseVerdict]
@@ -59,7 +62,7 @@ class _ClauseRow:
 
 @attrs.frozen
 class _ScenarioRow:
-    """A scenario in the list of all: what came of it in each dialect."""
+    """A scenario in the list of all scenarios: its result in each dialect."""
 
     scenario: str
     title: str
@@ -69,7 +72,7 @@ class _ScenarioRow:
 
 @attrs.frozen
 class _FailureBlock:
-    """A scenario that went wrong, with its charts."""
+    """A failed scenario with its charts."""
 
     failure: Failure
     diagrams: tuple[tuple[Dialect, Diagram], ...]
@@ -77,7 +80,11 @@ class _FailureBlock:
 
 
 def to_html(run: Run) -> str:
-    """The page, as a text to be written in UTF-8."""
+    """Return the run as an HTML page, to be written in UTF-8.
+
+    Raises:
+        ModuleNotFoundError: The package jinja2 is not installed.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dafka_conformance", "report"),
         autoescape=True,
@@ -93,7 +100,7 @@ def to_html(run: Run) -> str:
         run=run,
         headline=_headline(run),
         date=datetime.fromtimestamp(run.started_at, UTC),
-        figures=figures(run),
+        figures=count_outcomes(run),
         dialects=dialects_of(run),
         sections=_sections(run.verdicts),
         blocks=blocks,
@@ -103,7 +110,7 @@ def to_html(run: Run) -> str:
         failed={
             scenario: place
             for place, block in reversed(list(enumerate(blocks)))
-            for scenario in (block.failure.scenario, *block.failure.alike)
+            for scenario in (block.failure.scenario, *block.failure.similar)
         },
         outcomes=Outcome,
         verdicts=Verdict,
@@ -111,19 +118,19 @@ def to_html(run: Run) -> str:
 
 
 def _shown(value: object) -> object:
-    """What stands in the page for a value: no letter that cannot be printed, for some are not allowed in HTML."""
-    if type(value) is not str:  # what is marked as safe is a subclass, and the page's own
+    """Return a value for the page without unprintable characters, some of which HTML does not allow."""
+    if type(value) is not str:  # text that is marked as safe is a subclass of str
         return value
     return value if value.isprintable() else "\n".join(escape_unprintable(line) for line in value.split("\n"))
 
 
 def _headline(run: Run) -> str:
-    counts = figures(run)
+    counts = count_outcomes(run)
     violated = counts.clauses[Verdict.VIOLATES]
     if violated:
         return f"{violated} clause{'' if violated == 1 else 's'} violated"
     if not run.conforms:
-        return "Some scenarios could not be played"
+        return "Some scenarios could not be run"
     return "No clause violated" if counts.clauses[Verdict.CONFORMS] else "Nothing was tested"
 
 

@@ -1,21 +1,21 @@
-"""A run as JSON, for programs.
+"""The JSON report of a run.
 
-The shape is stable: within one `format`, members are added and never changed or removed. Members of the object:
+The schema is stable: within one `format`, keys are added but never changed or removed. The keys of the object:
 
 - `format`: 1.
 - `target`, `started_at` (seconds since the epoch), `seconds`, `conforms`.
-- `summary`: `clauses`, how many by verdict (a clause that differs by dialect counts as the worse of the two), and
-  `scenarios`, how many by outcome (each dialect counts).
-- `missing_roles`: by the role's name, why it was not tested.
+- `summary`: `clauses`, the number of clauses by verdict (a clause with different verdicts by dialect counts with the
+  worse one), and `scenarios`, the number of scenarios by outcome (each dialect counts).
+- `missing_roles`: why a role was not tested, by the role's name.
 - `clauses`: for each `id`, `section`, `level`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`, `erratum`
-  (null where there is none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
+  (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
 - `scenarios`: for each and each dialect `scenario`, `title`, `role`, `dialect`, `clauses`, `outcome`, `seconds`,
   `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`) and `trace`.
-- A `trace` is null for a scenario in which nothing went wrong, otherwise a list of events: `at` (seconds), `sender`,
-  `receiver`, `kind`, `label`, `fields` (pairs of name and value, in order), `frames` (hexadecimal, long ones cut),
-  `count`, `fault`, `fault_field`. A check's `event` is a place in it, from 0.
+- A `trace` is null for a scenario without a failure, otherwise a list of events: `at` (seconds), `sender`, `receiver`,
+  `kind`, `label`, `fields` (pairs of name and value, in order), `frames` (hexadecimal, long ones truncated), `count`,
+  `fault`, `fault_field`. A check's `event` is an index in it, from 0.
 
-Roles, dialects, levels, kinds, verdicts and outcomes are the words that the other reports use.
+Roles, dialects, levels, kinds, verdicts and outcomes are the same words as in the other reports.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any
 import attrs
 
 from dafka_conformance.model import Clause, ClauseVerdict, Role, Run, ScenarioResult
-from dafka_conformance.report.findings import figures, is_failure
+from dafka_conformance.report.findings import count_outcomes, is_failure
 
 FORMAT = 1
 
 
 def to_json(run: Run) -> str:
-    """The run, in ASCII."""
-    counts = figures(run)
+    """Return the run as JSON in ASCII."""
+    counts = count_outcomes(run)
     clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
     return json.dumps(
         {
@@ -91,7 +91,7 @@ def _scenario(result: ScenarioResult, clauses: Mapping[str, Clause]) -> dict[str
 
 
 def _plain(instance: type | None, attribute: Any, value: Any) -> Any:
-    """An enumeration's member as the word that reports use for it."""
+    """Return an enumeration's member as the word that reports use for it."""
     if isinstance(value, Role):
         return value.title
     return getattr(value, "value", value)

@@ -1,6 +1,6 @@
-"""A run as JUnit XML, as build servers read it: a suite for each dialect, a case for each scenario.
+"""The JUnit XML report of a run, for build servers: one test suite per dialect, one test case per scenario.
 
-The class of a case is the target's role. A scenario that failed has the exchange as a chart in its failure's text.
+The class of a case is the target's role. The text of a failure has the exchange of messages as a chart.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WIDTH = 120
 
 
 def to_junit(run: Run) -> str:
-    """The XML, as a text to be written in UTF-8. What XML cannot hold is left out."""
+    """Return the run as XML text, to be written in UTF-8, without characters that XML does not allow."""
     clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
     root = ElementTree.Element("testsuites", name=_legal(run.target), time=f"{run.seconds:.3f}")
     for dialect in dialects_of(run):
@@ -68,7 +68,7 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
 
 
 def _text(result: ScenarioResult) -> str:
-    """What was found, one clause a line, and the exchange."""
+    """Return the findings, one line per clause, and the exchange of messages."""
     lines = [line for line in (result.title, result.reason) if line]
     lines.extend(f"{check.clause}: {check.message}" for check in result.checks if not check.holds)
     if result.trace:

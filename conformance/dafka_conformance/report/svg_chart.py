@@ -1,7 +1,7 @@
-"""Where everything of a drawn sequence chart goes: the lifelines, a row for each event, and the text beside it.
+"""The layout of a sequence chart in SVG: the lifelines, a row for each event, and the text beside it.
 
-Values only, in pixels; the template draws them. To the left stands the time, then the lifelines with the arrows and the
-messages' names, and to the right the fields, where they have room without running into a lifeline.
+All values are in pixels; the HTML template draws them. From left to right: the time, the lifelines with arrows and
+message names, and the fields.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dafka_conformance.model import Event, Kind, Role, ScenarioResult
 from dafka_conformance.report.text_chart import TIMES_MARK, Omitted, describe_fault, select_events
 
 LANES_MAX = 10
-"""Further nodes share the last lifeline, called `others`."""
+"""The maximum number of lifelines. More nodes share the last one, called `others`."""
+
 FIELDS_LETTERS_MAX = 76
 VALUE_LETTERS_MAX = 26
 FRAME_LETTERS_MAX = 96
-"""How much of a frame is shown at a time, as the two hexadecimal digits of each octet."""
+"""The maximum length of a frame in the tooltip, in hexadecimal digits."""
 
 _TIME_X = 62
 _LANE_WIDTH = 136
@@ -34,7 +35,7 @@ _OTHERS = "others"
 
 @attrs.frozen
 class Lane:
-    """A lifeline: whose it is, where, and whether that is the target."""
+    """A lifeline: its label, its position, and whether it is the target's."""
 
     label: str
     x: int
@@ -43,7 +44,7 @@ class Lane:
 
 @attrs.frozen
 class Field:
-    """A field as it is written beside an arrow."""
+    """A field beside an arrow."""
 
     text: str
     is_faulty: bool
@@ -51,19 +52,19 @@ class Field:
 
 @attrs.frozen
 class Row:
-    """An event, or events that are left out.
+    """An event, or omitted events.
 
     Attributes:
-        y: the arrow's height.
-        height: how much room the row takes, with what is wrong beneath it.
-        kind: how it is drawn: a `Kind`'s value, or `omitted`.
-        time: when it was, in seconds.
-        label: the message's name, a note's text, or how many events are left out.
-        x_from: where the arrow begins.
-        x_to: where its tip is.
-        fields: what is written beside it.
-        frames: the raw frames, for the hovering pointer.
-        fault: what is wrong, in lines that fit; empty where nothing is.
+        y: The vertical position of the arrow.
+        height: The height of the row with the fault's lines.
+        kind: How it is drawn: a `Kind`'s value, or `omitted`.
+        time: The time in seconds.
+        label: The message's name, a note's text, or the number of omitted events.
+        x_from: The start of the arrow.
+        x_to: The tip of the arrow.
+        fields: The fields beside the arrow.
+        frames: The raw frames, for the tooltip.
+        fault: What is wrong, in lines that fit; empty if nothing is.
     """
 
     y: int
@@ -79,21 +80,21 @@ class Row:
 
     @property
     def tip(self) -> int:
-        """How far the arrow's head reaches back from its tip: to the left where it points to the right."""
+        """The horizontal offset from the arrow's tip to the back of its head."""
         return -8 if self.x_to >= self.x_from else 8
 
 
 @attrs.frozen
 class Diagram:
-    """A drawn chart.
+    """A laid out chart.
 
     Attributes:
-        width: in pixels.
-        height: in pixels.
-        lanes: the lifelines, from the left.
-        rows: the events, from the top.
-        fields_x: where the fields are written.
-        events: the events that are shown, each with what is wrong with it, for the table beneath the chart.
+        width: The width in pixels.
+        height: The height in pixels.
+        lanes: The lifelines from left to right.
+        rows: The events from top to bottom.
+        fields_x: The horizontal position of the fields.
+        events: The shown events, each with its fault, for the table below the chart.
     """
 
     width: int
@@ -105,12 +106,12 @@ class Diagram:
 
 
 def draw_chart(result: ScenarioResult, faults: Mapping[int, str], events_max: int) -> Diagram:
-    """Lays out a scenario's trace.
+    """Lay out a scenario's trace.
 
-    Arguments:
-        result: the scenario and its trace.
-        faults: what is wrong with the trace, by the event's place.
-        events_max: how many events to show at most.
+    Args:
+        result: The scenario's result with its trace.
+        faults: What is wrong with each faulty event, by its index.
+        events_max: The maximum number of events.
     """
     shown = select_events(len(result.trace), faults, events_max)
     events = [result.trace[index] for index in shown if isinstance(index, int)]
@@ -137,12 +138,12 @@ def draw_chart(result: ScenarioResult, faults: Mapping[int, str], events_max: in
 
 
 def target_label(role: Role, labels: Sequence[str]) -> str:
-    """The label under which a trace knows the target; empty where it says nothing."""
+    """Return the target's label in a trace; empty if the target sent nothing."""
     return next((label for label in (role.value, role.title, f"{role.value}1") if label in labels), "")
 
 
 def _lanes(events: Sequence[Event], role: Role) -> tuple[Lane, ...]:
-    """The participants by their first appearance, with the lines that go in first and those that come out last."""
+    """Return the lifelines in the order of first appearance, with the target's input first and its output last."""
     labels = list(
         dict.fromkeys(
             label
@@ -184,7 +185,7 @@ def _row(event: Event, fault: str, y: int, places: Mapping[str, int]) -> Row:
 
 
 def _fields(event: Event) -> tuple[Field, ...]:
-    """As many fields as have room; the faulty one always has."""
+    """Return as many fields as fit; the faulty one always does."""
     fields = []
     room = FIELDS_LETTERS_MAX
     faulty = [(name, value) for name, value in event.fields if name == event.fault_field]
@@ -208,6 +209,6 @@ def _field(name: str, value: str) -> str:
 
 
 def truncate(text: str, letters_max: int) -> str:
-    """A text for showing, shortened where it is longer."""
+    """Return a printable text of at most this many letters."""
     text = escape_unprintable(text)
     return text if len(text) <= letters_max else f"{text[: letters_max - 1]}…"

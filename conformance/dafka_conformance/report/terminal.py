@@ -1,6 +1,6 @@
-"""A run on the terminal, or in a log: the progress while it lasts, and what came of it.
+"""The progress and the result of a run on the terminal or in a log.
 
-Where the output is not a terminal there is no colour, no bar, and no line is broken that a program might look for.
+If the output is not a terminal, there is no color and no progress bar, and lines are not wrapped.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from rich.text import Text
 
 from dafka.text import escape_unprintable
 from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
-from dafka_conformance.report.findings import Failure, dialects_of, duration, faults, figures, group_failures
+from dafka_conformance.report.findings import (
+    Failure,
+    count_outcomes,
+    dialects_of,
+    duration,
+    faults,
+    group_failures,
+)
 from dafka_conformance.report.text_chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, text_chart
 
 WIDTH_PLAIN = 120
-"""How wide a chart is where the output has no width of its own."""
+"""The width of a chart in characters if the output is not a terminal."""
 
 _EVENTS_MAX = 24
 _WIDTH_MIN = 40
@@ -44,8 +51,8 @@ _ASCII = str.maketrans(
 )
 
 
-def print_matrix(run: Run, console: Console) -> None:
-    """Prints what came of a run: the matrix of clauses, each violation with its exchange, and one line of figures."""
+def print_result(run: Run, console: Console) -> None:
+    """Print the result of a run: the table of clauses, each violation with its exchange, and a summary line."""
     out = _Printer(console)
     _print_table(run, out)
     for failure in group_failures(run):
@@ -58,8 +65,8 @@ def print_matrix(run: Run, console: Console) -> None:
 
 
 def summary(run: Run) -> str:
-    """The run in a line, as in `38 clauses conform, 2 violated, 5 not tested; 120 scenarios in 74 s`."""
-    counts = figures(run)
+    """Return the run as one line, such as `38 clauses conform, 2 violated, 5 not tested; 120 scenarios in 74 s`."""
+    counts = count_outcomes(run)
     conform = counts.clauses[Verdict.CONFORMS]
     parts = [
         f"{conform} {'clause conforms' if conform == 1 else 'clauses conform'}",
@@ -80,14 +87,14 @@ def summary(run: Run) -> str:
 
 
 class Progress:
-    """Shows how far a run has come, for as long as the block lasts.
+    """A context manager that shows the progress of a run.
 
-    On a terminal it is a bar with what passed, what did not and what is running; elsewhere a line for each scenario
-    that failed or broke, and nothing for the others.
+    On a terminal it is a bar with the passed, failed and running scenarios. Elsewhere it is a line for each scenario
+    that failed or is broken.
 
-    Arguments:
-        console: where to.
-        total: how many scenarios there are, each dialect counted.
+    Args:
+        console: Where to print.
+        total: The number of scenarios; each dialect counts.
     """
 
     def __init__(self, console: Console, total: int) -> None:
@@ -121,12 +128,12 @@ class Progress:
             self._bar.stop()
 
     def started(self, name: str, dialect: Dialect) -> None:
-        """A scenario is running."""
+        """Show that a scenario has started."""
         self._running[name, dialect] = None
         self._show()
 
     def finished(self, result: ScenarioResult) -> None:
-        """A scenario has ended, or was skipped."""
+        """Show that a scenario has ended or was skipped."""
         self._running.pop((result.scenario, result.dialect), None)
         is_wrong = result.outcome in {Outcome.FAILED, Outcome.BROKEN}
         self._passed += result.outcome is Outcome.PASSED
@@ -146,7 +153,7 @@ class Progress:
 
 
 class _RunningColumn(TextColumn):
-    """The names of the running scenarios, on the line that is left, and never taken for markup."""
+    """The names of the running scenarios, on the rest of the line, without markup."""
 
     def __init__(self, text_format: str) -> None:
         super().__init__(text_format, style="dim", markup=False)
@@ -157,17 +164,17 @@ class _RunningColumn(TextColumn):
 
 @attrs.define
 class _Printer:
-    """Writes lines, each as one line, in letters that the output has."""
+    """Prints lines in characters that the output's encoding has."""
 
     console: Console
 
     @property
     def width(self) -> int:
-        """How wide a text that is meant for the eye may be."""
+        """The maximum width of a text."""
         return self.console.width if self.console.is_terminal else max(self.console.width, WIDTH_PLAIN)
 
     def text(self, text: str) -> str:
-        """A text with what the output cannot show replaced."""
+        """Return a text with the characters replaced that the output cannot show."""
         text = escape_unprintable(text)
         encoding = self.console.encoding
         if encoding.startswith("utf"):
@@ -175,16 +182,16 @@ class _Printer:
         return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Prints one line."""
+        """Print one line."""
         self.spans((text, style))
 
     def spans(self, *spans: tuple[str, str]) -> None:
-        """Prints one line of several styles."""
+        """Print one line of several styles."""
         line = Text.assemble(*((self.text(text), style) for text, style in spans))
         self.console.print(line, soft_wrap=True, highlight=False)
 
     def paragraph(self, first: str, text: str, style: str = "") -> None:
-        """Prints a text behind a first word or mark, its further lines indented; it is wrapped on a terminal alone."""
+        """Print a text after a first word or mark, with a hanging indent. Wrap it on a terminal only."""
         indent = " " * (len(first) - len(first.lstrip()) + 2)
         start = first
         for line in text.splitlines() or [""]:
@@ -199,7 +206,7 @@ class _Printer:
 
 
 def _print_table(run: Run, out: _Printer) -> None:
-    """One row a clause. Rich's own tables would shorten a long name where the output is narrow."""
+    """Print one row per clause. Rich's own tables would truncate long names on a narrow output."""
     dialects = dialects_of(run)
     rows: list[list[tuple[str, str]]] = [[(title, "bold") for title in ("clause", "level", *_values(dialects))]]
     for section, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause.section):
@@ -243,8 +250,8 @@ def _print_failure(failure: Failure, out: _Printer) -> None:
     for result in failure.charted:
         out.line(f"  the exchange in {result.dialect.value}:", "dim")
         _print_chart(text_chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
-    if failure.alike:
-        out.paragraph(f"  the same in {len(failure.alike)} more: ", ", ".join(failure.alike), "dim")
+    if failure.similar:
+        out.paragraph(f"  the same in {len(failure.similar)} more: ", ", ".join(failure.similar), "dim")
 
 
 def _print_chart(lines: Iterable[str], out: _Printer) -> None:
@@ -255,7 +262,7 @@ def _print_chart(lines: Iterable[str], out: _Printer) -> None:
         if text.startswith(FAULT_MARK):
             fault_indent = indent
             style = "red"
-        elif indent > fault_indent > 0:  # the rest of what is wrong
+        elif indent > fault_indent > 0:  # a further line of the fault
             style = "red"
         else:
             style = "dim" if text.startswith(OMITTED_MARK) else ""
@@ -263,13 +270,13 @@ def _print_chart(lines: Iterable[str], out: _Printer) -> None:
 
 
 def _print_untested(run: Run, out: _Printer) -> None:
-    """The missing roles with the clauses that they leave untested, then the other reasons with theirs."""
+    """Print the untested clauses: first by missing role, then by the other reasons."""
     untested = [verdict for verdict in run.verdicts if verdict.verdict is Verdict.NOT_TESTED]
     groups: dict[str, dict[str, None]] = {}
     for verdict in untested:
         clause = verdict.clause
         if clause.untestable:
-            reason = "cannot be told from outside"
+            reason = "cannot be tested from outside"
         elif _is_without_target(verdict, run.missing_roles):
             continue
         else:
@@ -286,7 +293,7 @@ def _print_untested(run: Run, out: _Printer) -> None:
             for verdict in untested
             if role in verdict.clause.roles and _is_without_target(verdict, run.missing_roles)
         )
-        leaves = f"; leaves untested: {', '.join(left)}" if left else ""
+        leaves = f"; untested clauses: {', '.join(left)}" if left else ""
         out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
     for reason, names in groups.items():
         out.paragraph("  ", f"{reason}: {', '.join(names)}")
@@ -298,7 +305,7 @@ def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]
 
 
 def _is_everywhere(verdict: ClauseVerdict, untested: Iterable[ClauseVerdict], run: Run) -> bool:
-    """Is a clause untested for the same reason in every dialect?"""
+    """Return whether a clause is untested for the same reason in every dialect."""
     alike = [other for other in untested if other.clause.id == verdict.clause.id and other.reason == verdict.reason]
     return len(alike) == len(dialects_of(run))
 
@@ -311,7 +318,7 @@ def _print_readings(run: Run, out: _Printer) -> None:
     if not readings:
         return
     out.line()
-    out.line("readings that the target follows, where the RFC contradicts itself", "bold")
+    out.line("readings that the target follows, for clauses on which the RFC contradicts itself", "bold")
     for (name, reading), verdicts in readings.items():
         out.paragraph(f"  {name}: ", "".join(_reading(reading, verdicts, run)))
 
@@ -324,7 +331,7 @@ def _reading(reading: str, verdicts: list[ClauseVerdict], run: Run) -> Iterator[
     if reading in clause.readings:
         yield f", {clause.readings[reading]}"
     if clause.holds and reading != clause.holds:
-        yield f"; the suite takes {clause.holds}"
+        yield f"; the suite tests {clause.holds}"
         if clause.erratum:
             yield f" (erratum {clause.erratum})"
 

@@ -1,6 +1,6 @@
-"""A trace as a sequence chart in text: one line an event, and under a faulty one what is wrong with it.
+"""A trace as a sequence chart in text: one line per event, and below a faulty event what is wrong with it.
 
-Of a long trace, the surroundings of its faults and its two ends are shown.
+A long trace is reduced to its two ends and the events around its faults.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAULT_MARK = "✗"
 OMITTED_MARK = "…"
 TIMES_MARK = "\N{MULTIPLICATION SIGN}"
 VALUE_WIDTH_MAX = 48
-"""Longer values of a field are cut; the fault beneath the line shows the wrong one in full."""
+"""The maximum width of a field's value. Longer ones are truncated; the fault below the line shows the whole value."""
 
 _ARROWS = {Kind.MESSAGE: "──▶", Kind.SUBSCRIPTION: "╌╌▷", Kind.BEACON: "··▶", Kind.LINE: "──▶"}
 _NAME_WIDTH_MAX = 20
@@ -27,7 +27,7 @@ _WIDTH_MIN = 40
 
 @attrs.frozen
 class Omitted:
-    """Events of a trace that are left out: how many, and how many of them are faulty."""
+    """A number of omitted events of a trace, and how many of them are faulty."""
 
     count: int
     faulty: int = 0
@@ -37,14 +37,14 @@ class Omitted:
 
 
 def select_events(length: int, faults: Mapping[int, str], events_max: int) -> list[int | Omitted]:
-    """The places of a trace that are worth showing, in order, with what is left out between them.
+    """Return the indices of the events to show, in order, with the omitted ones between them.
 
-    Faulty events come first, then what is near them (rather before than after) and the two ends.
+    Faulty events have priority, then events near them (before rather than after) and at the two ends.
 
-    Arguments:
-        length: how many events the trace has.
-        faults: the places that are faulty.
-        events_max: how many to show; a single event that would be left out is shown too.
+    Args:
+        length: The number of events in the trace.
+        faults: The indices of faulty events.
+        events_max: The maximum number of events. A single event is shown rather than omitted.
     """
     if length <= events_max:
         return list(range(length))
@@ -77,15 +77,16 @@ def select_events(length: int, faults: Mapping[int, str], events_max: int) -> li
 def text_chart(
     trace: Sequence[Event], faults: Mapping[int, str], *, width: int = 100, events_max: int = 40
 ) -> list[str]:
-    """The lines of a chart, none wider than `width` (which counts as at least 40).
+    """Return the lines of a chart.
 
-    A line is the time in seconds, who spoke to whom, the message, how many where it stands for several, and its fields.
+    A line has the time in seconds, the sender and receiver, the message, its count if it stands for several, and its
+    fields.
 
-    Arguments:
-        trace: what was said.
-        faults: the places in the trace of what is wrong, and what is wrong there.
-        width: in characters.
-        events_max: how many events to show at most.
+    Args:
+        trace: The events.
+        faults: What is wrong with each faulty event, by its index.
+        width: The maximum width of a line in characters; at least 40.
+        events_max: The maximum number of events.
     """
     width = max(width, _WIDTH_MIN)
     shown = select_events(len(trace), faults, events_max)
@@ -108,12 +109,12 @@ def text_chart(
 
 
 def field_value(event: Event, name: str) -> str | None:
-    """What a field of an event holds, or None where it has no such field."""
+    """Return the value of an event's field; None if the event has no such field."""
     return next((value for key, value in event.fields if key == name), None)
 
 
 def describe_fault(event: Event, text: str) -> str:
-    """What is wrong with an event, after the field and its value where it is one field that is wrong."""
+    """Return what is wrong with an event, after the wrong field and its value if there is one."""
     text = escape_unprintable(text)
     if not event.fault_field:
         return text

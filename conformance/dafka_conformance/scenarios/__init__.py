@@ -1,1 +1,5 @@
-"""The scenarios beyond the grammar's sentences: scripts in TOML, and in Python what a script cannot say."""
+"""The scenarios beyond the grammar's sentences: scripts in TOML, and Python for what a script cannot express.
+
+A file belongs to the role in its name. To add a script, add it to `<role>.toml`. To add a function, add it to a module
+with a `SCENARIOS` registry. Modules that begin with an underscore are helpers.
+"""

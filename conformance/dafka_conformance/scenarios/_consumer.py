@@ -1,8 +1,7 @@
-"""What the scenarios for consumers have in common: played producers and stores, and the barrier before "never".
+"""Helpers for consumer scenarios: scripted producers and stores, and a barrier before negative checks.
 
-A producer that the suite plays behaves as real ones do where a consumer may rely on it: it answers FETCHes, and sends a
-HEAD each second. What must not have been handed on, or asked for, is looked for after something later that came through
-the same connection has had its effect.
+A scripted producer answers FETCHes and sends a HEAD each second, as a consumer may expect. A check that something was
+not delivered or requested comes after the effect of a later message on the same connection.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ ORDERLY = ("delivery.complete", "delivery.in-order", "delivery.once")
 
 
 async def subscribed(testbed: Testbed) -> None:
-    """Waits until the consumer's program has named its topic: before, it may have no topics to tell a store of.
+    """Wait until the consumer has subscribed to its topic. Before that, it may have no topics for a CONSUMER-HELLO.
 
-    Raises `UnmetError`.
+    Raises:
+        UnmetError: It does not subscribe in time.
     """
     await testbed.wait_subscribed(await testbed.add_peer("P"), "RECORD", testbed.topic)
 
 
 async def serving(testbed: Testbed, label: str, count: int) -> ScriptedPeer:
-    """A producer that has so many records, and answers for them. Raises `UnmetError`."""
+    """Add a producer that has `count` records and answers FETCHes."""
     producer = await testbed.add_peer(label)
     producer.add_records(count)
     producer.answers_requests = True
@@ -38,7 +38,7 @@ async def serving(testbed: Testbed, label: str, count: int) -> ScriptedPeer:
 
 
 def gone_partition(testbed: Testbed, store: ScriptedPeer, count: int, label: str) -> Partition:
-    """A partition whose producer is gone; a store has its records, and answers for them."""
+    """Return a partition whose producer has left; a store has its records and answers FETCHes."""
     partition = Partition(new_address(), testbed.topic)
     testbed.trace.name_node(partition.address, label)
     store.add_records(count, partition)
@@ -48,41 +48,42 @@ def gone_partition(testbed: Testbed, store: ScriptedPeer, count: int, label: str
 
 
 async def send_heads(testbed: Testbed, store: ScriptedPeer, partitions: Iterable[Partition]) -> None:
-    """A store tells of its heads, as it does when a consumer greets it. Raises `UnmetError`."""
+    """Send a store's heads, as it does after a CONSUMER-HELLO."""
     for partition in partitions:
         about: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
         await testbed.send(store, "DIRECT-HEAD", testbed.address, **about, sequence=partition.head)
 
 
-def require(testbed: Testbed, clause: str, holds: bool, text: str) -> None:
-    """As `Stage.require`; where the target has ended, that is what is wrong."""
+def require_clause_or_running(testbed: Testbed, clause: str, holds: bool, text: str) -> None:
+    """Check a clause as `Testbed.require_clause` does. If the target has ended, report that instead."""
     if not holds:
         testbed.check_running(clause)
     testbed.require_clause(clause, holds, text)
 
 
 def fetches(testbed: Testbed, partition: bytes) -> list[Message]:
-    """The FETCHes for a partition so far."""
+    """Return the FETCHes for a partition so far."""
     return [message for message in testbed.messages("FETCH") if message.topic == partition]
 
 
 def check_counts(testbed: Testbed) -> None:
-    """Every FETCH so far asks for something."""
+    """Check that no FETCH so far has the count 0."""
     for received in testbed.received:
         if received.message.name == "FETCH" and not received.message.get_number("count"):
-            text = f"a FETCH asks for no record at all: {testbed.describe(received.message)}"
+            text = f"a FETCH has the count 0: {testbed.describe(received.message)}"
             testbed.check_clause("fetch.sent", False, text, received.event)
 
 
 def delivered_of(testbed: Testbed, partition: bytes) -> list[Delivery]:
-    """What was handed on of a partition, as far as the output tells; what else it prints is left out."""
+    """Return the deliveries of a partition, or of an unknown one if the output has no address."""
     return [delivery for delivery in testbed.delivered if delivery.address in {None, partition}]
 
 
 async def end_with_gap(testbed: Testbed, producer: ScriptedPeer) -> None:
-    """A record with a gap before it, by this producer: when it was fetched, all that came before it had its effect.
+    """Publish a record after a gap and wait for its delivery: by then, all earlier messages have had their effect.
 
-    Raises `UnmetError`.
+    Raises:
+        UnmetError: The gap is not fetched, or a record is not delivered.
     """
     head = max(testbed.known_records.partition(producer.address, producer.topic).contents, default=-1)
     producer.add_records(head + 3)
@@ -94,6 +95,6 @@ async def end_with_gap(testbed: Testbed, producer: ScriptedPeer) -> None:
         "fetch.sent",
         lambda message: message.topic == producer.address,
         since=before,
-        what=f"FETCH of {head + 1} of {producer.label}, of which {head + 2} was published",
+        what=f"FETCH of record {head + 1} of {producer.label} after record {head + 2}",
     )
     await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(head + 3)])

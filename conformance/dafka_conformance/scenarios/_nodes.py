@@ -1,4 +1,4 @@
-"""What scenarios of several roles have in common: a peer that falls silent, what is regular, and how much is much."""
+"""Helpers for scenarios of several roles: silent peers, regular intervals, and sizes."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from dafka_conformance.testbed.testbed import Testbed
 
 MIB = 1024 * 1024
 SILENCE_MAX_S = 8.0
-"""How long a node may take to drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
+"""The time in which a node must drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
 
 JITTER_S = 1.0
-"""By so much a busy machine may shift what is regular."""
+"""The deviation of a regular interval that a busy machine may cause."""
 
 SERIES_MAX = 3
-"""So often is an interval measured where it is not regular: a machine that stood still for a moment does so once."""
+"""The maximum number of measurements of an interval, because a busy machine may disturb one of them."""
 
 
 def is_regular(gaps: Sequence[float]) -> bool:
-    """Are these the seconds between what comes at an interval?"""
+    """Return whether these gaps in seconds are those of a regular interval."""
     return max(gaps) <= 3 * min(gaps) + JITTER_S
 
 
 def silence_s(testbed: Testbed) -> float:
-    """For how long a peer has to be silent: a target that is given little patience keeps its own time all the same."""
+    """Return how long a peer must be silent. A patience below 1 does not shorten the target's own timeout."""
     return SILENCE_MAX_S * max(testbed.patience, 1.0)
 
 
 async def until_dropped(testbed: Testbed, peer: ScriptedPeer) -> bool:
-    """No tower tells of the peer any more; waits until the target drops its connection, or long enough for that.
+    """Stop announcing a peer, and wait until the target drops its connection.
 
-    Gives whether it did.
+    Returns:
+        Whether the target dropped it in time.
     """
     testbed.discovery.withdraw(peer.address)
-    testbed.trace.add_note(f"no tower tells of {peer.label} any more")
+    testbed.trace.add_note(f"the tower stops announcing {peer.label}")
     before = dict(+peer.subscriptions)
     return await testbed.wait(
         lambda: all(peer.subscriptions[prefix] < count for prefix, count in before.items()),

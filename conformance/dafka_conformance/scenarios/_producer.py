@@ -1,4 +1,4 @@
-"""What the scenarios for producers have in common: to make the target publish, and to fetch from it."""
+"""Helpers for producer scenarios: make the target publish, and fetch from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ FED = (Ability.FEED,)
 
 
 async def publish(testbed: Testbed, contents: Sequence[bytes], *, seconds: float | None = None) -> int:
-    """The target publishes these; gives the first one's sequence. Raises `UnmetError` where it does not."""
+    """Make the target publish records, and return the sequence of the first one.
+
+    Raises:
+        UnmetError: The last one is not published in time.
+    """
     first, place = testbed.message_checks.published_count(testbed.address), len(testbed.received)
     await testbed.feed(contents)
     last = first + len(contents) - 1
@@ -30,13 +34,13 @@ async def publish(testbed: Testbed, contents: Sequence[bytes], *, seconds: float
 
 
 async def publish_numbered(testbed: Testbed, count: int) -> int:
-    """As `publish`, with contents that tell which record each is."""
+    """Make the target publish records with unique contents, as `publish` does."""
     first = testbed.message_checks.published_count(testbed.address)
     return await publish(testbed, [record_content(testbed.address, first + index) for index in range(count)])
 
 
 async def fetch(testbed: Testbed, peer: ScriptedPeer, first: int, count: int, *, subject: bytes | None = None) -> int:
-    """A played node sends a FETCH; gives the place from which on its answers are heard."""
+    """Send a FETCH from a peer, and return the index in `received` at which its answers start."""
     place = len(testbed.received)
     values: dict[str, Value] = {"address": peer.address, "subject": testbed.topic if subject is None else subject}
     await testbed.send(peer, "FETCH", testbed.address, **values, sequence=first, count=count)
@@ -46,9 +50,19 @@ async def fetch(testbed: Testbed, peer: ScriptedPeer, first: int, count: int, *,
 async def expect_answer(
     testbed: Testbed, peer: ScriptedPeer, clause: str, first: int, count: int, place: int, after: str = ""
 ) -> None:
-    """Each of these records comes as a DIRECT-RECORD; what else is to be said of them, the watch says.
+    """Wait for DIRECT-RECORDs of all these records. `MessageChecks` checks their order and contents.
 
-    Raises `UnmetError`. `after`: what came before, which may be why they do not come.
+    Args:
+        testbed: The testbed.
+        peer: The peer that sent the FETCH.
+        clause: The clause that demands the answer.
+        first: The first record.
+        count: The number of records.
+        place: The index in `received` at which the answers start.
+        after: What was sent before the FETCH and may prevent an answer, for the finding.
+
+    Raises:
+        UnmetError: A record is missing.
     """
     missing = set(range(first, first + count))
     since = place
@@ -64,13 +78,13 @@ async def expect_answer(
     if not await testbed.wait(look):
         testbed.check_running("robust.malformed" if after else clause)
         others = [message.get_number("sequence") for message in testbed.messages("DIRECT-RECORD", since)]
-        found = f"; the last DIRECT-RECORD that did come is {others[-1]}" if others else ""
+        found = f"; the last DIRECT-RECORD was {others[-1]}" if others else ""
         when = f" after {after}" if after else ""
         testbed.require_clause(clause, False, f"record {min(missing)}, fetched{when}, was not sent{found}")
 
 
 def expect_content(testbed: Testbed, message: Message, content: bytes) -> None:
-    """What was published is what was given."""
+    """Check that a message has the content that the target was given."""
     found = message.get_bytes("content")
     shown = f"{testbed.trace.show(found)}, not {testbed.trace.show(content)}"
     text = f"{message.name} {message.get_number('sequence')} has the content {shown}"
@@ -78,7 +92,7 @@ def expect_content(testbed: Testbed, message: Message, content: bytes) -> None:
 
 
 async def expect_no_answer(testbed: Testbed, peer: ScriptedPeer, clause: str, first: int, what: str) -> None:
-    """The records from `first` to 8 after it were not sent; the one after them is fetched to be sure."""
+    """Check that none of the nine records from `first` on was sent, after fetching the one after them as a barrier."""
     place = await fetch(testbed, peer, first + 9, 1)
     await expect_answer(testbed, peer, "direct-record.sent", first + 9, 1, place, what)
     for received in testbed.received[place:]:

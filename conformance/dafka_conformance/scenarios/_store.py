@@ -1,4 +1,4 @@
-"""What the scenarios for stores have in common: saving records, fetching them back, and asking for heads."""
+"""Helpers for store scenarios: save records, fetch them back, and request heads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHER_CONTENT = b"another record's content"
 
 
 def acknowledges(partition: Partition, sequence: int) -> Callable[[Message], bool]:
-    """Is a message an ACK of this record, or of a later one?"""
+    """Return a predicate for messages: whether one is an ACK of this record or of a later one."""
     return lambda message: (
         message.topic == partition.address
         and message["subject"] == partition.topic
@@ -34,7 +34,7 @@ async def save(
     clause: str = "ack.sent",
     seconds: float | None = None,
 ) -> None:
-    """The played producer publishes these records, and the store acknowledges them. Raises `UnmetError`."""
+    """Publish records from a peer, and wait for the store's ACK. Raise `UnmetError` if it does not arrive."""
     partition = partition or producer.partition
     await testbed.wait_subscribed(producer, "RECORD", partition.topic)
     await producer.send_records(range(first, last + 1), partition=partition)
@@ -43,21 +43,21 @@ async def save(
 
 
 async def send_head(testbed: Testbed, producer: ScriptedPeer, sequence: int) -> None:
-    """The played producer announces its last record."""
+    """Send a HEAD from a scripted producer."""
     await testbed.send(
         producer, "HEAD", producer.topic, address=producer.address, subject=producer.topic, sequence=sequence
     )
 
 
 async def ask_heads(testbed: Testbed, consumer: ScriptedPeer, topic: bytes | None = None) -> None:
-    """The played consumer says GET-HEADS for its topic, or another one."""
+    """Send a GET-HEADS from a scripted consumer for its topic, or another one."""
     await testbed.send(consumer, "GET-HEADS", consumer.topic if topic is None else topic, address=consumer.address)
 
 
 async def expect_head(
     testbed: Testbed, consumer: ScriptedPeer, partition: Partition, sequence: int, clause: str
 ) -> ReceivedMessage:
-    """The store tells this consumer of a partition's head. Raises `UnmetError`."""
+    """Wait for a DIRECT-HEAD of a partition to this consumer. Raise `UnmetError` if it does not arrive."""
     wanted = (consumer.address, partition.address, sequence)
     return await testbed.expect(
         "DIRECT-HEAD",
@@ -68,19 +68,19 @@ async def expect_head(
 
 
 async def ask(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, first: int, count: int) -> None:
-    """The played consumer says FETCH, once the store hears it."""
+    """Send a FETCH from a scripted consumer, once the store is subscribed to it."""
     await testbed.wait_subscribed(consumer, "FETCH", partition.address)
     send_fetch(consumer, partition, first, count)
 
 
 def send_fetch(consumer: ScriptedPeer, partition: Partition, first: int, count: int) -> None:
-    """The played consumer says FETCH."""
+    """Send a FETCH from a scripted consumer."""
     values: dict[str, Value] = {"address": consumer.address, "subject": partition.topic}
     consumer.send("FETCH", partition.address, {**values, "sequence": first, "count": count})
 
 
 def answers(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, since: int = 0) -> list[ReceivedMessage]:
-    """The DIRECT-RECORDs of a partition for this consumer so far."""
+    """Return the DIRECT-RECORDs of a partition to this consumer so far."""
     return [
         received
         for received in testbed.received[since:]
@@ -101,10 +101,23 @@ async def fetch_back(
     after: str = "",
     seconds: float | None = None,
 ) -> list[ReceivedMessage]:
-    """The records that the store sends for a FETCH of these, in its order.
+    """Send a FETCH and wait for all requested records. `MessageChecks` checks their order and contents.
 
-    Raises `UnmetError`, the clause being violated, where it leaves any out; `after` names what may be the reason. What
-    is wrong with their order and contents is found by `stage.watch`.
+    Args:
+        testbed: The testbed.
+        consumer: The peer that sends the FETCH.
+        partition: The partition.
+        first: The first record.
+        last: The last record.
+        clause: The clause that is violated if a record is missing.
+        after: What was sent before the FETCH and may prevent an answer, for the finding.
+        seconds: The time limit.
+
+    Returns:
+        The DIRECT-RECORDs, in the order of arrival.
+
+    Raises:
+        UnmetError: A record is missing.
     """
     since = place = len(testbed.received)
     wanted = set(range(first, last + 1))
@@ -119,7 +132,7 @@ async def fetch_back(
 
     await ask(testbed, consumer, partition, first, last - first + 1)
     await testbed.wait(look, seconds)
-    text = f"of the records {first}..{last}, asked for with a FETCH{after}, {len(wanted):,} did not come"
+    text = f"of the records {first}..{last}, requested with a FETCH{after}, {len(wanted):,} did not arrive"
     text += f", the first is {min(wanted)}" if wanted else ""
     testbed.require_clause(clause, not wanted, testbed.exit_message(after) or text)
     testbed.check_clause(clause, True)
@@ -127,16 +140,16 @@ async def fetch_back(
 
 
 async def own_address(testbed: Testbed, peer: ScriptedPeer, name: str, clause: str) -> bytes:
-    """The address under which the store takes messages of this name: one that is several nodes has several."""
+    """Return the store's address for messages with this name. A store of several nodes has several addresses."""
 
     def find() -> bytes:
         return next((address for address in testbed.nodes if peer.is_subscribed(name, address)), b"")
 
     await testbed.wait(lambda: bool(find()))
-    testbed.require_clause(clause, bool(find()), f"the store has no subscription for {name} with an address of its own")
+    testbed.require_clause(clause, bool(find()), f"the store has no subscription for {name} with its own address")
     return find()
 
 
 def nth(number: int) -> str:
-    """An ordinal, for a finding."""
+    """Return an ordinal number, for a finding."""
     return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")

@@ -1,4 +1,4 @@
-"""What a consumer must do, where a script cannot say it: joining, asking for heads, and whose records it takes."""
+"""Consumer scenarios: joining, requesting heads, and which records a consumer accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka_conformance.scenarios._consumer import (
     end_with_gap,
     fetches,
     gone_partition,
-    require,
+    require_clause_or_running,
     send_heads,
     serving,
     subscribed,
@@ -29,13 +29,13 @@ HELLO_CLAUSES = ("consumer-hello.sent", "consumer-hello.subjects", "consumer-hel
 
 @SCENARIOS.add("consumer.get-heads", "get-heads.sent", "topic.GET-HEADS", "get-heads.address", "grammar.GET-HEADS")
 async def get_heads(testbed: Testbed) -> None:
-    """A consumer that begins asks for the heads of its topic."""
+    """A consumer requests the heads of its topic when it starts."""
     await _check_get_heads(testbed)
 
 
 @SCENARIOS.add("consumer.get-heads-latest", "get-heads.sent", needs=[Ability.LATEST], reset=Reset.LATEST)
 async def get_heads_latest(testbed: Testbed) -> None:
-    """A consumer that begins at the latest record asks for the heads of its topic too."""
+    """A consumer that starts at the latest record also requests the heads of its topic."""
     await _check_get_heads(testbed)
 
 
@@ -56,29 +56,29 @@ async def hello(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.hello-latest", *HELLO_CLAUSES, needs=LATEST, reset=Reset.LATEST)
 async def hello_latest(testbed: Testbed) -> None:
-    """A consumer that begins at the latest record answers a STORE-HELLO with its topics, too, or not at all."""
+    """A consumer that starts at the latest record answers a STORE-HELLO with its topics or not at all."""
     await _check_hello(testbed)
 
 
 async def _check_hello(testbed: Testbed) -> None:
-    """A consumer SHOULD answer; where it does not, that is all there is to say, and takes no waiting for."""
+    """Send a STORE-HELLO and check the answer, which is a SHOULD."""
     await subscribed(testbed)
     store = await testbed.add_peer("S2")
     before = len(testbed.received)
     await testbed.send(store, "STORE-HELLO", testbed.address, address=store.address)
     found = await testbed.receive("CONSUMER-HELLO", lambda message: message.topic == store.address, since=before)
     if not testbed.check_clause(
-        "consumer-hello.sent", found is not None, "no CONSUMER-HELLO came in answer to a STORE-HELLO"
+        "consumer-hello.sent", found is not None, "no CONSUMER-HELLO arrived in answer to a STORE-HELLO"
     ):
         return
-    # What it may have said of itself when the store connected, before its program had named a topic, is in between.
+    # The consumer may have sent an empty one when the store connected, before its program subscribed to a topic.
     full = await testbed.receive("CONSUMER-HELLO", lambda message: bool(message["subjects"]), since=before, seconds=1)
     received = full or found
     assert received is not None
     subjects = received.message["subjects"]
     assert isinstance(subjects, tuple)
     shown = ", ".join(map(testbed.trace.show, subjects)) or "no topic"
-    text = f"CONSUMER-HELLO names {shown}, where the consumer is subscribed to {testbed.trace.show(testbed.topic)}"
+    text = f"CONSUMER-HELLO has {shown}, but the consumer is subscribed to {testbed.trace.show(testbed.topic)}"
     testbed.check_clause("consumer-hello.subjects", subjects == (testbed.topic,), text, received.event)
 
 
@@ -88,7 +88,7 @@ async def subscription_ack(testbed: Testbed) -> None:
     producer = await testbed.add_peer("P")
     await end_with_gap(testbed, producer)
     prefix = testbed.grammar.formats.id_of("ACK") + producer.address
-    text = "there is no subscription for the ACKs of a partition whose records were handed on"
+    text = "there is no subscription for the ACKs of a partition whose records were delivered"
     testbed.check_clause("subscription.consumer.ack", producer.subscriptions[prefix] > 0, text)
 
 
@@ -99,7 +99,7 @@ async def subscription_ack(testbed: Testbed) -> None:
     needs=COLLECT,
 )
 async def producers_are_gone(testbed: Testbed) -> None:
-    """A consumer that begins at the beginning gets the records of producers that are gone from a store."""
+    """A consumer that starts at the earliest record gets the records of producers that have left from a store."""
     await subscribed(testbed)
     store = await testbed.add_peer("S2")
     partitions = [gone_partition(testbed, store, count, f"gone {count}") for count in (1, 40, 1500)]
@@ -111,8 +111,8 @@ async def producers_are_gone(testbed: Testbed) -> None:
             for message in messages
         )
 
-    text = "neither a GET-HEADS nor a CONSUMER-HELLO came, by which stores learn that their heads are wanted"
-    require(testbed, "get-heads.sent", await testbed.wait(is_greeted), text)
+    text = "neither a GET-HEADS nor a CONSUMER-HELLO arrived, so stores cannot know that their heads are requested"
+    require_clause_or_running(testbed, "get-heads.sent", await testbed.wait(is_greeted), text)
     await send_heads(testbed, store, partitions)
     for partition in partitions:
         await testbed.expect_delivered([partition.contents[sequence] for sequence in range(partition.head + 1)])
@@ -120,10 +120,10 @@ async def producers_are_gone(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.ten-producers", *ORDERLY, needs=COLLECT, shares_target=True)
 async def ten_producers(testbed: Testbed) -> None:
-    """The records of ten producers of the topic are handed on, those of each in order."""
+    """The records of ten producers of the topic are delivered, in order for each producer."""
     producers = [await serving(testbed, f"P{number}", 20) for number in range(1, 11)]
     for sequence in range(20):
-        for producer in producers[sequence % 2 :: 2]:  # every other record of each is missed
+        for producer in producers[sequence % 2 :: 2]:  # every other record of each producer is missing
             await testbed.publish(producer, sequence, sequence)
     for producer in producers:
         await testbed.send(
@@ -136,54 +136,54 @@ async def ten_producers(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.prefix-topic", "subject.exact", needs=COLLECT, shares_target=True)
 async def prefix_topic(testbed: Testbed) -> None:
-    """Records and heads of a topic that begins with the name of the consumer's are neither handed on nor fetched."""
+    """Records of a topic whose name only starts with the consumer's topic are neither delivered nor fetched."""
     producer = await testbed.add_peer("P")
-    stranger = await testbed.add_peer("P2", testbed.topic + b"2")
-    stranger.add_records(9)
-    stranger.answers_requests = True
-    topic = stranger.topic
-    about: dict[str, Value] = {"address": stranger.address, "subject": topic}
-    # Through P's connection, so that what P says later comes later.
+    other_producer = await testbed.add_peer("P2", testbed.topic + b"2")
+    other_producer.add_records(9)
+    other_producer.answers_requests = True
+    topic = other_producer.topic
+    about: dict[str, Value] = {"address": other_producer.address, "subject": topic}
+    # Sent through P's connection, so that P's later messages arrive later.
     await testbed.wait_subscribed(producer, "RECORD", topic)
-    await producer.send_records(range(3), partition=stranger.partition)
+    await producer.send_records(range(3), partition=other_producer.partition)
     await testbed.send(producer, "HEAD", topic, **about, sequence=5)
     await testbed.send(producer, "DIRECT-HEAD", testbed.address, **about, sequence=6)
-    await producer.send_records([8], partition=stranger.partition)
+    await producer.send_records([8], partition=other_producer.partition)
     await end_with_gap(testbed, producer)
-    _check_subject(testbed, stranger, topic)
+    _check_subject(testbed, other_producer, topic)
 
 
 @SCENARIOS.add("consumer.foreign-subject", "subject.exact", needs=COLLECT, shares_target=True)
 async def foreign_subject(testbed: Testbed) -> None:
-    """A record is of the topic that its subject names, whatever topic frame it comes under."""
+    """A record belongs to the topic in its subject, even if its topic frame has another one."""
     producer = await testbed.add_peer("P")
-    stranger = await testbed.add_peer("P2", testbed.topic + b"2")
-    stranger.add_records(4)
-    stranger.answers_requests = True
-    about: dict[str, Value] = {"address": stranger.address, "subject": stranger.topic}
-    content = record_content(stranger.address, 0)
+    other_producer = await testbed.add_peer("P2", testbed.topic + b"2")
+    other_producer.add_records(4)
+    other_producer.answers_requests = True
+    about: dict[str, Value] = {"address": other_producer.address, "subject": other_producer.topic}
+    content = record_content(other_producer.address, 0)
     await testbed.send(producer, "RECORD", testbed.topic, **about, sequence=0, content=content)
     await testbed.send(producer, "HEAD", testbed.topic, **about, sequence=3)
     await end_with_gap(testbed, producer)
-    _check_subject(testbed, stranger, stranger.topic)
+    _check_subject(testbed, other_producer, other_producer.topic)
 
 
-def _check_subject(testbed: Testbed, stranger: ScriptedPeer, topic: bytes) -> None:
+def _check_subject(testbed: Testbed, other_producer: ScriptedPeer, topic: bytes) -> None:
     own, other = testbed.trace.show(testbed.topic), testbed.trace.show(topic)
-    foreign = set(stranger.partition.contents.values())
+    foreign = set(other_producer.partition.contents.values())
     count = sum(delivery.content in foreign for delivery in testbed.delivered)
-    text = f"a RECORD of {other} was handed on to a consumer of {own}" + (f" ({count} in all)" if count > 1 else "")
+    text = f"a RECORD of {other} was delivered to a consumer of {own}" + (f" ({count} in all)" if count > 1 else "")
     testbed.check_clause("subject.exact", count == 0, text)
     for received in testbed.received:
-        if received.message.name == "FETCH" and received.message.topic == stranger.address:
-            text = f"a consumer of {own} asked for records of {other}"
+        if received.message.name == "FETCH" and received.message.topic == other_producer.address:
+            text = f"a consumer of {own} requested records of {other}"
             testbed.check_clause("subject.exact", False, text, received.event)
             break
 
 
 @SCENARIOS.add("consumer.longer-address", "direct-record.requestor", needs=COLLECT, shares_target=True)
 async def longer_address(testbed: Testbed) -> None:
-    """What is addressed to a node whose address begins with the consumer's is no concern of the consumer."""
+    """A consumer ignores messages to a node whose address starts with its own."""
     producer = await testbed.add_peer("P")
     other = testbed.address + b"0"
     unknown = new_address()
@@ -195,23 +195,23 @@ async def longer_address(testbed: Testbed) -> None:
     for address, sequence in ((producer.address, 1), (unknown, 0)):
         fields: dict[str, Value] = about | {"address": address, "sequence": sequence}
         frames = testbed.grammar.formats.encode(Message("DIRECT-RECORD", other, fields), testbed.dialect)
-        producer.send_frames(frames, "DIRECT-RECORD", "it is addressed to another")
+        producer.send_frames(frames, "DIRECT-RECORD", "it is addressed to another node")
     head: dict[str, Value] = {"address": unknown, "subject": testbed.topic, "sequence": 7}
     await testbed.send(producer, "DIRECT-HEAD", other, **head)
-    await _end_somehow(testbed, producer)
-    text = "a DIRECT-RECORD that is addressed to another node was handed on"
+    await _end_with_any_delivery(testbed, producer)
+    text = "a DIRECT-RECORD that is addressed to another node was delivered"
     is_taken = any(delivery.content == b"for another" for delivery in testbed.delivered)
     testbed.check_clause("direct-record.requestor", not is_taken, text)
     text = "a DIRECT-HEAD that is addressed to another node caused a FETCH"
     testbed.check_clause("direct-record.requestor", not fetches(testbed, unknown), text)
 
 
-async def _end_somehow(testbed: Testbed, producer: ScriptedPeer) -> None:
-    """As `end_with_gap`, for a consumer that may have taken one record for another."""
+async def _end_with_any_delivery(testbed: Testbed, producer: ScriptedPeer) -> None:
+    """Publish a record after a gap as `end_with_gap` does, for a consumer that may have delivered a wrong record."""
     producer.add_records(4)
     producer.answers_requests = producer.sends_heads = True
     await testbed.publish(producer, 3, 3)
     await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == producer.address)
     last = record_content(producer.address, 3)
     is_there = await testbed.wait(lambda: any(delivery.content == last for delivery in testbed.delivered))
-    require(testbed, "delivery.complete", is_there, f"{testbed.trace.show(last)} was not handed on")
+    require_clause_or_running(testbed, "delivery.complete", is_there, f"{testbed.trace.show(last)} was not delivered")

@@ -1,4 +1,4 @@
-"""How a consumer comes by the records that it misses, where a script cannot say it."""
+"""Consumer scenarios: fetching missing records."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from dafka_conformance.testbed.testbed import Testbed
 
 SCENARIOS = ScenarioRegistry()
 
-ASKED_AGAIN_S = 1.2
-"""A consumer may refrain from sending the same FETCH twice within a second."""
+FETCH_REPEATED_S = 1.2
+"""The time after which a consumer repeats a FETCH: it may wait a second before it sends the same one again."""
 LOWER_HEAD_COUNT = 5000
-"""More than a consumer that fetches by pages asks for at first."""
+"""More records than the first FETCH of a consumer requests."""
 STORM_S = 3.0
 STORM_FETCHES_MAX = 50
-"""While nobody answers: a FETCH for each of the many records that come meanwhile would be a storm."""
+"""The limit on FETCHes while no node answers: one FETCH for each arriving record would be a storm."""
 
 
 @SCENARIOS.add("consumer.fetch-repeated", "fetch.repeated", needs=COLLECT, shares_target=True)
 async def fetch_repeated(testbed: Testbed) -> None:
-    """A FETCH that nobody answers is sent again, and not without measure; what then is answered is handed on."""
+    """A FETCH without an answer is repeated, but not too often; the records are delivered once it is answered."""
     producer = await testbed.add_peer("P")
     producer.add_records(204)
     producer.sends_heads = True
@@ -44,7 +44,7 @@ async def fetch_repeated(testbed: Testbed) -> None:
         await testbed.publish(producer, sequence, sequence)
         await trio.sleep(STORM_S / 200)
     sent = len(fetches(testbed, producer.address))
-    text = f"{sent:,} FETCHes were sent within {STORM_S:g} s, while nobody answered and 200 records came"
+    text = f"{sent:,} FETCHes were sent within {STORM_S:g} s, while no node answered and 200 records arrived"
     testbed.check_clause("fetch.repeated", sent < STORM_FETCHES_MAX, text)
     check_counts(testbed)
     producer.answers_requests = True
@@ -53,14 +53,14 @@ async def fetch_repeated(testbed: Testbed) -> None:
         "fetch.repeated",
         lambda message: message.topic == producer.address,
         since=len(testbed.received),
-        what=f"FETCH (the first one went unanswered {STORM_S:g} s ago, and a HEAD is sent each second)",
+        what=f"FETCH (the first one had no answer for {STORM_S:g} s, and a HEAD is sent each second)",
     )
     await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(204)])
 
 
 @SCENARIOS.add("consumer.half-answered", "fetch.repeated", "delivery.complete", needs=COLLECT, shares_target=True)
 async def half_answered(testbed: Testbed) -> None:
-    """Where only half of what a FETCH asked for comes, the rest is asked for."""
+    """If only half of the requested records arrive, the consumer fetches the rest."""
     producer = await testbed.add_peer("P")
     producer.add_records(10)
     producer.sends_heads = True
@@ -72,7 +72,7 @@ async def half_answered(testbed: Testbed) -> None:
         "FETCH",
         "fetch.repeated",
         lambda message: message.topic == producer.address and message["sequence"] == 5,
-        what="FETCH of 5, after 0..4 of what was asked for had come",
+        what="FETCH of 5, after only 0..4 of the requested records had arrived",
     )
     producer.answers_requests = True
     await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(10)])
@@ -80,7 +80,7 @@ async def half_answered(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.store-vanishes", "delivery.complete", "delivery.once", "robust.vanished-peer", needs=COLLECT)
 async def store_vanishes(testbed: Testbed) -> None:
-    """A store vanishes in the middle of its answer; another one that comes later answers the rest."""
+    """A store disappears during its answer; another store that joins later answers the rest."""
     await subscribed(testbed)
     store = await testbed.add_peer("S2")
     partition = gone_partition(testbed, store, 100, "gone")
@@ -90,7 +90,7 @@ async def store_vanishes(testbed: Testbed) -> None:
     await store.send_records(range(50), partition=partition, requestor=testbed.address)
     await testbed.expect_delivered([partition.contents[sequence] for sequence in range(50)])
     testbed.remove_peer("S2")
-    await trio.sleep(ASKED_AGAIN_S)
+    await trio.sleep(FETCH_REPEATED_S)
     other = await testbed.add_peer("S3")
     other.add_records(100, partition)
     other.answers_requests = True
@@ -101,7 +101,7 @@ async def store_vanishes(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.lower-head", "fetch.pages", "delivery.complete", needs=COLLECT)
 async def lower_head(testbed: Testbed) -> None:
-    """A store that lags behind tells a lower head: what another one has told of is fetched all the same."""
+    """A lower head from a store that lags behind does not stop the consumer from fetching up to a higher head."""
     await subscribed(testbed)
     full, lagging = await testbed.add_peer("S2"), await testbed.add_peer("S3")
     partition = gone_partition(testbed, full, LOWER_HEAD_COUNT, "gone")
@@ -110,8 +110,8 @@ async def lower_head(testbed: Testbed) -> None:
     asked = await testbed.expect("FETCH", "fetch.sent", lambda message: message.topic == partition.address)
     about: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
     await testbed.send(lagging, "DIRECT-HEAD", testbed.address, **about, sequence=9)
-    # What it fetches of this one, it fetches after it has heard the lower head.
-    other = gone_partition(testbed, lagging, 3, "gone, too")
+    # Once it fetches this partition, it has received the lower head.
+    other = gone_partition(testbed, lagging, 3, "gone 2")
     await send_heads(testbed, lagging, [other])
     await testbed.expect_delivered([other.contents[sequence] for sequence in range(3)])
     full.answers_requests = True
@@ -121,7 +121,7 @@ async def lower_head(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.huge-head", "fetch.sent", "robust.malformed", needs=COLLECT)
 async def huge_head(testbed: Testbed) -> None:
-    """Heads of more records than a FETCH can count are asked for from the first on, and end nothing."""
+    """Heads beyond the maximum count of a FETCH are fetched from the first record on and stop nothing."""
     for number, head in enumerate((2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**64 - 1), 1):
         producer = await testbed.add_peer(f"P{number}")
         producer.add_records(2)
@@ -136,7 +136,7 @@ async def huge_head(testbed: Testbed) -> None:
             lambda message, address=producer.address: (  # type: ignore[misc]
                 message.topic == address and message["sequence"] == 0 and message.get_number("count") > 0
             ),
-            what=f"FETCH of a number of records from 0 on, after a HEAD of {head:,}",
+            what=f"FETCH from record 0 on, after a HEAD of {head:,}",
         )
         await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(2)])
     await end_with_gap(testbed, await testbed.add_peer("P6"))
@@ -145,7 +145,7 @@ async def huge_head(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.producer-returns", *ORDERLY, "subscription.registered", needs=COLLECT)
 async def producer_returns(testbed: Testbed) -> None:
-    """A producer falls silent, with a gap before its last record, and returns: nothing is lost or handed on twice."""
+    """A producer falls silent after a gap and returns: no record is lost or delivered twice."""
     producer = await serving(testbed, "P", 0)
     producer.answers_requests = False
     await testbed.publish(producer, 0, 1)
@@ -157,7 +157,7 @@ async def producer_returns(testbed: Testbed) -> None:
     store.add_records(7, producer.partition)
     store.answers_requests = True
     await send_heads(testbed, store, [producer.partition])
-    for message in fetches(testbed, producer.address)[-1:]:  # it may have asked while the store joined
+    for message in fetches(testbed, producer.address)[-1:]:  # the consumer may have sent it while the store joined
         await store.answer_request(message)
     await testbed.expect_delivered([record_content(producer.address, sequence) for sequence in range(7)])
     testbed.discovery.announce(producer.address, producer.endpoint)

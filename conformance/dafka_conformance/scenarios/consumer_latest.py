@@ -1,4 +1,4 @@
-"""Where a consumer begins that is told to begin at the latest record."""
+"""Consumer scenarios: starting at the latest record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCENARIOS = ScenarioRegistry()
 
 
 async def _join_before(testbed: Testbed, label: str, reset: Reset) -> ScriptedPeer:
-    """Starts the consumer while a producer is there already."""
+    """Start the consumer while a producer is already running."""
     unmet: list[UnmetError] = []
 
     async def join() -> None:
@@ -44,7 +44,7 @@ async def _join_before(testbed: Testbed, label: str, reset: Reset) -> ScriptedPe
 
 @SCENARIOS.add("consumer.latest", "latest.new-only", "delivery.complete", needs=LATEST, starts_target=True)
 async def latest(testbed: Testbed) -> None:
-    """A consumer that begins at the latest record hands on what is published from then on, and nothing older."""
+    """A consumer that starts at the latest record delivers only records that are published from then on."""
     producer = await _join_before(testbed, "P", Reset.LATEST)
     producer.add_records(10)
     producer.answers_requests = True
@@ -53,32 +53,32 @@ async def latest(testbed: Testbed) -> None:
 
 @SCENARIOS.add("consumer.latest-after-head", "latest.new-only", "delivery.complete", needs=LATEST, starts_target=True)
 async def latest_after_head(testbed: Testbed) -> None:
-    """A HEAD of 9 does not make a consumer that begins at the latest record hand on 0..8."""
+    """A HEAD of 9 does not make a consumer that starts at the latest record deliver 0..8."""
     producer = await _join_before(testbed, "P", Reset.LATEST)
     producer.add_records(10)
     await testbed.send(producer, "HEAD", testbed.topic, address=producer.address, subject=testbed.topic, sequence=9)
     producer.answers_requests = True
-    # Record 9 itself may pass for the latest one, which it is.
+    # Record 9 is the latest record, so it may be delivered.
     await _check_latest(testbed, producer, 9)
 
 
 async def _check_latest(testbed: Testbed, producer: ScriptedPeer, old: int) -> None:
-    """Of records 0..12, of which 10..12 are published now, those before `old` are not handed on."""
+    """Publish the records 10..12, and check that none of the records before `old` is delivered."""
     producer.sends_heads = True
     await testbed.publish(producer, 10, 12)
     new = [record_content(producer.address, sequence) for sequence in range(10, 13)]
-    # What it handed on of the old ones stands before these, in the order of the partition.
+    # Any old records are delivered before these, in the order of the partition.
     await testbed.wait(lambda: any(delivery.content == new[-1] for delivery in testbed.delivered))
     handed_on = {delivery.content for delivery in testbed.delivered}
     taken = [sequence for sequence in range(old) if record_content(producer.address, sequence) in handed_on]
-    text = f"{len(taken)} records that were published before the consumer began at the latest one were handed on"
+    text = f"{len(taken)} records that were published before the consumer started at the latest one were delivered"
     testbed.check_clause("latest.new-only", not taken, text)
     await testbed.expect_delivered(new)
 
 
 @SCENARIOS.add("consumer.large-sequences", *ORDERLY, "fetch.sequence", needs=LATEST, starts_target=True)
 async def large_sequences(testbed: Testbed) -> None:
-    """Sequences beyond 32 bits are handed on in order, and what is missing there is asked for, to the record."""
+    """Records with sequences beyond 32 bits are delivered in order, and missing ones are fetched exactly."""
     producer = await _join_before(testbed, "P", Reset.LATEST)
     middle = 2**32
     for sequence in range(middle - 2, middle + 8):
@@ -92,8 +92,8 @@ async def large_sequences(testbed: Testbed) -> None:
         "FETCH",
         "fetch.sequence",
         lambda message: message.topic == producer.address and message["sequence"] == middle + 3,
-        what=f"FETCH of {middle + 3:,}, of which {middle + 6:,} was published",
+        what=f"FETCH of record {middle + 3:,} after record {middle + 6:,}",
     )
     producer.answers_requests = True
-    # Record 7 of these is told of by HEADs alone.
+    # The last of these is announced by HEADs only.
     await testbed.expect_delivered(wanted)

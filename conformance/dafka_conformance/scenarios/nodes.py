@@ -1,4 +1,4 @@
-"""What every node must do towards the tower and its peers, whether it is a producer, a consumer or a store."""
+"""Scenarios for producers, consumers and stores: discovery through the tower, and peers that disappear."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SCENARIOS = ScenarioRegistry()
 ROLES = (Role.PRODUCER, Role.CONSUMER, Role.STORE)
 BEACON_INTERVAL_MAX_S = 10.0
 STARTED_S = 1.0
-"""A node may send its first beacons more often, until it is known."""
-NEWCOMERS_COUNT = 6
+"""The time in which a starting node may send beacons more often."""
+NEW_PEERS_COUNT = 6
 TOWER_AWAY_S = 0.5
 REPEATED_COUNT = 20
 _ADDRESS = re.compile(rb"[0-9A-F]{32}")
@@ -36,11 +36,21 @@ _ADDRESS = re.compile(rb"[0-9A-F]{32}")
 def every_role(
     name: str, *clauses: str, feeds: bool = False, shares_target: bool = False
 ) -> Callable[[Callable[[Testbed], Awaitable[None]]], Callable[[Testbed], Awaitable[None]]]:
-    """Adds a scenario for each role of node. `feeds`: is the node to show that it still does its work?"""
+    """Return a decorator that adds a scenario for each role but the tower.
+
+    Args:
+        name: The name without the role.
+        clauses: The ids of the clauses that it tests.
+        feeds: Whether a producer is given records, to check that it still works.
+        shares_target: Whether it can run on a target that has already run other scenarios.
+
+    Returns:
+        The decorator.
+    """
 
     def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
         for role in ROLES:
-            # The suite's own tower is needed, which only nodes that it starts are told of.
+            # Only nodes that the suite starts use its tower.
             needs = {Ability.START, Ability.FEED} if feeds and role is Role.PRODUCER else {Ability.START}
             SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares_target=shares_target)(play)
         return play
@@ -49,13 +59,13 @@ def every_role(
 
 
 def scripted_tower(testbed: Testbed) -> ScriptedTower:
-    """The suite's tower: these scenarios start their target, which has no other."""
+    """Return the suite's tower. The target has no other, because these scenarios start it."""
     assert isinstance(testbed.discovery, ScriptedTower)
     return testbed.discovery
 
 
-async def works(testbed: Testbed, clause: str) -> None:
-    """The target does with a new peer what its role is for. Raises `UnmetError`."""
+async def check_works(testbed: Testbed, clause: str) -> None:
+    """Check that the target still works with a new peer. Raise `UnmetError` if it does not."""
     testbed.check_running(clause)
     if testbed.role is Role.PRODUCER:
         sequence = testbed.message_checks.published_count(testbed.address)
@@ -77,22 +87,22 @@ async def works(testbed: Testbed, clause: str) -> None:
 
 
 async def expect_discovered(testbed: Testbed, label: str, clause: str, when: str) -> ScriptedPeer:
-    """A node joins, and is connected to. Raises `UnmetError`."""
+    """Add a peer, and check that the target connects to it. Raise `UnmetError` if it does not."""
     try:
         return await testbed.add_peer(label)
     except UnmetError:
         testbed.check_running(clause)
-        testbed.check_clause(clause, False, f"a node that the tower told of {when} was not connected to")
+        testbed.check_clause(clause, False, f"the target did not connect to a node that was announced {when}")
         raise
 
 
 async def beacons_of(testbed: Testbed, node: TargetNode, clause: str, count: int = 3) -> list[float]:
-    """When the node's next beacons came. Raises `UnmetError` where it sends no more."""
+    """Return the times of the node's next beacons. Raise `UnmetError` if it sends no more."""
     first = len(node.beacons)
     for number in range(1, count + 1):
         is_there = await testbed.wait(lambda number=number: len(node.beacons) >= first + number, BEACON_INTERVAL_MAX_S)  # type: ignore[misc]
         testbed.check_running(clause)
-        text = f"no further beacon came within {BEACON_INTERVAL_MAX_S * testbed.patience:g} s"
+        text = f"no further beacon arrived within {BEACON_INTERVAL_MAX_S * testbed.patience:g} s"
         testbed.require_clause(clause, is_there, text)
     return node.beacons[first : first + count]
 
@@ -109,12 +119,14 @@ async def beacons_of(testbed: Testbed, node: TargetNode, clause: str, count: int
     "beacon.on-new-peer",
 )
 async def beacons(testbed: Testbed) -> None:
-    """A node tells the tower of itself at regular intervals, and at once when it hears of a new peer."""
+    """A node sends beacons at regular intervals, and one at once when it discovers a new peer."""
     for address in testbed.nodes:
-        text = f"the address {testbed.trace.show(address)} ({address!r}) is not of 32 upper-case hexadecimal digits"
+        text = f"the address {testbed.trace.show(address)} ({address!r}) does not have 32 upper-case hexadecimal digits"
         testbed.check_clause("address.uuid", _ADDRESS.fullmatch(address) is not None, text)
     listeners = scripted_tower(testbed).listeners
-    testbed.check_clause("beacon.subscriber-connected", listeners > 0, "nobody subscribed to the tower's beacons")
+    testbed.check_clause(
+        "beacon.subscriber-connected", listeners > 0, "the target did not subscribe to the tower's beacons"
+    )
     await trio.sleep(STARTED_S)
     nodes = list(testbed.nodes.values())
     intervals: list[float] = []
@@ -125,40 +137,40 @@ async def beacons(testbed: Testbed) -> None:
             gaps = [times[1] - times[0], times[2] - times[1]]
             if is_regular(gaps):
                 break
-        text = f"beacons came after {gaps[0]:.1f} s and then {gaps[1]:.1f} s, not at a regular interval"
+        text = f"beacons arrived after {gaps[0]:.1f} s and {gaps[1]:.1f} s, not at a regular interval"
         testbed.check_clause("beacon.interval", is_regular(gaps), text)
         intervals.append(sum(gaps) / 2)
 
     for node in nodes:
         await measure(node)
-    await _expect_answers_to_newcomers(testbed, nodes[0], intervals[0])
+    await _expect_answers_to_new_peers(testbed, nodes[0], intervals[0])
 
 
-async def _expect_answers_to_newcomers(testbed: Testbed, node: TargetNode, interval: float) -> None:
-    """Newcomers come faster than its interval lasts: more beacons must come than that accounts for."""
+async def _expect_answers_to_new_peers(testbed: Testbed, node: TargetNode, interval: float) -> None:
+    """Announce new peers faster than the interval, and check that more beacons arrive than the interval explains."""
     place, begin = len(node.beacons), trio.current_time()
 
     def surplus() -> float:
         return len(node.beacons) - place - (trio.current_time() - begin) / interval - 1
 
-    wanted = NEWCOMERS_COUNT / 2
-    with newcomers(testbed, NEWCOMERS_COUNT) as announce:
-        for _ in range(NEWCOMERS_COUNT):
+    wanted = NEW_PEERS_COUNT / 2
+    with new_peers(testbed, NEW_PEERS_COUNT) as announce:
+        for _ in range(NEW_PEERS_COUNT):
             count = len(node.beacons)
             announce()
             await testbed.wait(lambda count=count: len(node.beacons) > count, 0.3 * interval / testbed.patience)  # type: ignore[misc]
         is_there = await testbed.wait(lambda: surplus() >= wanted, interval)
     found = len(node.beacons) - place
     text = (
-        f"when {NEWCOMERS_COUNT} new peers were made known, {found} beacons came within "
-        f"{trio.current_time() - begin:.1f} s, no more than its interval of {interval:.1f} s accounts for"
+        f"when {NEW_PEERS_COUNT} new peers were announced, {found} beacons arrived within "
+        f"{trio.current_time() - begin:.1f} s, no more than the interval of {interval:.1f} s explains"
     )
     testbed.check_clause("beacon.on-new-peer", is_there, text)
 
 
 @contextmanager
-def newcomers(testbed: Testbed, count: int) -> Iterator[Callable[[], None]]:
-    """Gives a function that makes one more node known, of up to `count`: one that says nothing."""
+def new_peers(testbed: Testbed, count: int) -> Iterator[Callable[[], None]]:
+    """Yield a function that announces a new, silent node. It can be called up to `count` times."""
     tower = scripted_tower(testbed)
     with Sockets() as sockets:
         unknown = [(new_address(), sockets.publisher().bind(LOOPBACK)) for _ in range(count)]
@@ -167,7 +179,7 @@ def newcomers(testbed: Testbed, count: int) -> Iterator[Callable[[], None]]:
         def announce() -> None:
             address, endpoint = unknown.pop()
             known.append(address)
-            testbed.trace.add_note("the tower tells of a new node")
+            testbed.trace.add_note("the tower announces a new node")
             tower.announce(address, endpoint)
 
         yield announce
@@ -185,25 +197,27 @@ def newcomers(testbed: Testbed, count: int) -> Iterator[Callable[[], None]]:
     shares_target=True,
 )
 async def discovers(testbed: Testbed) -> None:
-    """A node connects to each peer that it is told of, once, makes its subscriptions there, and can be connected to."""
+    """A node connects once to each announced peer, subscribes there, and accepts connections."""
     tower = scripted_tower(testbed)
     first = await testbed.add_peer("C1")
     for _ in range(REPEATED_COUNT):
         tower.announce(first.address, first.endpoint)
-    second = await testbed.add_peer("C2")  # what it is told comes in order: it has heard all that was said of C1
+    second = await testbed.add_peer(
+        "C2"
+    )  # beacons arrive in order: once it connects to C2, it has received all those of C1
     for peer in (first, second):
         await _expect_subscribed(testbed, peer)
         most = testbed.target.node_counts.get(testbed.role, 1)
         prefix, count = max(peer.subscriptions.items(), key=lambda item: item[1])
         text = (
-            f"it was told of {peer.label} again and again, and subscribed to {prefix[:1].decode('latin-1')} there "
+            f"{peer.label} was announced repeatedly, and the target subscribed to {prefix[:1].decode('latin-1')} there "
             f"{count} times: it is connected more than once"
         )
         testbed.check_clause("subscriber.connects", count <= most, text)
 
 
 async def _expect_subscribed(testbed: Testbed, peer: ScriptedPeer) -> None:
-    """It has subscribed to something that concerns it, by which its further socket is known."""
+    """Check that the target has a subscription at the peer, which shows that it has a subscriber socket."""
     is_there = await testbed.wait(lambda: bool(+peer.subscriptions))
     text = f"the {testbed.role.title} subscribes to nothing at {peer.label}"
     testbed.require_clause("subscription.registered", is_there, text)
@@ -211,7 +225,7 @@ async def _expect_subscribed(testbed: Testbed, peer: ScriptedPeer) -> None:
 
 @every_role("malformed-beacons", "robust.malformed", feeds=True, shares_target=True)
 async def malformed_beacons(testbed: Testbed) -> None:
-    """A node pays no heed to malformed beacons of a tower, and still discovers peers."""
+    """A node ignores a tower's malformed beacons and still discovers peers."""
     tower = scripted_tower(testbed)
     address = new_address()
     for what, frames in [
@@ -220,16 +234,16 @@ async def malformed_beacons(testbed: Testbed) -> None:
         ("a node beacon", [b"B", address, b"", b"4711"]),
         ("ten frames", [b"B", address, b"tcp://127.0.0.1:4711", *[b"more"] * 7]),
         ("a welcome of two frames", [b"W", b"more"]),
-        ("a type that only begins with B", [b"Beacon", address, b"tcp://127.0.0.1:4711"]),
+        ("a type that only starts with B", [b"Beacon", address, b"tcp://127.0.0.1:4711"]),
         ("an empty endpoint", [b"B", new_address(), b""]),
         ("an endpoint without port", [b"B", new_address(), b"tcp://127.0.0.1"]),
         ("the port 0", [b"B", new_address(), b"tcp://127.0.0.1:0"]),
         ("the port 70000", [b"B", new_address(), b"tcp://127.0.0.1:70000"]),
-        ("a port that is no number", [b"B", new_address(), b"tcp://127.0.0.1:port"]),
+        ("a port that is not a number", [b"B", new_address(), b"tcp://127.0.0.1:port"]),
         ("an unknown scheme", [b"B", new_address(), b"gopher://127.0.0.1:4711"]),
         ("an endpoint of %-signs", [b"B", new_address(), b"%s%n%s%n%s%n"]),
         ("an endpoint with a NUL", [b"B", new_address(), b"tcp://127.0.0.1\0:4711"]),
-        ("rubbish", [b"B", bytes(range(256)), bytes(range(256))]),
+        ("garbage", [b"B", bytes(range(256)), bytes(range(256))]),
         ("an empty UUID", [b"B", b"", b"tcp://127.0.0.1:0"]),
         ("1 MiB of endpoint", [b"B", new_address(), b"tcp://" + b"a" * MIB + b":4711"]),
         ("1 MiB of UUID", [b"B", b"A" * MIB, b"tcp://127.0.0.1:0"]),
@@ -237,28 +251,25 @@ async def malformed_beacons(testbed: Testbed) -> None:
         tower.send(frames, what)
     peer = await expect_discovered(testbed, "C1", "robust.malformed", "after malformed beacons")
     await _expect_subscribed(testbed, peer)
-    await works(testbed, "robust.malformed")
+    await check_works(testbed, "robust.malformed")
 
 
 @every_role("vanished-peer", "robust.vanished-peer", feeds=True, shares_target=True)
 async def vanished_peer(testbed: Testbed) -> None:
-    """Peers that vanish without a word do not hinder a node from serving the others."""
+    """Peers that disappear without notice do not prevent a node from serving the others."""
     other = await testbed.add_peer("C1")
     for label in ("P1", "C2", "P2"):
         await testbed.add_peer(label)
         testbed.remove_peer(label)
-        await works(testbed, "robust.vanished-peer")
+        await check_works(testbed, "robust.vanished-peer")
     await _expect_subscribed(testbed, other)
 
 
 @every_role("silent-peer", "subscriber.disconnects", "subscriber.connects", "robust.vanished-peer")
 async def silent_peer(testbed: Testbed) -> None:
-    """Whether a node drops its connection to a peer that fell silent; it connects again when that is back.
-
-    Meanwhile it goes on with its work, and a store has what a silent producer published.
-    """
+    """A node may disconnect from a silent peer; it connects again when the peer returns, and works meanwhile."""
     tower = scripted_tower(testbed)
-    other = await testbed.add_peer("C2")  # before the peer: a node that forgets both forgets this one first
+    other = await testbed.add_peer("C2")  # added before the peer, so that a node that drops both drops this one first
     peer = await testbed.add_peer("P1" if testbed.role is Role.STORE else "C1")
     await _expect_subscribed(testbed, peer)
     if testbed.role is Role.STORE:
@@ -268,30 +279,30 @@ async def silent_peer(testbed: Testbed) -> None:
     testbed.check_running("subscriber.connects")
     text = f"{silence_s(testbed):g} s after the last sign of a peer, its connection was still there"
     testbed.check_clause("subscriber.disconnects", is_dropped, text)
-    if testbed.role is not Role.PRODUCER:  # a producer may be one that cannot be told to publish
-        await works(testbed, "robust.vanished-peer")
+    if testbed.role is not Role.PRODUCER:  # the suite may not be able to feed a producer
+        await check_works(testbed, "robust.vanished-peer")
     if testbed.role is Role.STORE:
-        await _expect_kept(testbed, peer, 4, ", whose producer had fallen silent")
+        await _expect_kept(testbed, peer, 4, " whose producer had become silent")
     tower.announce(peer.address, peer.endpoint)
     is_back = await testbed.wait(lambda: all(peer.subscriptions[prefix] >= count for prefix, count in before.items()))
     lost = [event for event in testbed.trace.events if (event.receiver, event.label) == (other.label, "unsubscribe")]
-    text = f"its connection to {other.label}, of which the tower went on telling, was dropped, too"
+    text = f"its connection to {other.label}, which the tower continued to announce, was dropped too"
     testbed.check_clause("subscriber.connects", not lost, text)
-    text = "the connection to a peer that was silent for some time was dropped, and not made again when it was back"
+    text = "the connection to a silent peer was dropped and not restored when the peer returned"
     testbed.require_clause("subscriber.connects", is_back, text)
     if testbed.role is Role.STORE:
         await save(testbed, peer, 5, 9, clause="subscriber.connects")
 
 
 async def _expect_kept(testbed: Testbed, producer: ScriptedPeer, head: int, why: str) -> None:
-    """A consumer is told the head of a producer's partition, and sent its records. Raises `UnmetError`."""
+    """Check that the store still serves the head and records of a partition. Raise `UnmetError` if it does not."""
     clause, partition = "robust.vanished-peer", producer.partition
     consumer = await testbed.add_peer("C1")
     await ask_heads(testbed, consumer)
     found = await testbed.receive(
         "DIRECT-HEAD", lambda each: (each.topic, each["sequence"]) == (consumer.address, head)
     )
-    text = f"no DIRECT-HEAD of {head} came for a partition{why}"
+    text = f"no DIRECT-HEAD of {head} arrived for a partition{why}"
     testbed.require_clause(clause, found is not None, testbed.exit_message() or text)
     await fetch_back(testbed, consumer, partition, 0, head, clause=clause, after=why)
     testbed.remove_peer(consumer.label)
@@ -299,12 +310,14 @@ async def _expect_kept(testbed: Testbed, producer: ScriptedPeer, head: int, why:
 
 @every_role("tower-restart", "tower.restart", "beacon.publisher-connected", "beacon.subscriber-connected", feeds=True)
 async def tower_restart(testbed: Testbed) -> None:
-    """When a tower went away and came back, a node goes on with its beacons, and discovers newcomers."""
+    """After a tower restarts, a node continues to send beacons and discovers new peers."""
     await testbed.restart_tower(TOWER_AWAY_S)
     for node in list(testbed.nodes.values()):
         await beacons_of(testbed, node, "tower.restart", 1)
     await testbed.wait(lambda: scripted_tower(testbed).listeners > 0)
     is_heard = scripted_tower(testbed).listeners > 0
-    testbed.require_clause("tower.restart", is_heard, "once the tower was back, nobody subscribed to its beacons again")
-    await expect_discovered(testbed, "C1", "tower.restart", "once it was back")
-    await works(testbed, "tower.restart")
+    testbed.require_clause(
+        "tower.restart", is_heard, "after the tower's restart, the target did not subscribe to its beacons again"
+    )
+    await expect_discovered(testbed, "C1", "tower.restart", "after its restart")
+    await check_works(testbed, "tower.restart")

@@ -1,4 +1,4 @@
-"""What a producer must publish, as far as scripts cannot say it: RECORDs and HEADs."""
+"""Producer scenarios: RECORDs and HEADs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCENARIOS = ScenarioRegistry()
 HEAD_INTERVAL_MAX_S = 10.0
 BEFORE_FIRST_RECORD_S = 2.0
 PUBLISHING_PAUSE_S = 0.05
-"""Between two records of a producer that publishes all the time: much less than any interval of HEADs."""
+"""The pause between two records of a busy producer: much less than any interval of HEADs."""
 LOAD_COUNT = 100_000
 LOAD_BATCH_COUNT = 10_000
 LOAD_S = 60.0
 LARGE_S = 30.0
 
-ODD_TOPIC = bytes(octet for octet in range(1, 256) if octet not in b"\n\r")[:200]
+ODD_TOPIC = bytes(value for value in range(1, 256) if value not in b"\n\r")[:200]
 LONG_TOPIC = b"long" + b"-" * 250 + b"t"
 
 
@@ -45,16 +45,16 @@ LONG_TOPIC = b"long" + b"-" * 250 + b"t"
     needs=FED,
 )
 async def records(testbed: Testbed) -> None:
-    """A producer publishes what it is given, in order, as RECORDs of one partition, which has its address as a name."""
+    """A producer publishes its records in order as RECORDs of one partition, which is named by its address."""
     contents = [b"first", b"second " * 20, b"", b"last"]
     await publish(testbed, contents[:3])
     await publish(testbed, contents[3:])
     messages = testbed.messages("RECORD")
-    text = f"{len(messages)} RECORDs were published of {len(contents)} records"
+    text = f"{len(messages)} of {len(contents)} records were published as RECORDs"
     testbed.require_clause("record.command", len(messages) == len(contents), text)
     partitions = {message.get_bytes("address") for message in messages}
     testbed.check_clause("partition.one", len(partitions) == 1, f"the records are in {len(partitions)} partitions")
-    text = "the partition is not named by the producer's address, which its beacons tell"
+    text = "the partition's name is not the producer's address in its beacons"
     testbed.check_clause("partition.name", partitions <= set(testbed.nodes), text)
     for message, content in zip(messages, contents, strict=True):
         expect_content(testbed, message, content)
@@ -62,7 +62,7 @@ async def records(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.two", "partition.single-writer", needs=FED)
 async def two_producers(testbed: Testbed) -> None:
-    """No two producers have the same partition, neither at the same time nor one after the other."""
+    """No two producers share a partition, neither at the same time nor one after the other."""
     nodes = testbed.target.node_counts.get(Role.PRODUCER, 1)
     for number, what in enumerate(["at the same time", "after another had ended"], 2):
         folder = testbed.folder / f"producer-{number}"
@@ -76,18 +76,18 @@ async def two_producers(testbed: Testbed) -> None:
             testbed.topic,
             folder,
         )
-        testbed.trace.add_note(f"another producer is started, {what}")
+        testbed.trace.add_note(f"another producer starts, {what}")
         async with testbed.target.start(request):
             is_there = await testbed.wait(lambda expected=number * nodes: len(testbed.nodes) >= expected)  # type: ignore[misc]
-        text = f"a producer that was started {what} has the same address: both write the same partition"
+        text = f"a producer that started {what} has the same address, so both write the same partition"
         testbed.require_clause("partition.single-writer", is_there, text)
 
 
 @SCENARIOS.add("producer.contents", "record.any-size", "direct-record.content", needs=FED, shares_target=True)
-async def contents_of_any_octets(testbed: Testbed) -> None:
-    """Contents may be empty, and hold any octets; they go out, and are sent again, as they were given."""
-    octets = bytes(octet for octet in range(256) if octet not in b"\n\r") + b"."
-    contents = [b"", octets, b"\0", b"\0" * 1000 + b".", b"", b"x" * MIB]
+async def contents_of_any_bytes(testbed: Testbed) -> None:
+    """Contents may be empty and have any bytes; they are published and resent unchanged."""
+    every_byte = bytes(value for value in range(256) if value not in b"\n\r") + b"."
+    contents = [b"", every_byte, b"\0", b"\0" * 1000 + b".", b"", b"x" * MIB]
     first = await publish(testbed, contents)
     for message, content in zip(testbed.messages("RECORD"), contents, strict=True):
         expect_content(testbed, message, content)
@@ -98,7 +98,7 @@ async def contents_of_any_octets(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.large-content", "record.any-size", needs=FED, runs_alone=True)
 async def large_content(testbed: Testbed) -> None:
-    """A record's content may have 64 MiB. A producer may wait for its ACK before it publishes more."""
+    """A content may have 64 MiB. The producer may wait for its ACK before it publishes more."""
     content = b"abcdefgh" * (8 * MIB)
     store = await testbed.add_peer("S")
     about: dict[str, Value] = {"address": store.address, "subject": testbed.topic}
@@ -110,7 +110,7 @@ async def large_content(testbed: Testbed) -> None:
             lambda message, n=sequence: message["sequence"] == n,  # type: ignore[misc]
             seconds=LARGE_S,
         )
-        text = f"a record of {len(expected):,} octets was not published"
+        text = f"a record of {len(expected):,} bytes was not published"
         testbed.require_clause("record.any-size", received is not None, text)
         assert received is not None
         testbed.check_running("record.any-size")
@@ -129,21 +129,21 @@ async def _publish_on(testbed: Testbed, clause: str) -> None:
     testbed.check_clause(clause, True)
 
 
-@SCENARIOS.add("producer.odd-topic", "topic.any-octets", needs=(*FED, Ability.CHOOSE_TOPIC), topic=ODD_TOPIC)
+@SCENARIOS.add("producer.odd-topic", "topic.any-bytes", needs=(*FED, Ability.CHOOSE_TOPIC), topic=ODD_TOPIC)
 async def odd_topic(testbed: Testbed) -> None:
-    """A topic's name may hold any octets: control characters, and what is not UTF-8."""
-    await _publish_on(testbed, "topic.any-octets")
+    """A topic may have any bytes, such as control characters and bytes that are not UTF-8."""
+    await _publish_on(testbed, "topic.any-bytes")
 
 
 @SCENARIOS.add("producer.long-topic", "topic.length", needs=(*FED, Ability.CHOOSE_TOPIC), topic=LONG_TOPIC)
 async def long_topic(testbed: Testbed) -> None:
-    """A topic's name may have 255 octets."""
+    """A topic may have 255 bytes."""
     await _publish_on(testbed, "topic.length")
 
 
 @SCENARIOS.add("producer.load", "record.command", "sequence.increment", "head.last-offset", needs=FED, runs_alone=True)
 async def load(testbed: Testbed) -> None:
-    """100,000 records go out, each of them and in order, while a store acknowledges them now and then."""
+    """A producer publishes each of 100,000 records in order, while a store acknowledges some of them."""
     store = await testbed.add_peer("S")
     contents = [record_content(testbed.address, sequence) for sequence in range(LOAD_COUNT)]
     with trio.move_on_after(LOAD_S * testbed.patience) as scope:
@@ -155,11 +155,11 @@ async def load(testbed: Testbed) -> None:
                 await testbed.send(store, "ACK", testbed.address, **about, sequence=published - 1)
     published = testbed.message_checks.published_count(testbed.address)
     testbed.require_clause(
-        "record.command", not scope.cancelled_caught, f"after {LOAD_S:g} s it had taken {published:,} records"
+        "record.command", not scope.cancelled_caught, f"after {LOAD_S:g} s it had published {published:,} records"
     )
     await testbed.wait(lambda: testbed.message_checks.published_count(testbed.address) >= LOAD_COUNT, LOAD_S)
     messages = testbed.messages("RECORD")
-    text = f"{len(messages):,} RECORDs were published of {LOAD_COUNT:,} records"
+    text = f"{len(messages):,} of {LOAD_COUNT:,} records were published as RECORDs"
     testbed.require_clause("record.command", len(messages) == LOAD_COUNT, text)
     for message, content in zip(messages, contents, strict=True):
         if message["content"] != content:
@@ -172,7 +172,7 @@ async def load(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.heads-at-intervals", "head.interval", "head.after-first-record", "topic.HEAD", needs=FED)
 async def heads_at_intervals(testbed: Testbed) -> None:
-    """From the first record on, and not before, a producer sends HEADs at a regular interval."""
+    """A producer sends HEADs at a regular interval from its first record on, and not before."""
     await testbed.add_peer("C")
     await trio.sleep(BEFORE_FIRST_RECORD_S)
     testbed.require_clause(
@@ -184,16 +184,16 @@ async def heads_at_intervals(testbed: Testbed) -> None:
         if is_regular(gaps):
             break
     shown = ", ".join(f"{gap:.1f} s" for gap in gaps)
-    testbed.check_clause("head.interval", is_regular(gaps), f"HEADs came after {shown}: not at a regular interval")
+    testbed.check_clause("head.interval", is_regular(gaps), f"HEADs arrived after {shown}, not at a regular interval")
 
 
 async def _gaps_between_heads(testbed: Testbed) -> list[float]:
-    """The seconds between five HEADs, from the next one on."""
+    """Return the seconds between the next five HEADs."""
     times = []
     place = len(testbed.received)
     for which in ("first", "second", "third", "fourth", "fifth"):
         received = await testbed.receive("HEAD", since=place, seconds=HEAD_INTERVAL_MAX_S)
-        text = f"no {which} HEAD came within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s"
+        text = f"no {which} HEAD arrived within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s"
         testbed.require_clause("head.interval", received is not None, text)
         assert received is not None
         times.append(received.at)
@@ -203,23 +203,24 @@ async def _gaps_between_heads(testbed: Testbed) -> list[float]:
 
 @SCENARIOS.add("producer.head-of-last-record", "head.last-offset", "head.address", "head.interval", needs=FED)
 async def head_of_last_record(testbed: Testbed) -> None:
-    """A HEAD tells the sequence of the record that was published last, also when more have been published since."""
+    """A HEAD has the sequence of the last record, also after more records are published."""
     for count in (4, 3):
         await publish_numbered(testbed, count)
         place = len(testbed.received)
         last = testbed.message_checks.published_count(testbed.address) - 1
         received = await testbed.receive("HEAD", since=place, seconds=HEAD_INTERVAL_MAX_S)
-        text = f"no HEAD came within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s after record {last}"
+        text = f"no HEAD arrived within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s after record {last}"
         testbed.require_clause("head.interval", received is not None, text)
         assert received is not None
-        text = f"HEAD has the offset {received.message.get_number('sequence')}, the last published record's is {last}"
+        found = received.message.get_number("sequence")
+        text = f"HEAD has the offset {found}, expected {last}, the last published record's"
         testbed.require_clause("head.last-offset", received.message["sequence"] == last, text, received.event)
 
 
 async def _expect_head(testbed: Testbed, when: str, since: int) -> None:
-    """A HEAD comes; that it tells the last record, the watch sees to. Raises `UnmetError`."""
+    """Wait for a HEAD. `MessageChecks` checks its sequence. Raise `UnmetError` if none arrives."""
     received = await testbed.receive("HEAD", since=since, seconds=HEAD_INTERVAL_MAX_S)
-    text = f"no HEAD came within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s {when}"
+    text = f"no HEAD arrived within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s {when}"
     testbed.require_clause(
         "head.interval", testbed.exit_message() == "" and received is not None, testbed.exit_message() or text
     )
@@ -227,24 +228,24 @@ async def _expect_head(testbed: Testbed, when: str, since: int) -> None:
 
 @SCENARIOS.add("producer.head-of-acknowledged", "head.interval", "head.last-offset", needs=FED)
 async def head_of_acknowledged(testbed: Testbed) -> None:
-    """HEADs begin with a single record, and go on when all that was published, or some of it, is acknowledged."""
+    """HEADs start with one record and continue when all records, or some of them, are acknowledged."""
     await publish_numbered(testbed, 1)
     await _expect_head(testbed, "after the first record", 0)
     store = await testbed.add_peer("S")
     about: dict[str, Value] = {"address": store.address, "subject": testbed.topic}
     await testbed.send(store, "ACK", testbed.address, **about, sequence=0)
-    # The first HEAD may have been said before the ACK was heard.
+    # The first HEAD may have been sent before the ACK arrived.
     for _ in range(2):
-        await _expect_head(testbed, "after the ACK of all that was published", len(testbed.received))
+        await _expect_head(testbed, "after the ACK of all published records", len(testbed.received))
     await publish_numbered(testbed, 4)
     await testbed.send(store, "ACK", testbed.address, **about, sequence=2)
     for _ in range(2):
-        await _expect_head(testbed, "after the ACK of some of what was published", len(testbed.received))
+        await _expect_head(testbed, "after the ACK of some published records", len(testbed.received))
 
 
 @SCENARIOS.add("producer.head-while-publishing", "head.interval", "head.last-offset", needs=FED)
 async def head_while_publishing(testbed: Testbed) -> None:
-    """A producer that publishes all the time says HEADs, too: records do not put them off."""
+    """A producer that publishes all the time also sends HEADs: records do not delay them."""
     await publish_numbered(testbed, 1)
     count, place = 1, len(testbed.received)
     with trio.move_on_after(HEAD_INTERVAL_MAX_S * testbed.patience):
@@ -253,7 +254,7 @@ async def head_while_publishing(testbed: Testbed) -> None:
             count += 1
             await trio.sleep(PUBLISHING_PAUSE_S)
     text = (
-        f"no HEAD came within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s, "
+        f"no HEAD arrived within {HEAD_INTERVAL_MAX_S * testbed.patience:g} s, "
         f"while a record was published each {PUBLISHING_PAUSE_S:g} s"
     )
     testbed.check_running("head.interval")
@@ -262,7 +263,7 @@ async def head_while_publishing(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.peer-expires", "head.interval", "record.kept-until-ack", "robust.vanished-peer", needs=FED)
 async def peer_expires(testbed: Testbed) -> None:
-    """When the only peer has been silent for too long, HEADs go on, and whoever comes next gets every record."""
+    """HEADs continue after the only peer is dropped as silent, and the next peer gets every record."""
     await publish_numbered(testbed, 10)
     store = await testbed.add_peer("S")
     await until_dropped(testbed, store)
@@ -277,7 +278,7 @@ async def peer_expires(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.heads-before-first-record", "direct-head.last-offset", needs=FED)
 async def heads_before_first_record(testbed: Testbed) -> None:
-    """Before it has published a record, a producer has no head to tell to who asks for it."""
+    """A producer without records does not answer GET-HEADS."""
     consumer = await testbed.add_peer("C")
     consumer.send("GET-HEADS", testbed.topic, {"address": consumer.address})
     first = await publish_numbered(testbed, 1)
@@ -291,11 +292,11 @@ async def heads_before_first_record(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.heads-of-other-topics", "subject.exact", "direct-head.producer", needs=FED, shares_target=True)
 async def heads_of_other_topics(testbed: Testbed) -> None:
-    """Asked for the heads of a topic that begins with its own's name, or with which that begins, it does not answer."""
+    """A producer does not answer GET-HEADS for a topic that only shares a prefix with its own topic."""
     first = await publish_numbered(testbed, 1)
     consumer = await testbed.add_peer("C")
     for topic in (testbed.topic + b"2", testbed.topic + b"\x01", testbed.topic[:-1], b""):
-        # Not all of these match a subscription: where none does, they do not get there.
+        # Not all of these match a subscription; those that do not are not transmitted.
         consumer.send("GET-HEADS", topic, {"address": consumer.address})
         place = await fetch(testbed, consumer, first, 1)
         await expect_answer(testbed, consumer, "direct-record.sent", first, 1, place)

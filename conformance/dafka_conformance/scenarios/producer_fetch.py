@@ -1,4 +1,4 @@
-"""What a producer must keep, and how it must answer FETCHes, as far as scripts cannot say it."""
+"""Producer scenarios: keeping records and answering FETCHes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def kept_until_ack(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.many-unacknowledged", "record.kept-until-ack", "direct-record.content", needs=FED)
 async def many_unacknowledged(testbed: Testbed) -> None:
-    """Thousands of records that nobody acknowledged are sent as they were published, as is the rest after an ACK."""
+    """Thousands of unacknowledged records are resent as they were published, also after an ACK of some of them."""
     count = 3000
     await publish_numbered(testbed, count)
     store = await testbed.add_peer("S")
@@ -44,13 +44,13 @@ async def many_unacknowledged(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.kept-however-many", "record.kept-until-ack", needs=FED, runs_alone=True)
 async def kept_however_many(testbed: Testbed) -> None:
-    """Of 20,000 records that nobody acknowledged, those that were published are all there; it may publish them late."""
+    """A producer keeps all the records that it published of 20,000 without an ACK; it may publish some later."""
     contents = [record_content(testbed.address, sequence) for sequence in range(UNACKNOWLEDGED_COUNT)]
     with trio.move_on_after(UNACKNOWLEDGED_S * testbed.patience):
         for start in range(0, UNACKNOWLEDGED_COUNT, UNACKNOWLEDGED_COUNT // 10):
             await testbed.feed(contents[start : start + UNACKNOWLEDGED_COUNT // 10])
     store = await testbed.add_peer("S")
-    # A producer is free to wait for ACKs before it publishes more.
+    # A producer may wait for ACKs before it publishes more.
     await testbed.wait(
         lambda: testbed.message_checks.published_count(testbed.address) >= UNACKNOWLEDGED_COUNT, UNACKNOWLEDGED_S
     )
@@ -64,7 +64,7 @@ async def kept_however_many(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.fetches-in-a-row", "direct-record.sent", "fetch.count", needs=FED, shares_target=True)
 async def fetches_in_a_row(testbed: Testbed) -> None:
-    """FETCHes of single records that come faster than they can be answered are all answered, each for itself."""
+    """Every one of many FETCHes of single records in a row is answered."""
     count = 60
     first = await publish_numbered(testbed, count)
     consumer, store = await testbed.add_peer("C"), await testbed.add_peer("S")
@@ -79,7 +79,7 @@ async def fetches_in_a_row(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.input-ended", "record.kept-until-ack", "ack.cumulative", needs=FED)
 async def input_ended(testbed: Testbed) -> None:
-    """When no more records will come, it stays until those that were published are acknowledged, by a single ACK."""
+    """After the end of its input, a producer runs until its records are acknowledged, for which one ACK is enough."""
     assert testbed.node is not None
     await publish_numbered(testbed, 10)
     await testbed.node.end_input()
@@ -92,7 +92,7 @@ async def input_ended(testbed: Testbed) -> None:
         place = await fetch(testbed, store, 5, 5)
         await expect_answer(testbed, store, "record.kept-until-ack", 5, 5, place)
     except UnmetError:
-        text = "when its input ended, the producer ended, too, though not all that it published was acknowledged"
+        text = "after the end of its input, the producer ended before all its records were acknowledged"
         testbed.check_clause("record.kept-until-ack", not testbed.node.ended.is_set(), text)
         raise
     await testbed.send(store, "ACK", testbed.address, **about, sequence=9)
@@ -101,8 +101,8 @@ async def input_ended(testbed: Testbed) -> None:
         return
     for sequence in range(9):
         store.send("ACK", testbed.address, {**about, "sequence": sequence})
-    # A producer that does not end at all, which it is free to do, shows nothing here.
-    text = "the ACK of record 9 did not acknowledge those before it: each had to be acknowledged by itself"
+    # A producer need not end at all; then this shows nothing.
+    text = "the ACK of record 9 did not acknowledge the records before it: each needed its own ACK"
     if await _ends(testbed):
         testbed.check_clause("ack.cumulative", False, text, reading="each")
 
@@ -116,18 +116,18 @@ async def _ends(testbed: Testbed) -> bool:
 
 @SCENARIOS.add("producer.foreign-acks", "record.kept-until-ack", "subject.exact", needs=FED, shares_target=True)
 async def foreign_acks(testbed: Testbed) -> None:
-    """An ACK of another partition or topic, or of what was never published, does not make a producer forget records."""
+    """An ACK of another partition or topic, or of an unpublished record, does not make a producer drop records."""
     first = await publish_numbered(testbed, 10)
     last = first + 9
     store = await testbed.add_peer("S")
     about: dict[str, Value] = {"address": store.address, "subject": testbed.topic, "sequence": last}
     foreign: list[tuple[str, bytes, dict[str, Value]]] = [
         ("an ACK of another partition", testbed.address + b"0", about),
-        ("an ACK of the topic that its own begins with", testbed.address, about | {"subject": testbed.topic[:-1]}),
-        ("an ACK of a topic that begins with its own", testbed.address, about | {"subject": testbed.topic + b"2"}),
+        ("an ACK of a topic that is a prefix of its own", testbed.address, about | {"subject": testbed.topic[:-1]}),
+        ("an ACK of a topic that starts with its own", testbed.address, about | {"subject": testbed.topic + b"2"}),
         ("an ACK of a record that was never published", testbed.address, about | {"sequence": last + 1000}),
         ("an ACK of a sequence that differs above its 32nd bit", testbed.address, about | {"sequence": last + 2**32}),
-        ("an ACK of the highest sequence there can be", testbed.address, about | {"sequence": 2**64 - 1}),
+        ("an ACK of the highest possible sequence", testbed.address, about | {"sequence": 2**64 - 1}),
     ]
     for what, partition, values in foreign:
         store.send("ACK", partition, values)
@@ -137,7 +137,7 @@ async def foreign_acks(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.foreign-fetches", "direct-record.checked", "subject.exact", needs=FED, shares_target=True)
 async def foreign_fetches(testbed: Testbed) -> None:
-    """A FETCH of another partition or topic is not answered, though it comes through the same subscription."""
+    """A FETCH of another partition or topic that matches the same subscription is not answered."""
     first = await publish_numbered(testbed, 10)
     consumer = await testbed.add_peer("C")
     for sequence in (first, first + 9):
@@ -149,11 +149,16 @@ async def foreign_fetches(testbed: Testbed) -> None:
         ("direct-record.checked", "another topic", testbed.address, about | {"subject": b"another"}),
         (
             "subject.exact",
-            "a topic that begins with its own",
+            "a topic that starts with its own",
             testbed.address,
             about | {"subject": testbed.topic + b"2"},
         ),
-        ("subject.exact", "a topic that its own begins with", testbed.address, about | {"subject": testbed.topic[:-1]}),
+        (
+            "subject.exact",
+            "a topic that is a prefix of its own",
+            testbed.address,
+            about | {"subject": testbed.topic[:-1]},
+        ),
     ]
     for clause, what, partition, values in foreign:
         testbed.known_records.add_fetch(consumer.address, testbed.address, first, 5)
@@ -163,7 +168,7 @@ async def foreign_fetches(testbed: Testbed) -> None:
 
 @SCENARIOS.add("producer.fetched-by-two", "direct-record.sent", "topic.DIRECT-RECORD", needs=FED, shares_target=True)
 async def fetched_by_two(testbed: Testbed) -> None:
-    """A consumer and a store that fetch at the same time get their answers, each its own."""
+    """A consumer and a store that fetch at the same time each get their own answer."""
     first = await publish_numbered(testbed, 150)
     consumer, store = await testbed.add_peer("C"), await testbed.add_peer("S")
     place = len(testbed.received)

@@ -1,4 +1,4 @@
-"""What a producer must discard: malformed messages, those of other versions, and unknown ones."""
+"""Producer scenarios: malformed and unknown messages, and those of other versions, which must be discarded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SCENARIOS = ScenarioRegistry()
 
 @attrs.frozen
 class Fault:
-    """A message that must be discarded: why, and its frames."""
+    """A malformed message.
+
+    Attributes:
+        clause: The clause that demands that it is discarded.
+        what: The message's name and fault.
+        frames: Its frames.
+    """
 
     clause: str
     what: str
@@ -28,50 +34,50 @@ class Fault:
 
 
 def faults(testbed: Testbed, message: Message) -> Iterator[Fault]:
-    """The ways to spoil a message that still match the subscription which it comes through."""
+    """Yield malformed variants of a message that still match the target's subscription."""
     frames = testbed.grammar.formats.encode(message, testbed.dialect)
     *before, fields = frames
     start = 0 if testbed.dialect is Dialect.RFC46 else fields.index(b"\0") + 1
     name = message.name
 
-    def spoilt(clause: str, what: str, octets: bytes) -> Fault:
-        return Fault(clause, f"{name} {what}", [*before, octets])
+    def with_fields(clause: str, what: str, changed: bytes) -> Fault:
+        return Fault(clause, f"{name} {what}", [*before, changed])
 
     if testbed.dialect is Dialect.RFC46:
         for signature in (b"\xaa\xa0", b"\0\0", b"\xa5\xaa", b""):
             shown = signature.hex(" ").upper()
-            what = f"with the signature {shown}" if shown else "without signature"
-            yield spoilt("signature.discarded", what, signature + fields[2:])
-        yield spoilt("robust.unknown-command", "with the unknown id Z", fields[:2] + b"Z" + fields[3:])
-        yield Fault("robust.malformed", f"{name} of the topic frame alone", before)
+            what = f"with the signature {shown}" if shown else "without a signature"
+            yield with_fields("signature.discarded", what, signature + fields[2:])
+        yield with_fields("robust.unknown-command", "with the unknown id Z", fields[:2] + b"Z" + fields[3:])
+        yield Fault("robust.malformed", f"{name} with only a topic frame", before)
     version = start + (3 if testbed.dialect is Dialect.RFC46 else 0)
-    for octet in (b"\0", b"\x02", b"0", b"1", b"\xff"):
-        what = f"of the version {octet.hex().upper()}"
-        yield spoilt("version.discarded", what, fields[:version] + octet + fields[version + 1 :])
+    for value in (b"\0", b"\x02", b"0", b"1", b"\xff"):
+        what = f"of the version {value.hex().upper()}"
+        yield with_fields("version.discarded", what, fields[:version] + value + fields[version + 1 :])
     for end in range(start, len(fields)):
-        what = f"without its last {_octets(len(fields) - end)}"
-        yield spoilt("robust.malformed", what, fields[:end])
+        what = f"without its last {_byte_count(len(fields) - end)}"
+        yield with_fields("robust.malformed", what, fields[:end])
     for extra in (b"\0", b"\xff" * 1000):
-        yield spoilt("robust.malformed", f"with {_octets(len(extra))} behind it", fields + extra)
-    yield Fault("robust.malformed", f"{name} with another frame behind it", [*frames, b"more"])
-    yield Fault("robust.malformed", f"{name} with ten empty frames behind it", [*frames, *[b""] * 10])
+        yield with_fields("robust.malformed", f"with {_byte_count(len(extra))} after it", fields + extra)
+    yield Fault("robust.malformed", f"{name} with another frame after it", [*frames, b"more"])
+    yield Fault("robust.malformed", f"{name} with ten empty frames after it", [*frames, *[b""] * 10])
     at = version + 1
     for field in ("address", "subject"):
         if field not in message.values or (name == "ACK" and field == "address" and start):
             continue
         length = len(message.get_bytes(field))
-        # An address that is merely another one would be answered there, which is no fault that can be told apart.
+        # A shorter address would be a valid one, and an answer to it is not a fault.
         for wrong in (255,) if field == "address" else (0, length - 1, length + 1, 255):
-            what = f"whose {field} of {length} octets claims to have {wrong}"
-            yield spoilt("robust.malformed", what, fields[:at] + bytes([wrong]) + fields[at + 1 :])
+            what = f"whose {field} of {length} bytes has the length {wrong}"
+            yield with_fields("robust.malformed", what, fields[:at] + bytes([wrong]) + fields[at + 1 :])
         at += 1 + length
     noise = random.Random(46).randbytes(MIB)
-    yield spoilt("robust.malformed", "with 1 MiB of rubbish in place of its fields", fields[: version + 1] + noise)
-    yield spoilt("robust.malformed", "with 1 MiB of rubbish", fields[:start] + noise)
+    yield with_fields("robust.malformed", "with 1 MiB of garbage instead of its fields", fields[: version + 1] + noise)
+    yield with_fields("robust.malformed", "with 1 MiB of garbage", fields[:start] + noise)
 
 
-def _octets(count: int) -> str:
-    return f"{count:,} octet{'s' if count > 1 else ''}"
+def _byte_count(count: int) -> str:
+    return f"{count:,} byte{'s' if count > 1 else ''}"
 
 
 @SCENARIOS.add(
@@ -83,18 +89,18 @@ def _octets(count: int) -> str:
     shares_target=True,
 )
 async def malformed_fetch(testbed: Testbed) -> None:
-    """A FETCH with another signature or version, or one that is cut short, too long or inconsistent, is discarded."""
+    """A FETCH with another signature or version, or a truncated, overlong or inconsistent one, is discarded."""
     first = await publish_numbered(testbed, 10)
     consumer = await testbed.add_peer("C")
     place = await fetch(testbed, consumer, first, 10)
     await expect_answer(testbed, consumer, "direct-record.sent", first, 10, place)
     values: dict[str, Value] = {"address": consumer.address, "subject": testbed.topic, "sequence": first, "count": 5}
     for fault in faults(testbed, Message("FETCH", testbed.address, values)):
-        # Whoever answers it is to be blamed for that, not for answering what nobody asked for.
+        # So that only the answer itself is reported, and not also as an unrequested one.
         testbed.known_records.add_fetch(consumer.address, testbed.address, first, 5)
         consumer.send_frames(fault.frames, "FETCH", fault.what)
         await expect_no_answer(testbed, consumer, fault.clause, first, f"a {fault.what}")
-    await _goes_on(testbed, consumer)
+    await _check_works(testbed, consumer)
 
 
 @SCENARIOS.add(
@@ -107,7 +113,7 @@ async def malformed_fetch(testbed: Testbed) -> None:
     shares_target=True,
 )
 async def malformed_ack(testbed: Testbed) -> None:
-    """An ACK with another signature or version, or a malformed one, does not make a producer forget its records."""
+    """An ACK with another signature or version, or a malformed one, does not make a producer drop its records."""
     store = await testbed.add_peer("S")
     first = await publish_numbered(testbed, 5)
     values: dict[str, Value] = {"address": store.address, "subject": testbed.topic, "sequence": first + 4}
@@ -120,14 +126,14 @@ async def malformed_ack(testbed: Testbed) -> None:
             since=place,
         )
         testbed.check_running("robust.malformed")
-        text = f"an {fault.what} was taken for an acknowledgement: the records were not sent any more"
+        text = f"an {fault.what} was accepted as an acknowledgment: the records were not resent"
         testbed.require_clause(fault.clause, received is not None, text)
-    await _goes_on(testbed, store)
+    await _check_works(testbed, store)
 
 
 @SCENARIOS.add("producer.unknown-commands", "robust.unknown-command", "robust.malformed", needs=FED, shares_target=True)
 async def unknown_commands(testbed: Testbed) -> None:
-    """Messages that the grammar does not have, and those that are for others, end nothing."""
+    """Messages that the grammar does not define, or that are for other roles, do not stop a producer."""
     first = await publish_numbered(testbed, 1)
     consumer = await testbed.add_peer("C")
     for command in (b"Z", b"\0", b"\xff", b"M", b"D", b"E", b"W", b"L"):
@@ -142,10 +148,10 @@ async def unknown_commands(testbed: Testbed) -> None:
             consumer.send_frames(frames, "no fields")
     place = await fetch(testbed, consumer, first, 1)
     await expect_answer(testbed, consumer, "robust.malformed", first, 1, place, "commands without fields")
-    await _goes_on(testbed, consumer)
+    await _check_works(testbed, consumer)
 
 
-async def _goes_on(testbed: Testbed, peer: ScriptedPeer) -> None:
+async def _check_works(testbed: Testbed, peer: ScriptedPeer) -> None:
     testbed.check_running("robust.malformed")
     first = await publish_numbered(testbed, 3)
     place = await fetch(testbed, peer, first, 3)

@@ -1,4 +1,4 @@
-"""What a store must do, where a script cannot say it: subscriptions, acknowledging, greetings, heads."""
+"""Store scenarios: subscriptions, acknowledgments, hellos and heads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dafka_conformance.testbed.testbed import Testbed
 SCENARIOS = ScenarioRegistry()
 
 _HELLO_TOPICS = 3
-_LONG_TOPIC_OCTETS = 200
+_LONG_TOPIC_BYTES = 200
 
 
 @SCENARIOS.add(
@@ -38,7 +38,7 @@ _LONG_TOPIC_OCTETS = 200
     "subscription.store.consumer-hello",
 )
 async def subscriptions(testbed: Testbed) -> None:
-    """A store subscribes to everything that concerns it."""
+    """A store subscribes to all messages that it must receive."""
     peer = await testbed.add_peer("C")
     addresses = set(testbed.nodes)
     ids = {name: testbed.grammar.formats.id_of(name) for name in testbed.grammar.formats.by_name}
@@ -66,7 +66,7 @@ async def subscriptions(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.ack-reading", "ack.cumulative", "ack.sent", shares_target=True)
 async def ack_reading(testbed: Testbed) -> None:
-    """Of a thousand records, a store acknowledges each, or several with one ACK: the last one is acknowledged."""
+    """A store acknowledges the last of a thousand records, with one ACK for each or for several."""
     producer = await testbed.add_peer("P")
     await save(testbed, producer, 0, BURST_RECORDS - 1)
     acked = {message["sequence"] for message in testbed.messages("ACK") if message.topic == producer.address}
@@ -76,7 +76,7 @@ async def ack_reading(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.duplicates", "nodes.duplicate-record", shares_target=True)
 async def duplicates(testbed: Testbed) -> None:
-    """Of a record that comes again with another content, a store keeps the copy that came first."""
+    """A store that receives a sequence again with another content keeps the first copy."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.partition
     await save(testbed, producer, 0, 4)
@@ -96,9 +96,9 @@ async def duplicates(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.hello", "store-hello.sent", "direct-head.store", shares_target=True)
 async def hello(testbed: Testbed) -> None:
-    """A store greets a consumer, and tells it of the heads of the topics that it answers with."""
+    """A store sends a STORE-HELLO to a consumer, and the heads of the topics in the CONSUMER-HELLO."""
     topics = [b"%b.hello-%d" % (testbed.topic, number) for number in range(4)]
-    topics[_HELLO_TOPICS - 1] += b"." * (_LONG_TOPIC_OCTETS - len(topics[_HELLO_TOPICS - 1]))
+    topics[_HELLO_TOPICS - 1] += b"." * (_LONG_TOPIC_BYTES - len(topics[_HELLO_TOPICS - 1]))
     producers = [await testbed.add_peer(f"P{number + 1}", topic) for number, topic in enumerate(topics)]
     for number, producer in enumerate(producers):
         await save(testbed, producer, 0, number)
@@ -114,7 +114,7 @@ async def hello(testbed: Testbed) -> None:
         await expect_head(testbed, consumer, producers[number].partition, number, "direct-head.store")
     others = [each for each in testbed.messages("DIRECT-HEAD") if each.topic == consumer.address]
     strange = [each for each in others if each["address"] == producers[_HELLO_TOPICS].address]
-    text = "DIRECT-HEAD of a topic that the CONSUMER-HELLO did not name"
+    text = "DIRECT-HEAD of a topic that is not in the CONSUMER-HELLO"
     testbed.require_clause("direct-head.store", not strange, text)
 
 
@@ -127,7 +127,7 @@ async def hello(testbed: Testbed) -> None:
     shares_target=True,
 )
 async def hello_again(testbed: Testbed) -> None:
-    """A store greets each consumer that subscribes, by the consumer's own address."""
+    """A store sends a STORE-HELLO to each consumer that subscribes, addressed to the consumer."""
     for number in range(2, 5):
         address = (await testbed.add_peer(f"C{number}")).address
         await testbed.expect(
@@ -139,7 +139,7 @@ async def hello_again(testbed: Testbed) -> None:
     "store.vanished-producer", "robust.vanished-peer", "direct-record.sent", "direct-head.store", shares_target=True
 )
 async def vanished_producer(testbed: Testbed) -> None:
-    """The records of a producer that has vanished are served to a consumer that comes later."""
+    """The records of a producer that has disappeared are served to a consumer that joins later."""
     producer = await testbed.add_peer("P")
     partition = producer.partition
     await save(testbed, producer, 0, 99)
@@ -153,14 +153,14 @@ async def vanished_producer(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.heads-again", "direct-head.store", "direct-head.last-offset", shares_target=True)
 async def heads_again(testbed: Testbed) -> None:
-    """Each time that it is asked, a store tells the present head of a partition, once."""
+    """A store answers each GET-HEADS once, with the current head of a partition."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.partition
     for times in range(1, REPEATS + 1):
         await save(testbed, producer, partition.head + 1, partition.head + 2)
         since = len(testbed.received)
         await ask_heads(testbed, consumer)
-        # The answer to what is asked later, on the same connection, comes behind all that there are.
+        # A later request on the same connection is answered after all the heads.
         await fetch_back(testbed, consumer, partition, partition.head, partition.head)
         await fetch_back(testbed, consumer, partition, 0, 0)
         told = [
@@ -168,11 +168,11 @@ async def heads_again(testbed: Testbed) -> None:
             for received in testbed.received[since:]
             if received.message.name == "DIRECT-HEAD" and received.message.topic == consumer.address
         ]
-        text = f"asked for the heads of its topic for the {nth(times)} time, C was sent {len(told)} DIRECT-HEADs"
+        text = f"for the {nth(times)} GET-HEADS, C was sent {len(told)} DIRECT-HEADs"
         text += " for one partition"
         testbed.require_clause("direct-head.store", len(told) == 1, text, told[-1].event if told else None)
         found = told[0].message.get_number("sequence")
-        text = f"DIRECT-HEAD has the offset {found}, although {partition.head} was acknowledged before it was asked for"
+        text = f"DIRECT-HEAD has the offset {found}, although {partition.head} was acknowledged before the GET-HEADS"
         testbed.require_clause("direct-head.last-offset", found == partition.head, text, told[0].event)
 
 

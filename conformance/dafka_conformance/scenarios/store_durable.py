@@ -1,4 +1,4 @@
-"""What a store still has when it was killed, and how it goes on."""
+"""Store scenarios: durability after a kill, and resuming."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DURABLE_CONTENT = b"." * 500
 
 @SCENARIOS.add("store.durable", "ack.durable", needs={Ability.KILL})
 async def durable(testbed: Testbed) -> None:
-    """A store that is killed as soon as it acknowledged something still has all that it acknowledged."""
+    """A store that is killed right after an ACK still has every record that it acknowledged."""
     consumer = await testbed.add_peer("C")
     for round_number in range(_DURABLE_ROUNDS):
         producer = await testbed.add_peer(f"P{round_number + 1}")
@@ -41,7 +41,7 @@ async def durable(testbed: Testbed) -> None:
 
 
 async def _check_durable(testbed: Testbed, consumer: ScriptedPeer, partition: Partition) -> None:
-    """Everything of a partition that was acknowledged, whenever that was, is there."""
+    """Check that all acknowledged records of a partition are still stored."""
     since = len(testbed.received)
     await ask_heads(testbed, consumer)
     await testbed.receive(
@@ -53,14 +53,14 @@ async def _check_durable(testbed: Testbed, consumer: ScriptedPeer, partition: Pa
     heads = [each for each in testbed.messages("DIRECT-HEAD", since) if each["address"] == partition.address]
     head = max((each.get_number("sequence") for each in heads), default=-1)
     has = f"has only 0..{head}" if head >= 0 else "has none of them"
-    text = f"0..{acked} were acknowledged; the store was killed, and started again it {has}"
+    text = f"0..{acked} were acknowledged, but after a kill and a restart the store {has}"
     testbed.require_clause("ack.durable", head >= acked, text)
     await fetch_back(testbed, consumer, partition, 0, head, clause="ack.durable", seconds=20)
 
 
 @SCENARIOS.add("store.resumes", "ack.durable", "fetch.sequence", "ack.sent", needs={Ability.KILL})
 async def resumes(testbed: Testbed) -> None:
-    """Started again, a store has all its partitions, and takes each up where it stood."""
+    """After a restart, a store has all its partitions and resumes each of them."""
     counts = (1, 5, 12)
     topics = (testbed.topic, testbed.topic, testbed.topic + b".other")
     producers = [await testbed.add_peer(f"P{number}", topic) for number, topic in enumerate(topics, 1)]
@@ -74,7 +74,7 @@ async def resumes(testbed: Testbed) -> None:
         await ask_heads(testbed, consumer, topic)
     for producer, count in zip(producers, counts, strict=True):
         await _expect_head_kept(testbed, consumer, producer, count - 1)
-        after = f" of {producer.label}, after the store was started again"
+        after = f" of {producer.label}after the store's restart"
         for first in (count - 1, 0):
             await fetch_back(testbed, consumer, producer.partition, first, count - 1, clause="ack.durable", after=after)
     since = len(testbed.received)
@@ -84,27 +84,25 @@ async def resumes(testbed: Testbed) -> None:
         await producer.send_records(range(count, count + 3))
     for producer, count in zip(producers, counts, strict=True):
         wanted = count + 2
-        what = f"ACK of {wanted} for {producer.label}, which went on after the store was started again,"
+        what = f"ACK of {wanted} for {producer.label}, which continued after the store's restart,"
         await testbed.expect("ACK", "ack.sent", acknowledges(producer.partition, wanted), since=since, what=what)
         await fetch_back(testbed, consumer, producer.partition, 0, wanted)
     for received in [each for each in testbed.received if each.message.name == "FETCH"]:
         message = received.message
         count = next((each for each, own in zip(counts, producers, strict=True) if own.address == message.topic), 0)
-        text = (
-            f"after it was started again, the store fetched from {message.get_number('sequence')} on, although it had "
-        )
+        text = f"after its restart, the store fetched from {message.get_number('sequence')} on, although it had "
         text += f"acknowledged 0..{count - 1}"
         testbed.require_clause("fetch.sequence", message.get_number("sequence") >= count, text, received.event)
 
 
 async def _expect_head_kept(testbed: Testbed, consumer: ScriptedPeer, producer: ScriptedPeer, head: int) -> None:
-    """The store tells the head that it had acknowledged before it was started again."""
+    """Check that the store still has the head that it had acknowledged before its restart."""
     partition = producer.partition
     found = await testbed.receive(
         "DIRECT-HEAD",
         lambda message: (message.topic, message["address"]) == (consumer.address, partition.address),
     )
-    tells = f"the head {found.message.get_number('sequence')}" if found else "no head"
-    text = f"0..{head} of {producer.label} were acknowledged; the store was killed, and started again it tells {tells}"
+    answer = f"the head {found.message.get_number('sequence')}" if found else "no head"
+    text = f"0..{head} of {producer.label} were acknowledged, but after a kill and a restart the store sends {answer}"
     holds = found is not None and found.message["sequence"] == head
-    testbed.require_clause("ack.durable", holds, testbed.exit_message(" when it was started again") or text)
+    testbed.require_clause("ack.durable", holds, testbed.exit_message(" after its restart") or text)

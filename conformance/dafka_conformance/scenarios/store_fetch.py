@@ -1,4 +1,4 @@
-"""What a store answers to FETCHes, where a script cannot say it: many at once, again, and from several nodes."""
+"""Store scenarios: answering FETCHes that are concurrent, repeated, overlapping or from several nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PART_RECORDS = 100
 
 @SCENARIOS.add("store.many-fetches", "direct-record.sent", shares_target=True)
 async def many_fetches(testbed: Testbed) -> None:
-    """FETCHes of one consumer, sent at once for different parts of a partition, are all answered."""
+    """Concurrent FETCHes of one consumer for different parts of a partition are all answered."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.partition
     await save(testbed, producer, 0, _SCATTERED[-1])
@@ -37,13 +37,15 @@ async def many_fetches(testbed: Testbed) -> None:
         }
 
     await testbed.wait(lambda: not missing())
-    text = f"of {len(_SCATTERED)} FETCHes of one record each, sent at once, those of {sorted(missing())} got no answer"
+    text = (
+        f"of {len(_SCATTERED)} FETCHes of one record each, sent at once, those of {sorted(missing())} were not answered"
+    )
     testbed.require_clause("direct-record.sent", not missing(), text)
 
 
 @SCENARIOS.add("store.fetched-again", "direct-record.sent", shares_target=True)
 async def fetched_again(testbed: Testbed) -> None:
-    """A FETCH that is sent again is answered again: the first answer may have been lost."""
+    """A repeated FETCH is answered again, because the first answer may have been lost."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     await save(testbed, producer, 0, 4)
     for times in range(1, REPEATS + 1):
@@ -53,7 +55,7 @@ async def fetched_again(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.fetches-at-once", "direct-record.sent", "topic.DIRECT-RECORD", shares_target=True)
 async def fetches_at_once(testbed: Testbed) -> None:
-    """Consumers that fetch the same partitions at the same time are each sent everything that they asked for."""
+    """Consumers that fetch the same partitions at the same time each get all requested records."""
     producers = [await testbed.add_peer("P1"), await testbed.add_peer("P2")]
     consumers = [await testbed.add_peer(f"C{number}") for number in range(1, 4)]
     for producer in producers:
@@ -75,13 +77,13 @@ async def fetches_at_once(testbed: Testbed) -> None:
             await testbed.wait(lambda args=(consumer, producer, first, count): not missing(*args))  # type: ignore[misc]
             lacking = missing(consumer, producer, first, count)
             text = f"of the records {first}..{first + count - 1} of {producer.label}, {len(lacking)} were not sent to "
-            text += f"{consumer.label}, while {len(consumers) - 1} others fetched them, too"
+            text += f"{consumer.label}, while {len(consumers) - 1} others also fetched them"
             testbed.require_clause("direct-record.sent", not lacking, text)
 
 
 @SCENARIOS.add("store.overlapping-fetches", "direct-record.sent", shares_target=True)
 async def overlapping_fetches(testbed: Testbed) -> None:
-    """FETCHes of one consumer that overlap, sent at once, are all answered: no record that they ask for is left out."""
+    """Concurrent, overlapping FETCHes of one consumer are all answered, without missing records."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.partition
     await save(testbed, producer, 0, 29)
@@ -96,5 +98,5 @@ async def overlapping_fetches(testbed: Testbed) -> None:
 
     await testbed.wait(lambda: not missing())
     shown = ", ".join(f"{first}..{first + count - 1}" for first, count in asked)
-    text = f"of the records that overlapping FETCHes asked for ({shown}), {sorted(missing())} were not sent"
+    text = f"of the records that overlapping FETCHes requested ({shown}), {sorted(missing())} were not sent"
     testbed.require_clause("direct-record.sent", not missing(), text)

@@ -1,4 +1,4 @@
-"""What a store must do with many topics, with strange ones, and with many and large records."""
+"""Store scenarios: many topics, unusual topics, and many or large records."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TOPICS = 300
 _CATCH_UP_RECORDS = 250_000
 _LOAD_PRODUCERS = 4
 _LOAD_RECORDS = 20_000
-_LARGE_OCTETS = 64 * 2**20
+_LARGE_BYTES = 64 * 2**20
 _VOLUME_S = 60.0
-"""How long a store may take for what is much: many times what it needs, since the machine may be busy."""
+"""The time limit for large amounts: many times what a store needs, because the machine may be busy."""
 
 _SAMPLES = (0, 99_998, 199_998, _CATCH_UP_RECORDS - 4)
 _SAMPLE_RECORDS = 4
@@ -43,25 +43,25 @@ async def many_topics(testbed: Testbed) -> None:
     await _keep_topics(testbed, [b"%b.%d" % (testbed.topic, number) for number in range(_TOPICS)], "topics.unlimited")
 
 
-@SCENARIOS.add("store.any-topic", "topic.any-octets", shares_target=True)
+@SCENARIOS.add("store.any-topic", "topic.any-bytes", shares_target=True)
 async def any_topic(testbed: Testbed) -> None:
-    """A topic may have any octets in its name, as far as the dialect can carry them."""
-    octets = bytes(range(256)) if testbed.dialect is Dialect.RFC46 else bytes(range(1, 256))
-    topics = [bytes((octet,)) * 2 + testbed.topic for octet in octets]
-    await _keep_topics(testbed, [*topics, octets[:128], octets[128:], b" ", "Ä€😀".encode()], "topic.any-octets")
+    """A topic may have any bytes that the dialect can carry."""
+    every_byte = bytes(range(256)) if testbed.dialect is Dialect.RFC46 else bytes(range(1, 256))
+    topics = [bytes((value,)) * 2 + testbed.topic for value in every_byte]
+    await _keep_topics(testbed, [*topics, every_byte[:128], every_byte[128:], b" ", "Ä€😀".encode()], "topic.any-bytes")
 
 
 @SCENARIOS.add("store.long-topic", "topic.length", shares_target=True)
 async def long_topic(testbed: Testbed) -> None:
-    """A topic may have a name of 255 octets, or of one."""
+    """A topic may have 255 bytes or one byte."""
     await _keep_topics(testbed, [b"t", b"t" * 254, b"t" * 255], "topic.length")
 
 
 @SCENARIOS.add("store.any-content", "record.any-size", "direct-record.content", shares_target=True)
 async def any_content(testbed: Testbed) -> None:
-    """A record's content may be empty, and have any octets."""
+    """A content may be empty and have any bytes."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
-    proper = testbed.grammar.formats.id_of("RECORD")
+    record_id = testbed.grammar.formats.id_of("RECORD")
     contents = [
         b"",
         b"\0",
@@ -70,7 +70,7 @@ async def any_content(testbed: Testbed) -> None:
         b"\r\n\r\n",
         bytes(range(256)),
         b"",
-        proper,
+        record_id,
         b"\xaa\xa5M\1",
         b"x" * 100_000,
         b"the same again",
@@ -85,24 +85,24 @@ async def any_content(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.large-content", "record.any-size", runs_alone=True)
 async def large_content(testbed: Testbed) -> None:
-    """A record's content may have 64 MiB. What is too much at once, the store may fetch."""
+    """A content may have 64 MiB. The store may fetch the record."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.partition
     producer.answers_requests = True
     partition.add(0, b"before it")
-    partition.add(1, b"%b" * 4 % (b"large", b"\0" * (_LARGE_OCTETS // 2), b"content", b"\n" * (_LARGE_OCTETS // 2)))
+    partition.add(1, b"%b" * 4 % (b"large", b"\0" * (_LARGE_BYTES // 2), b"content", b"\n" * (_LARGE_BYTES // 2)))
     partition.add(2, b"after it")
     await save(testbed, producer, 0, 2, clause="record.any-size", seconds=_VOLUME_S)
     for received in await fetch_back(testbed, consumer, partition, 0, 2, clause="record.any-size", seconds=_VOLUME_S):
         number = received.message.get_number("sequence")
         holds = received.message["content"] == partition.contents[number]
-        text = f"record {number} of {len(partition.contents[number]):,} octets came back with another content"
+        text = f"record {number} of {len(partition.contents[number]):,} bytes was returned with another content"
         testbed.require_clause("record.any-size", holds, text, received.event)
 
 
 @SCENARIOS.add("store.load", "ack.sent", "direct-record.sent", "direct-record.ascending", runs_alone=True)
 async def load(testbed: Testbed) -> None:
-    """Of four producers that publish 20,000 records each at once, a store keeps every record, in order."""
+    """A store keeps every record, in order, of four producers that publish 20,000 records each at once."""
     topics = [testbed.topic, testbed.topic, testbed.topic + b".2", testbed.topic + b".3"]
     producers = [await testbed.add_peer(f"P{number + 1}", topic) for number, topic in enumerate(topics)]
     consumer = await testbed.add_peer("C")
@@ -122,7 +122,7 @@ async def load(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.catch-up", "fetch.pages", "fetch.sent", "ack.sent", runs_alone=True)
 async def catch_up(testbed: Testbed) -> None:
-    """A store that comes late fetches all of the 250,000 records that a producer has published."""
+    """A store that joins late fetches all of a producer's 250,000 records."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partition = producer.add_records(_CATCH_UP_RECORDS)
     producer.answers_requests = producer.sends_heads = True
@@ -132,7 +132,7 @@ async def catch_up(testbed: Testbed) -> None:
     while saved < last:
         acked = await testbed.receive("ACK", acknowledges(partition, saved + 1))
         if acked is None:
-            text = f"of {_CATCH_UP_RECORDS:,} records, which the producer announces and sends when asked, only the"
+            text = f"of {_CATCH_UP_RECORDS:,} records, which the producer announces and sends on request, only the"
             text += f" first {saved + 1:,} were fetched and acknowledged, then no more"
             testbed.require_clause("fetch.pages", False, testbed.exit_message() or text)
         saved = max(each.get_number("sequence") for each in testbed.messages("ACK") if each.topic == partition.address)
@@ -143,7 +143,7 @@ async def catch_up(testbed: Testbed) -> None:
 
 @SCENARIOS.add("store.answers-many", "direct-record.sent", "direct-record.ascending", runs_alone=True)
 async def answers_many(testbed: Testbed) -> None:
-    """A store answers a FETCH of 250,000 records with all of them, in order."""
+    """A store answers a FETCH of 250,000 records with all of them in order."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     producer.answers_requests = True
     last = _CATCH_UP_RECORDS - 1
@@ -152,7 +152,7 @@ async def answers_many(testbed: Testbed) -> None:
 
 
 async def _keep_topics(testbed: Testbed, topics: Sequence[bytes], clause: str) -> None:
-    """One producer publishes a record to each topic, in a partition of its own; heads and records are asked for."""
+    """Publish a record to each topic, each in its own partition, and check that the store serves heads and records."""
     producer, consumer = await testbed.add_peer("P"), await testbed.add_peer("C")
     partitions = [Partition(new_address(), topic) for topic in topics]
     for partition in partitions:
@@ -172,5 +172,5 @@ async def _keep_topics(testbed: Testbed, topics: Sequence[bytes], clause: str) -
 
 async def _expect_record(testbed: Testbed, consumer: ScriptedPeer, partition: Partition, clause: str) -> None:
     is_there = await testbed.wait(lambda: bool(answers(testbed, consumer, partition)))
-    text = f"the record of the topic {testbed.trace.show(partition.topic)} did not come when it was asked for"
+    text = f"the record of the topic {testbed.trace.show(partition.topic)} was not sent in answer to a FETCH"
     testbed.require_clause(clause, is_there, testbed.exit_message() or text)

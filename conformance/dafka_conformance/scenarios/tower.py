@@ -1,4 +1,4 @@
-"""What a tower must do: introduce nodes to each other, whatever else it is sent."""
+"""Tower scenarios: announcing nodes to each other, whatever else the tower receives."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ CLIENTS_COUNT = 20
 NODES_PER_CLIENT = 5
 MIXED_ROUNDS = 5
 SILENCE_S = 2.5
-"""Longer than two beacon intervals: a tower that repeats what it knows does so meanwhile."""
+"""Longer than two beacon intervals, in which a tower that repeats beacons would do so."""
 
 
 async def open_client(testbed: Testbed, label: str) -> TowerClient:
-    """A node's connections to the tower, which has greeted it. Raises `UnmetError`."""
+    """Connect a node to the tower and wait for the welcome message. Raise `UnmetError` if none arrives."""
     client = testbed.tower_client(label)
-    is_greeted = await testbed.wait(lambda: client.welcomes > 0)
+    is_welcomed = await testbed.wait(lambda: client.welcomes > 0)
     testbed.check_running("tower.welcome")
-    testbed.require_clause("tower.welcome", is_greeted, f"the subscriber {label} was not greeted with the message W")
+    testbed.require_clause("tower.welcome", is_welcomed, f"the subscriber {label} was not sent the welcome message W")
     return client
 
 
-async def introduce(
+async def announce_until_received(
     testbed: Testbed, client: TowerClient, *observers: TowerClient, clause: str = "tower.forwards"
 ) -> None:
-    """A node that is new sends beacons, until all of these have heard of it. Raises `UnmetError`."""
+    """Announce a new node until all observers have received its beacon. Raise `UnmetError` if one does not."""
     address = new_address()
     testbed.trace.name_node(address, client.label)
     client.announce(address, "tcp://127.0.0.1:9")
-    await expect_introduced(testbed, address, client, *observers, clause=clause)
+    await expect_received(testbed, address, client, *observers, clause=clause)
     client.withdraw(address)
 
 
-async def expect_introduced(
+async def expect_received(
     testbed: Testbed, address: bytes, *observers: TowerClient, clause: str = "tower.forwards"
 ) -> None:
-    """The node's beacons, which go on being sent, come out at all of these. Raises `UnmetError`."""
+    """Wait until all observers have received a beacon of the node. Raise `UnmetError` if one does not."""
     for observer in observers:
         is_there = await testbed.wait(lambda observer=observer: address in observer.endpoints)  # type: ignore[misc]
         testbed.check_running(clause)
-        text = f"beacons of {testbed.trace.show(address)} were sent, and {observer.label} was told nothing of it"
+        text = f"beacons of {testbed.trace.show(address)} were sent, but none was forwarded to {observer.label}"
         testbed.require_clause(clause, is_there, text)
 
 
 @SCENARIOS.add("tower.welcome", "tower.welcome")
 async def welcome(testbed: Testbed) -> None:
-    """Every new subscriber is greeted with the welcome message."""
+    """Every new subscriber is sent the welcome message."""
     for number in range(1, 4):
         await open_client(testbed, f"N{number}")
 
 
 @SCENARIOS.add("tower.forwards", "tower.forwards", "grammar.tower-beacon")
 async def forwards(testbed: Testbed) -> None:
-    """Each beacon of a node goes out to all, with its UUID and its endpoint."""
+    """Each beacon of a node is forwarded to all, with its UUID and its endpoint."""
     sender, other = await open_client(testbed, "N1"), await open_client(testbed, "N2")
-    await introduce(testbed, sender, sender, other)
+    await announce_until_received(testbed, sender, sender, other)
     address = new_address()
     for _ in range(BEACONS_COUNT):
         sender.send([b"B", address, b"198.51.100.7", b"4711"], uuid=address)
@@ -77,74 +77,74 @@ async def forwards(testbed: Testbed) -> None:
         text = f"of {BEACONS_COUNT} beacons of a node, {client.label} was sent {len(received)}"
         testbed.require_clause("tower.forwards", len(received) == BEACONS_COUNT, text)
         wrong = next((endpoint for endpoint in received if endpoint != "tcp://198.51.100.7:4711"), "")
-        text = f"the beacon of a node at 198.51.100.7, port 4711, tells the endpoint {wrong}"
+        text = f"the beacon of a node at 198.51.100.7, port 4711, has the endpoint {wrong}"
         testbed.check_clause("tower.forwards", not wrong, text)
 
 
 @SCENARIOS.add("tower.peer-address", "tower.peer-address")
 async def peer_address(testbed: Testbed) -> None:
-    """A node that names no host is told of at an IP address at which it can be connected to."""
+    """A node without a host is announced with an IP address that others can connect to."""
     client = await open_client(testbed, "N1")
     with Sockets() as sockets:
         endpoint = sockets.publisher().bind(EVERYWHERE)
         address = new_address()
         client.announce(address, endpoint)
-        await expect_introduced(testbed, address, client)
-        told = client.endpoints[address][0]
-        host = told.removeprefix("tcp://").rpartition(":")[0]
+        await expect_received(testbed, address, client)
+        announced = client.endpoints[address][0]
+        host = announced.removeprefix("tcp://").rpartition(":")[0]
         try:
             found = ipaddress.ip_address(host.strip("[]").partition("%")[0])
         except ValueError:
             found = None
-        text = f"a node without host is told of at {told}: no IP address"
+        text = f"a node without a host is announced at {announced}: expected an IP address"
         testbed.require_clause("tower.peer-address", found is not None, text)
         assert found is not None
-        # Connecting to it may work on the node's own machine, and does so nowhere else.
-        text = f"a node without host is told of at {told}, which stands for any address of a machine, not for one"
+        # A connection to it may work on the node's own machine only.
+        text = f"a node without a host is announced at {announced}, which is a wildcard: expected a single address"
         testbed.require_clause("tower.peer-address", not found.is_unspecified, text)
         caller = sockets.subscriber()
         monitor = sockets.monitor(caller)
-        caller.connect(told)
+        caller.connect(announced)
         with trio.move_on_after(4 * testbed.patience) as scope:
             await monitor.receive_many()
-        text = f"a node without host is told of at {told}, where it cannot be connected to"
+        text = f"a node without a host is announced at {announced}, which does not accept connections"
         testbed.check_clause("tower.peer-address", not scope.cancelled_caught, text)
 
 
 @SCENARIOS.add("tower.given-host", "tower.given-host")
 async def given_host(testbed: Testbed) -> None:
-    """A host that a node names is passed on as it is, be it a name or an address."""
+    """A node's host is forwarded unchanged, whether it is a name or an address."""
     client = await open_client(testbed, "N1")
     for host in (b"node-7.example.org", b"203.0.113.9", b"localhost", b"[2001:db8::7]"):
         address = new_address()
         client.announce(address, "tcp://127.0.0.1:4711", host)
-        await expect_introduced(testbed, address, client)
+        await expect_received(testbed, address, client)
         client.withdraw(address)
-        told = client.endpoints[address][0]
+        announced = client.endpoints[address][0]
         shown = host.decode("ascii")
-        text = f"the beacon of a node that gave the host {shown} tells the endpoint {told}"
-        testbed.check_clause("tower.given-host", told == f"tcp://{shown}:4711", text)
+        text = f"the beacon of a node with the host {shown} has the endpoint {announced}"
+        testbed.check_clause("tower.given-host", announced == f"tcp://{shown}:4711", text)
 
 
 @SCENARIOS.add("tower.later-nodes", "tower.forwards")
 async def later_nodes(testbed: Testbed) -> None:
-    """Who joins later hears of those that were there before, by their next beacons, and they of it."""
+    """A node that joins later receives the next beacons of earlier nodes, and they receive its beacons."""
     first = await open_client(testbed, "N1")
     address = new_address()
     first.announce(address, "tcp://127.0.0.1:9")
-    await expect_introduced(testbed, address, first)
+    await expect_received(testbed, address, first)
     second = await open_client(testbed, "N2")
-    await expect_introduced(testbed, address, second)
-    await introduce(testbed, second, first, second)
+    await expect_received(testbed, address, second)
+    await announce_until_received(testbed, second, first, second)
     third = await open_client(testbed, "N3")
-    await expect_introduced(testbed, address, third)
+    await expect_received(testbed, address, third)
 
 
 @SCENARIOS.add("tower.mixed-hosts", "tower.given-host", "tower.peer-address", "grammar.tower-beacon")
 async def mixed_hosts(testbed: Testbed) -> None:
-    """Nodes with and without a host, behind the same connection and at the same port, are not mistaken for another."""
+    """Nodes with and without a host on the same connection and port are not confused."""
     client = await open_client(testbed, "N1")
-    await introduce(testbed, client, client)
+    await announce_until_received(testbed, client, client)
     silent, given = new_address(), (new_address(), new_address())
     hosts = (b"203.0.113.9", b"198.51.100.7")
     for _ in range(MIXED_ROUNDS):
@@ -153,63 +153,64 @@ async def mixed_hosts(testbed: Testbed) -> None:
         client.send([b"B", silent, b"", b"4711"], uuid=silent)
     for address in (*given, silent):
         await testbed.wait(lambda address=address: len(client.endpoints.get(address, ())) >= MIXED_ROUNDS)  # type: ignore[misc]
-        told = client.endpoints.get(address, [])
-        text = (
-            f"of {MIXED_ROUNDS} beacons of {testbed.trace.show(address)}, sent in turn with others' at the same port, "
+        announced = client.endpoints.get(address, [])
+        text = f"of {MIXED_ROUNDS} beacons of {testbed.trace.show(address)}, mixed with others' at the same port, "
+        testbed.require_clause(
+            "tower.forwards", len(announced) == MIXED_ROUNDS, text + f"{len(announced)} were forwarded"
         )
-        testbed.require_clause("tower.forwards", len(told) == MIXED_ROUNDS, text + f"{len(told)} were passed on")
     for address, host in zip(given, hosts, strict=True):
         expected = f"tcp://{host.decode('ascii')}:4711"
         wrong = next((endpoint for endpoint in client.endpoints[address] if endpoint != expected), "")
-        text = f"the beacon of a node that gave the host {host.decode('ascii')} tells the endpoint {wrong}"
+        text = f"the beacon of a node with the host {host.decode('ascii')} has the endpoint {wrong}"
         testbed.check_clause("tower.given-host", not wrong, text)
     named = [endpoint for endpoint in client.endpoints[silent] if any(host.decode() in endpoint for host in hosts)]
-    text = f"a node without host is told of at {named[0] if named else ''}: at the host of another node"
+    text = f"a node without a host is announced at {named[0] if named else ''}: the host of another node"
     testbed.check_clause("tower.peer-address", not named, text)
 
 
 @SCENARIOS.add("tower.moved-node", "tower.forwards")
 async def moved_node(testbed: Testbed) -> None:
-    """A node that has moved is told of at its new endpoint."""
+    """A node that has moved is announced at its new endpoint."""
     client, address = await open_client(testbed, "N1"), new_address()
     for host, port in ((b"203.0.113.9", b"4711"), (b"203.0.113.9", b"4712"), (b"198.51.100.7", b"4712")):
         endpoint = f"tcp://{host.decode('ascii')}:{port.decode('ascii')}"
         client.announce(address, endpoint, host)
-        is_told = await testbed.wait(lambda endpoint=endpoint: endpoint in client.endpoints.get(address, ()))  # type: ignore[misc]
+        is_announced = await testbed.wait(lambda endpoint=endpoint: endpoint in client.endpoints.get(address, ()))  # type: ignore[misc]
         testbed.check_running("tower.forwards")
-        told = client.endpoints.get(address, ["none"])[-1]
-        text = f"a node's beacons name {endpoint} now; the last endpoint that was told of it is {told}"
-        testbed.require_clause("tower.forwards", is_told, text)
+        announced = client.endpoints.get(address, ["none"])[-1]
+        text = f"a node's beacons now have {endpoint}, but the last one that was forwarded has {announced}"
+        testbed.require_clause("tower.forwards", is_announced, text)
     client.withdraw(address)
 
 
 @SCENARIOS.add("tower.silent-node", "tower.forwards")
 async def silent_node(testbed: Testbed) -> None:
-    """A tower tells of a node when that sends a beacon, and at no other time: others must notice that it is gone."""
+    """A tower announces a node only when the node sends a beacon, so that others notice when it disappears."""
     client, other = await open_client(testbed, "N1"), await open_client(testbed, "N2")
     gone = new_address()
     testbed.trace.name_node(gone, "N3")
     client.send([b"B", gone, b"203.0.113.9", b"4711"], uuid=gone)
     if not await testbed.wait(lambda: gone in other.endpoints):
-        # Connecting may have cost the first one.
+        # The first one may have been lost while connecting.
         client.send([b"B", gone, b"203.0.113.9", b"4711"], uuid=gone)
-    await expect_introduced(testbed, gone, other)
+    await expect_received(testbed, gone, other)
     count = len(other.endpoints[gone])
     await trio.sleep(SILENCE_S)
-    await introduce(testbed, client, other)
-    await introduce(testbed, await open_client(testbed, "N4"), other)
+    await announce_until_received(testbed, client, other)
+    await announce_until_received(testbed, await open_client(testbed, "N4"), other)
     again = len(other.endpoints[gone]) - count
-    text = f"{again} further tower beacons told of a node that had sent one beacon alone"
+    text = f"{again} further tower beacons announced a node that had sent only one beacon"
     testbed.check_clause("tower.forwards", again == 0, text)
 
 
 @SCENARIOS.add("tower.many-nodes", "tower.forwards")
 async def many_nodes(testbed: Testbed) -> None:
-    """A hundred nodes are introduced to each other."""
+    """A hundred nodes are announced to each other."""
     clients = [testbed.tower_client(f"N{number}") for number in range(CLIENTS_COUNT)]
-    is_greeted = await testbed.wait(lambda: all(client.welcomes for client in clients))
-    text = f"{sum(not client.welcomes for client in clients)} of {CLIENTS_COUNT} subscribers were not greeted"
-    testbed.require_clause("tower.welcome", is_greeted, text)
+    is_welcomed = await testbed.wait(lambda: all(client.welcomes for client in clients))
+    missing = sum(not client.welcomes for client in clients)
+    text = f"{missing} of {CLIENTS_COUNT} subscribers were not sent the welcome message"
+    testbed.require_clause("tower.welcome", is_welcomed, text)
     addresses = {new_address() for _ in range(CLIENTS_COUNT * NODES_PER_CLIENT)}
     for number, address in enumerate(sorted(addresses)):
         clients[number % CLIENTS_COUNT].announce(address, f"tcp://127.0.0.1:{10_000 + number}")
@@ -217,24 +218,24 @@ async def many_nodes(testbed: Testbed) -> None:
     worst = max(clients, key=lambda client: len(addresses - client.endpoints.keys()))
     missing = len(addresses - worst.endpoints.keys())
     testbed.check_clause(
-        "tower.forwards", missing == 0, f"{missing} of {len(addresses)} nodes were not made known to another"
+        "tower.forwards", missing == 0, f"{missing} of {len(addresses)} nodes were not announced to another"
     )
 
 
 @SCENARIOS.add("tower.vanished-node", "robust.vanished-peer")
 async def vanished_node(testbed: Testbed) -> None:
-    """Nodes that vanish without a word do not hinder the others."""
+    """Nodes that disappear without notice do not affect the others."""
     for number in range(1, 4):
         gone = await open_client(testbed, f"N{number}")
-        await introduce(testbed, gone, gone)
+        await announce_until_received(testbed, gone, gone)
         gone.vanish()
-        testbed.trace.add_note(f"{gone.label} is gone")
+        testbed.trace.add_note(f"{gone.label} disappears")
     first, second = await open_client(testbed, "N4"), await open_client(testbed, "N5")
-    await introduce(testbed, first, second, clause="robust.vanished-peer")
+    await announce_until_received(testbed, first, second, clause="robust.vanished-peer")
 
 
 def malformed_beacons() -> list[tuple[str, Sequence[bytes]]]:
-    """What no node beacon may be: what is wrong with it, and its frames."""
+    """Return malformed node beacons: the fault and the frames of each."""
     address = new_address()
     return [
         ("the frame B alone", [b"B"]),
@@ -242,9 +243,9 @@ def malformed_beacons() -> list[tuple[str, Sequence[bytes]]]:
         ("three frames", [b"B", address, b""]),
         ("a fifth frame", [b"B", address, b"", b"4711", b"more"]),
         ("twenty frames", [b"B", address, b"", b"4711", *[b"x"] * 16]),
-        ("a type that only begins with B", [b"BEACON", address, b"", b"4711"]),
+        ("a type that only starts with B", [b"BEACON", address, b"", b"4711"]),
         ("no port", [b"B", address, b"", b""]),
-        ("a port that is no number", [b"B", address, b"", b"port"]),
+        ("a port that is not a number", [b"B", address, b"", b"port"]),
         ("the port 0", [b"B", address, b"", b"0"]),
         ("the port 70000", [b"B", address, b"", b"70000"]),
         ("a negative port", [b"B", address, b"", b"-1"]),
@@ -252,7 +253,7 @@ def malformed_beacons() -> list[tuple[str, Sequence[bytes]]]:
         ("an empty UUID", [b"B", b"", b"", b"4711"]),
         ("a host with blanks", [b"B", address, b"a host\n", b"4711"]),
         ("a host of %-signs", [b"B", address, b"%s%n%s%n", b"4711"]),
-        ("rubbish", [b"B", bytes(range(256)), bytes(range(256)), bytes(range(256))]),
+        ("garbage", [b"B", bytes(range(256)), bytes(range(256)), bytes(range(256))]),
         ("1 MiB of UUID", [b"B", b"A" * MIB, b"", b"4711"]),
         ("1 MiB of host", [b"B", address, b"a" * MIB, b"4711"]),
         ("1 MiB of type", [b"B" * MIB]),
@@ -261,27 +262,27 @@ def malformed_beacons() -> list[tuple[str, Sequence[bytes]]]:
 
 @SCENARIOS.add("tower.malformed-beacons", "robust.malformed", "grammar.tower-beacon")
 async def malformed(testbed: Testbed) -> None:
-    """Malformed beacons are not passed on as something that is no tower beacon, and the tower goes on."""
+    """Malformed beacons are not forwarded as malformed tower beacons, and do not stop the tower."""
     bad, good, observer = [await open_client(testbed, f"N{number}") for number in range(1, 4)]
     for what, frames in malformed_beacons():
         bad.send(frames, what)
-        # The first may come too late: whoever sent what is malformed may be disconnected for it, and connects again.
-        await introduce(testbed, bad, observer, clause="robust.malformed")
-    await introduce(testbed, good, observer, clause="robust.malformed")
+        # The tower may disconnect a client that sent a malformed beacon, so the next beacon may be lost.
+        await announce_until_received(testbed, bad, observer, clause="robust.malformed")
+    await announce_until_received(testbed, good, observer, clause="robust.malformed")
     testbed.check_running("robust.malformed")
 
 
 @SCENARIOS.add("tower.rubbish", "robust.malformed")
 async def rubbish(testbed: Testbed) -> None:
-    """Who connects and speaks anything but ZeroMQ does no harm."""
+    """Connections that do not speak ZeroMQ do not affect the tower."""
     client = await open_client(testbed, "N1")
     for endpoint in (testbed.discovery.sub_endpoint, testbed.discovery.pub_endpoint):
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        for octets in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff\0\0\0\0\0\0\0\0\x7f" + b"\xff" * 600):
+        for data in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff\0\0\0\0\0\0\0\0\x7f" + b"\xff" * 600):
             stream = await trio.open_tcp_stream(host, int(port))
-            testbed.trace.add_note(f"rubbish is sent to {endpoint}")
-            with contextlib.suppress(trio.BrokenResourceError):  # it hangs up, which is well done
-                await stream.send_all(octets)
+            testbed.trace.add_note(f"garbage is sent to {endpoint}")
+            with contextlib.suppress(trio.BrokenResourceError):  # the tower may disconnect
+                await stream.send_all(data)
             await stream.aclose()
-    await introduce(testbed, client, client, clause="robust.malformed")
-    await introduce(testbed, await open_client(testbed, "N2"), client, clause="robust.malformed")
+    await announce_until_received(testbed, client, client, clause="robust.malformed")
+    await announce_until_received(testbed, await open_client(testbed, "N2"), client, clause="robust.malformed")

@@ -1,7 +1,7 @@
-"""What the suite needs of whatever it tests: to be started in one role, fed with records, and read from.
+"""The interface of targets: how the suite starts, feeds, reads and stops a node of an implementation.
 
-A `Target` is an implementation of Dafka; a `Node` is one of its nodes, running. Nothing here knows ZeroMQ: what a
-node says on the wire, the suite hears for itself.
+A `Target` is an implementation of Dafka; a `Node` is one of its running nodes. The interface does not cover ZeroMQ: the
+suite receives what a node sends on the wire by itself.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dafka_conformance.model import Dialect, Role
 
 
 class Ability(enum.Enum):
-    """What can be done with a target's node of some role; a scenario that needs one that is missing is skipped."""
+    """What the suite can do with a target's node. A scenario that needs another ability is skipped."""
 
-    START = "start it anew"
+    START = "start it"
     FEED = "give it records to publish"
     COLLECT = "read the records that it received"
     CHOOSE_TOPIC = "choose its topic"
@@ -32,7 +32,7 @@ class Ability(enum.Enum):
 
 
 class Reset(enum.Enum):
-    """Where a consumer begins."""
+    """Where a consumer starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -40,16 +40,16 @@ class Reset(enum.Enum):
 
 @attrs.frozen
 class Request:
-    """What a node is to be started as.
+    """How to start a node.
 
     Attributes:
-        role: the role.
-        dialect: the dialect that it is to send.
-        sub_endpoint: where the tower takes beacons (for a tower: where it is to listen for them).
-        pub_endpoint: where the tower publishes them.
-        topic: the topic of a producer or a consumer.
-        folder: an existing folder for what it stores, the same one when it is started again.
-        reset: where a consumer begins.
+        role: The role.
+        dialect: The dialect that it must send.
+        sub_endpoint: The tower's endpoint for node beacons. A tower must bind to it.
+        pub_endpoint: The tower's endpoint that publishes tower beacons. A tower must bind to it.
+        topic: The topic of a producer or a consumer.
+        folder: An existing folder for its files; the same one when it is restarted.
+        reset: Where a consumer starts.
     """
 
     role: Role
@@ -63,7 +63,14 @@ class Request:
 
 @attrs.frozen
 class Delivery:
-    """A record as a consumer handed it on. What its output does not tell is None."""
+    """A record that a consumer delivered.
+
+    Attributes:
+        content: The content.
+        topic: The topic; None if the consumer's output does not have it.
+        address: The producer's address; None if the output does not have it.
+        sequence: The sequence; None if the output does not have it.
+    """
 
     content: bytes
     topic: bytes | None = None
@@ -73,13 +80,13 @@ class Delivery:
 
 @attrs.frozen
 class Attachment:
-    """Where a node is found that is running already, and that the suite can only join.
+    """A node that is already running, and the tower of its cluster.
 
     Attributes:
-        sub_endpoint: where its tower takes beacons.
-        pub_endpoint: where its tower publishes them.
-        topic: a producer's or a consumer's topic; None for the other roles.
-        address: which node it is, as its beacons say; None where no other node beacons there.
+        sub_endpoint: The tower's endpoint for node beacons.
+        pub_endpoint: The tower's endpoint that publishes tower beacons.
+        topic: The topic of a producer or a consumer; None for other roles.
+        address: The node's address; None if the cluster has no other node.
     """
 
     sub_endpoint: str
@@ -91,11 +98,13 @@ class Attachment:
 class Node(abc.ABC):
     """A running node of the target.
 
+    A subclass for a consumer puts the delivered records into `self._deliver`.
+
     Attributes:
-        deliveries: what a consumer received, in its order; unbounded, since the suite is never slower on purpose.
-        ended: set when the node ended by itself.
-        last_words: why it ended, for the report: its exit status and the end of what it wrote to standard error. Empty
-            for a producer whose input was ended, and which ended well.
+        deliveries: The records that a consumer delivered, in its order. The channel is unbounded.
+        ended: Set when the node ends by itself.
+        exit_reason: Why it ended, for the report: its exit status and the end of its standard error. Empty for a
+            producer that ended without an error after the end of its input.
     """
 
     def __init__(self) -> None:
@@ -105,28 +114,32 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Gives a producer these records to publish. Contents hold no newline.
+        """Give a producer records to publish.
 
-        Raises `TargetError` where the producer ended by itself, and takes no more.
+        Args:
+            contents: The contents, without newlines.
+
+        Raises:
+            TargetError: The producer has ended by itself.
         """
 
     @abc.abstractmethod
     async def end_input(self) -> None:
-        """Tells a producer that no more records will come."""
+        """Tell a producer that there are no more records."""
 
     @abc.abstractmethod
     async def kill(self) -> None:
-        """Ends it at once, as `kill -9` does: it gets no chance to flush or say anything."""
+        """End the node at once, as `kill -9` does, without a chance to flush or to send anything."""
 
 
 class Target(abc.ABC):
     """An implementation of Dafka.
 
     Attributes:
-        name: what the report calls it.
-        abilities: for each role that it has, what can be done with it.
-        dialects: those that it can be told to send.
-        node_counts: for a role that takes several nodes with an address each, how many; 1 for the others.
+        name: The name in reports.
+        abilities: What the suite can do with a node of each role that the implementation has.
+        dialects: The dialects that it can send.
+        node_counts: The number of addresses of a role that consists of several nodes; 1 for other roles.
     """
 
     name: str
@@ -136,15 +149,22 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def start(self, request: Request) -> AbstractAsyncContextManager[Node]:
-        """A block in which a node runs. At its end the node is stopped, whatever it is doing.
+        """Return a context manager that runs a node and stops it at the end of the block.
 
-        Raises `TargetError` where it cannot be started.
+        Args:
+            request: How to start the node.
+
+        Returns:
+            The context manager, which yields the running node.
+
+        Raises:
+            TargetError: The node cannot be started.
         """
 
     def attachment(self, role: Role) -> Attachment | None:
-        """Where to find the node of this role that is running already; None where the suite starts it."""
+        """Return where the running node of this role is; None if the suite starts it."""
         return None
 
 
 class TargetError(Exception):
-    """The target cannot be started, or is described wrongly; the text says what is wrong and what would be right."""
+    """The target cannot be started, or its description is wrong. The text says what is wrong and what is expected."""

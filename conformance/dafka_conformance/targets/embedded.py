@@ -1,7 +1,6 @@
-"""This project's roles within the suite's own process and event loop.
+"""The target `embedded`: this project's roles in the suite's own process and event loop.
 
-Variants of the roles (deliberately broken ones, say) are targets too: a subclass names other functions to serve or to
-open them with.
+A subclass can replace the functions that serve or open the roles, for example with broken variants.
 """
 
 from __future__ import annotations
@@ -20,15 +19,17 @@ from dafka_conformance.model import Dialect, Role
 from dafka_conformance.targets.base import Ability, Delivery, Node, Request, Reset, Target, TargetError
 
 DAY_MS = 24 * 60 * 60 * 1000
-"""A producer waits for ACKs for as long as any scenario may take."""
+"""How long a producer waits for ACKs: longer than any scenario takes."""
 
 
 class EmbeddedTarget(Target):
-    """Every role of this project, in this process.
+    """All roles of this project, in the suite's process.
 
     Attributes:
-        serve_tower, serve_store: what to run as `dafka.serve_tower` and `dafka.serve_store`.
-        open_producer, open_consumer: what to open as `dafka.open_producer` and `dafka.open_consumer`.
+        serve_tower: Runs the tower; `dafka.serve_tower` by default.
+        serve_store: Runs the store; `dafka.serve_store` by default.
+        open_producer: Opens the producer; `dafka.open_producer` by default.
+        open_consumer: Opens the consumer; `dafka.open_consumer` by default.
     """
 
     name = "embedded"
@@ -47,7 +48,7 @@ class EmbeddedTarget(Target):
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
-        """Runs a role. A tower or a store listens when the block begins; the others join meanwhile."""
+        """Run a role. A tower or store is listening when the block begins; a producer or consumer is still joining."""
         node = EmbeddedNode()
         role = self._role(request, node)
         with single_exception():
@@ -62,7 +63,7 @@ class EmbeddedTarget(Target):
                     node.cancel()
 
     def config(self, request: Request) -> dafka.Config:
-        """The settings that a role of this request is run with."""
+        """Return the settings of a role for a request."""
         return (
             dafka.Config()
             .with_node(wire=request.dialect.value, bind="tcp://127.0.0.1:*")
@@ -74,7 +75,7 @@ class EmbeddedTarget(Target):
         )
 
     def _role(self, request: Request, node: EmbeddedNode) -> Callable[[], Any]:
-        """What to run for a request."""
+        """Return the function that runs the role of a request."""
         config = self.config(request)
         topic = decode_text(request.topic)
         if request.role is Role.TOWER:
@@ -87,11 +88,11 @@ class EmbeddedTarget(Target):
 
 
 class EmbeddedNode(Node):
-    """A role in this process; made by `EmbeddedTarget`.
+    """A role in the suite's process, created by `EmbeddedTarget`.
 
     Attributes:
-        started: set when the role was started, or could not be.
-        has_started: was it started?
+        started: Set when the role has started or failed to start.
+        has_started: Whether it has started.
     """
 
     def __init__(self) -> None:
@@ -103,30 +104,30 @@ class EmbeddedNode(Node):
         self._gone = trio.Event()
 
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Hands records to the producer, which need not have taken them when this returns."""
+        """Queue records for the producer."""
         if self.ended.is_set():
-            raise TargetError(f"the producer takes no more input: {self.exit_reason}")
+            raise TargetError(f"the producer has ended: {self.exit_reason}")
         await self._input.send(contents)
 
     async def end_input(self) -> None:
-        """Lets the producer leave its block once everything is acknowledged."""
+        """Let the producer close once all its records are acknowledged."""
         await self._input.aclose()
 
     async def kill(self) -> None:
-        """Cancels the role and waits until it is gone. A store still writes what it has received."""
+        """Cancel the role and wait for its end. A store still writes what it has received."""
         self.cancel()
         await self._gone.wait()
 
     def cancel(self) -> None:
-        """Ends the role, whatever it is doing."""
+        """Cancel the role."""
         self._scope.cancel()
 
     async def run(self, role: Callable[[], Any]) -> None:
-        """Runs the role to its end; errors of its own become last words."""
+        """Run the role to its end. An error becomes the exit reason."""
         try:
             with self._scope, single_exception():
                 await role()
-        except Exception as error:  # whatever a role raises is a finding, not a failure of the suite
+        except Exception as error:  # any error of a role is a finding, not a failure of the suite
             self.exit_reason = str(error) if isinstance(error, dafka.DafkaError) else repr(error)
         finally:
             if not self._scope.cancel_called:
@@ -139,20 +140,20 @@ class EmbeddedNode(Node):
         self.started.set()
 
     async def serve(self, serve: Callable[..., Any], config: dafka.Config) -> None:
-        """Runs a tower or a store."""
+        """Run a tower or a store."""
         async with trio.open_nursery() as nursery:
             await nursery.start(serve, config)
             self._start()
 
     async def produce(self, opening: AbstractAsyncContextManager[dafka.Producer]) -> None:
-        """Publishes what it is fed with; once the input is ended, waits until it is acknowledged."""
+        """Publish the queued records. After the end of the input, wait until all are acknowledged."""
         self._start()
         async with opening as producer:
             async for contents in self._contents:
                 await producer.send_many(contents)
 
     async def consume(self, opening: AbstractAsyncContextManager[dafka.Consumer]) -> None:
-        """Hands on what it receives."""
+        """Deliver the received records."""
         self._start()
         async with opening as consumer:
             async for batch in consumer.batches():

@@ -1,4 +1,4 @@
-"""The target that a target file describes."""
+"""The target that a target file describes: commands that start its roles, or nodes that are already running."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from dafka_conformance.targets.target_file import RoleCommand, TargetFile
 
 @asynccontextmanager
 async def attach(what: str) -> AsyncIterator[Node]:
-    """A block for a node that is left as it is. `what` is its name in messages, as in `the store of NAME`."""
+    """Yield a node that is already running. `what` is its name in messages, such as `the store of NAME`."""
     yield AttachedNode(what)
 
 
 class AttachedNode(Node):
-    """A node of which the suite has nothing but what it says on the wire."""
+    """A node that was running before. The suite can only exchange messages with it."""
 
     def __init__(self, what: str) -> None:
         super().__init__()
         self._what = what
 
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Raises `TargetError`."""
-        raise TargetError(f"{self._what} is attached to: it cannot be given records")
+        """Raise `TargetError`: the suite cannot control the node."""
+        raise TargetError(f"{self._what} was running already: the suite cannot give it records")
 
     async def end_input(self) -> None:
-        """Raises `TargetError`."""
-        raise TargetError(f"{self._what} is attached to: it has no input to end")
+        """Raise `TargetError`: the suite cannot control the node."""
+        raise TargetError(f"{self._what} was running already: the suite cannot end its input")
 
     async def kill(self) -> None:
-        """Raises `TargetError`."""
-        raise TargetError(f"{self._what} is attached to: it cannot be killed")
+        """Raise `TargetError`: the suite cannot control the node."""
+        raise TargetError(f"{self._what} was running already: the suite cannot kill it")
 
 
 class FileTarget(Target):
-    """Each role is a process, or a node that is running already."""
+    """A target whose roles are processes, or nodes that are already running."""
 
     def __init__(self, description: TargetFile) -> None:
         self.name = description.name
@@ -50,16 +50,16 @@ class FileTarget(Target):
         self._description = description
 
     def attachment(self, role: Role) -> Attachment | None:
-        """Where the node of this role is running already."""
+        """Return where the running node of this role is; None if the suite starts it."""
         how = self._description.roles.get(role)
         return how if isinstance(how, Attachment) else None
 
     def start(self, request: Request) -> AbstractAsyncContextManager[Node]:
-        """Starts the role's command, or leaves the node as it is that is running already."""
+        """Start the role's command, or attach to the node that is already running."""
         what = f"the {request.role.title} of {self.name}"
         how = self._description.roles.get(request.role)
         if how is None:
-            raise TargetError(f"{self.name} has no {request.role.title}: its target file has no [{request.role.title}]")
+            raise TargetError(f"{self.name} has no {request.role.title}: add [{request.role.title}] to its target file")
         return attach(what) if isinstance(how, Attachment) else self._run(what, how, request)
 
     @asynccontextmanager
@@ -68,23 +68,22 @@ class FileTarget(Target):
             launch = self._prepare(what, role, request)
         except KeyError as error:
             raise TargetError(
-                f"{what} is told {{{error.args[0]}}}, which only an endpoint like tcp://127.0.0.1:5556 has"
+                f"{what}: expected a TCP endpoint such as tcp://127.0.0.1:5556 for the placeholder {{{error.args[0]}}}"
             ) from None
         async with run_process(launch) as node:
             yield node
 
     def _prepare(self, what: str, role: RoleCommand, request: Request) -> ProcessCommand:
-        """What to start, with every placeholder replaced. Its files are written.
+        """Write the role's files and return its command with all placeholders replaced.
 
-        Raises `KeyError` for a placeholder that has no value with endpoints such as these.
+        Raises:
+            KeyError: A placeholder has no value for these endpoints.
         """
         values = {**self._description.values, **_values(request)}
         output = None
         if role.output is not None:
-            if b"\n" in request.topic and role.output.tells_topic:
-                raise TargetError(
-                    f"{what} prints topics within lines: one with a line feed cannot be told from two lines"
-                )
+            if b"\n" in request.topic and role.output.has_topic:
+                raise TargetError(f"{what} prints the topic in each line: expected a topic without a line feed")
             output = role.output.parser(request.topic)
         for name, template in role.files.items():
             _write(what, request.folder / name, template.fill(values))
@@ -102,7 +101,7 @@ class FileTarget(Target):
 
 
 def _values(request: Request) -> dict[str, bytes]:
-    """What the placeholders of a request stand for."""
+    """Return the values of the placeholders for a request."""
     values = {
         "sub": os.fsencode(request.sub_endpoint),
         "pub": os.fsencode(request.pub_endpoint),
@@ -119,7 +118,7 @@ def _values(request: Request) -> dict[str, bytes]:
 
 
 def _command(role: RoleCommand, request: Request, values: Mapping[str, bytes]) -> Iterator[bytes]:
-    """The command line, with the reset's arguments where they belong: in the end, if no place is given."""
+    """Yield the command line, with the arguments of the reset in the place of `{reset}`, or at the end."""
     arguments = [template.fill(values) for template in role.resets.get(request.reset, ())]
     has_place = False
     for index, template in enumerate(role.command):
@@ -135,7 +134,7 @@ def _command(role: RoleCommand, request: Request, values: Mapping[str, bytes]) -
 
 
 def _program(program: bytes) -> bytes:
-    """A path that is relative is so to the suite's folder, wherever the process is to run."""
+    """Return a relative path as an absolute one, because the process may run in another folder."""
     return os.path.abspath(program) if b"/" in program else program
 
 

@@ -1,7 +1,6 @@
-"""Records as lines: what is written to a producer's standard input, and read from a consumer's standard output.
+"""Line formats: the records on a producer's standard input and on a consumer's standard output.
 
-Only a line feed ends a line. Everything works on lists of records and on large runs of octets, never on single lines
-with a wait between them.
+Only a line feed ends a line. The functions work on lists of records and large chunks of bytes.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ OUTPUT_PLACEHOLDERS = frozenset({"topic", "address", "sequence", "content"})
 
 @attrs.frozen
 class InputFormat:
-    """How a producer is given records.
+    """The format of a record on a producer's standard input.
 
     Attributes:
-        before: what stands before a record's content in its line.
-        after: what stands behind it.
+        before: The text before the content in a line.
+        after: The text after it.
     """
 
     before: bytes
@@ -31,7 +30,7 @@ class InputFormat:
 
     @classmethod
     def from_template(cls, template: Template) -> InputFormat:
-        """Reads `{content}`, with anything before and behind it. Raises `ValueError` for what is no single line."""
+        """Return the format of a template with `{content}`. Raise `ValueError` if the template is not a single line."""
         names = [name for _, name in template.parts if name is not None]
         if names != ["content"]:
             raise ValueError("expected {content} once, and no other placeholder")
@@ -41,7 +40,7 @@ class InputFormat:
         return cls(before, after)
 
     def format(self, contents: Sequence[bytes]) -> bytes:
-        """The records' lines, one behind the other."""
+        """Return the lines of records."""
         if not contents:
             return b""
         between = self.after + b"\n" + self.before
@@ -50,17 +49,17 @@ class InputFormat:
 
 @attrs.frozen
 class OutputFormat:
-    """How a consumer prints records.
+    """The format of a record on a consumer's standard output.
 
     Attributes:
-        template: a record's line; addresses and sequences have no spaces in them, the content is all that is left.
+        template: The format of a line. Addresses and sequences have no spaces; the content is the rest of the line.
     """
 
     template: Template
 
     @classmethod
     def from_template(cls, template: Template) -> OutputFormat:
-        """Reads a line's format. Raises `ValueError` where lines of it could not be told apart again."""
+        """Return the format of a template. Raise `ValueError` if its lines would be ambiguous."""
         names = [name for _, name in template.parts if name is not None]
         if set(names) - OUTPUT_PLACEHOLDERS or len(set(names)) != len(names):
             raise ValueError("expected each of {topic}, {address}, {sequence} and {content} at most once, and no other")
@@ -74,14 +73,14 @@ class OutputFormat:
         return cls(template)
 
     @property
-    def tells_topic(self) -> bool:
-        """Does a line say which topic its record is of?"""
+    def has_topic(self) -> bool:
+        """Whether a line contains the topic."""
         return "topic" in self.template.placeholders
 
     def parser(self, topic: bytes) -> LineParser:
-        """Reads the lines of a consumer of this topic. A topic with spaces in it is recognised if it is this one."""
+        """Return a parser for a consumer of this topic. A topic with spaces is recognized only if it is this one."""
         patterns = {
-            # The topic asked for comes first: a space in it would otherwise end it.
+            # The consumer's own topic is tried first, because it may contain spaces.
             "topic": b"(?P<topic>%b|[^ ]*)" % re.escape(topic),
             "address": rb"(?P<address>[^ ]+)",
             "sequence": rb"(?P<sequence>[0-9]{1,20})",
@@ -94,32 +93,32 @@ class OutputFormat:
 
 
 class LineParser:
-    """Puts a consumer's output together into lines, and reads these.
+    """Assembles a consumer's output into lines and parses them.
 
     Attributes:
-        strays: lines that are no records, since they were last taken away.
+        unparsed_lines: The lines that do not match the format. The caller clears the list.
     """
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:
         self.unparsed_lines: list[bytes] = []
         self._pattern = pattern
-        self._begun: list[bytes] = []
+        self._partial_line: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[Delivery]:
-        """The records whose lines end in this chunk."""
+        """Return the records whose lines end in this chunk."""
         lines, end, rest = chunk.rpartition(b"\n")
         found: list[Delivery] = []
         if end:
-            found = self._parse(b"".join([*self._begun, lines]).split(b"\n"))
-            self._begun.clear()
+            found = self._parse(b"".join([*self._partial_line, lines]).split(b"\n"))
+            self._partial_line.clear()
         if rest:
-            self._begun.append(rest)
+            self._partial_line.append(rest)
         return found
 
     def finish(self) -> list[Delivery]:
-        """The record in a last line that has no end."""
-        found = self._parse([b"".join(self._begun)]) if self._begun else []
-        self._begun.clear()
+        """Return the record in an unterminated last line."""
+        found = self._parse([b"".join(self._partial_line)]) if self._partial_line else []
+        self._partial_line.clear()
         return found
 
     def _parse(self, lines: list[bytes]) -> list[Delivery]:

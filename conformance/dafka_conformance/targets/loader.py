@@ -1,4 +1,4 @@
-"""Finds a target by what the user calls it: a shipped one's name, a target file, or a Python factory."""
+"""Opens a target by the name that the user gives: a shipped target, a target file, or a Python factory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,23 @@ _EMBEDDED = "embedded"
 
 
 def shipped_targets() -> tuple[str, ...]:
-    """The names of the targets that come with the suite."""
+    """Return the names of the targets that come with the suite."""
     return tuple(sorted([_EMBEDDED, *(path.stem for path in _FOLDER.glob("*.toml"))]))
 
 
 def open_target(name_or_path: str, variables: Mapping[str, str]) -> Target:
-    """The target of this name; `variables` are what the user set for it.
+    """Return the target with this name.
 
-    A name is one of `shipped_targets`, the path of a `.toml` file (see `description`), or `package.module:factory`:
-    something that, called with the variables as keyword arguments, gives a `Target`.
+    Args:
+        name_or_path: One of `shipped_targets`, the path of a `.toml` file (see `target_file`), or
+            `package.module:factory`, a callable that returns a `Target`.
+        variables: The values of the file's variables, or the keyword arguments of the factory.
 
-    Raises `TargetError` where there is none, or where it is described wrongly.
+    Returns:
+        The target, not started.
+
+    Raises:
+        TargetError: There is no such target, or its description is wrong.
     """
     if name_or_path == _EMBEDDED:
         return _call(name_or_path, EmbeddedTarget, variables)
@@ -41,38 +47,38 @@ def open_target(name_or_path: str, variables: Mapping[str, str]) -> Target:
     if separator and "/" not in name_or_path:
         return _call(name_or_path, _import(module, factory), variables)
     raise TargetError(
-        f"there is no target {name_or_path!r}: expected {', '.join(shipped_targets())}, "
-        "the path of a .toml file, or a Python factory as in package.module:factory"
+        f"unknown target {name_or_path!r}: expected {', '.join(shipped_targets())}, "
+        "the path of a .toml file, or a Python factory package.module:factory"
     )
 
 
 def _import(module: str, name: str) -> object:
     folder = os.getcwd()
-    if folder not in sys.path:  # a command that was installed does not have it, as `python -m` would
+    if folder not in sys.path:  # an installed command does not search the current folder, as `python -m` does
         sys.path.insert(0, folder)
     try:
         found: object = importlib.import_module(module)
         for part in name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # whatever the user's module raises
+    except Exception as error:  # the user's module may raise anything
         raise TargetError(f"cannot import the target {module}:{name}: {type(error).__name__}: {error}") from None
     return found
 
 
 def _call(name: str, factory: object, variables: Mapping[str, str]) -> Target:
     if not callable(factory):
-        raise TargetError(f"{name} is no target: expected a class or a function that gives a Target")
+        raise TargetError(f"{name} is not a target: expected a class or function that returns a Target")
     try:
         inspect.signature(factory).bind(**variables)
     except TypeError as error:
-        takes = ", ".join(inspect.signature(factory).parameters) or "nothing"
-        raise TargetError(f"{name} was given the wrong variables ({error}): it takes {takes}") from None
+        takes = ", ".join(inspect.signature(factory).parameters) or "no variables"
+        raise TargetError(f"{name} cannot be called with these variables ({error}): expected {takes}") from None
     try:
         target = factory(**variables)
     except TargetError:
         raise
-    except Exception as error:  # as with the import
-        raise TargetError(f"{name} gave no target: {type(error).__name__}: {error}") from None
+    except Exception as error:  # the user's factory may raise anything
+        raise TargetError(f"{name} failed: {type(error).__name__}: {error}") from None
     if not isinstance(target, Target):
-        raise TargetError(f"{name} is no target: it gave {target!r}, expected a Target")
+        raise TargetError(f"{name} returned {target!r}: expected a Target")
     return target

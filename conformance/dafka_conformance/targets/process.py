@@ -1,7 +1,7 @@
-"""A node that is a process: started from a command, fed and read through its standard streams, and always ended.
+"""A node as a process, which is fed and read through its standard streams.
 
-Each process leads a group of its own. At the end of its block the whole group is ended: with the signal that its
-target asks for, and two seconds later with SIGKILL. That happens however the block ends, cancelled too.
+Each process leads its own process group. At the end of the block, also if it is cancelled, the whole group is stopped:
+first with the target's stop signal, and after two seconds with SIGKILL.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from dafka_conformance.targets.base import Delivery, Node, TargetError
 from dafka_conformance.targets.line_formats import InputFormat, LineParser
 
 STOP_S = 2.0
-"""How long a process may take to end after it was asked to."""
+"""The time that a process has to end after the stop signal."""
 
 DRAIN_S = 1.0
-"""After a process ended, how long others that hold its streams (its children) are still listened to."""
+"""The time that the streams are still read after the process ended, because its children may hold them open."""
 
 EXIT_REASON_BYTES = 4096
-"""How much of what a process wrote to standard error is kept."""
+"""The size of the part of standard error that is kept for the exit reason."""
 
 
 @attrs.frozen
 class ProcessCommand:
-    """A process to be started.
+    """A process to start.
 
     Attributes:
-        what: its name in messages, as in `the store of NAME`.
-        command: the program and its arguments.
-        environment: the whole environment.
-        working_folder: where it runs; None: where the suite does.
-        stop: the signal that asks it to end.
-        input: how it is given records; None where it takes none.
-        output: how its records are read; None where it prints none.
-        is_terminal: is its output to be a terminal?
+        what: Its name in messages, such as `the store of NAME`.
+        command: The program and its arguments.
+        environment: The whole environment.
+        working_folder: The folder that it runs in; None for the suite's.
+        stop: The signal that stops it.
+        input: The format of its input; None if it reads no records.
+        output: The parser of its output; None if it prints no records.
+        is_terminal: Whether its output must be a terminal.
     """
 
     what: str
@@ -56,15 +56,16 @@ class ProcessCommand:
 
 
 @asynccontextmanager
-async def run_process(launch: ProcessCommand) -> AsyncIterator[Node]:
-    """A block in which a process runs. At its end nothing of the process's group is left.
+async def run_process(command: ProcessCommand) -> AsyncIterator[Node]:
+    """Run a process. At the end of the block, no process of its group is left.
 
-    Raises `TargetError` where it cannot be started.
+    Raises:
+        TargetError: The process cannot be started.
     """
-    # Shielded: who is cancelled while a process is being started would not get to know, and end, it.
+    # Shielded, because a cancellation while the process starts would leave it running.
     with trio.CancelScope(shield=True):
-        process, output = await _open(launch)
-        node = ProcessNode(launch, process, output)
+        process, output = await _open(command)
+        node = ProcessNode(command, process, output)
     try:
         with single_exception():
             async with trio.open_nursery() as nursery:
@@ -81,12 +82,12 @@ async def run_process(launch: ProcessCommand) -> AsyncIterator[Node]:
 
 
 class ProcessNode(Node):
-    """A process of the target; made by `run_process`."""
+    """A process of the target, created by `run_process`."""
 
-    def __init__(self, launch: ProcessCommand, process: trio.Process, output: trio.abc.ReceiveStream | None) -> None:
+    def __init__(self, command: ProcessCommand, process: trio.Process, output: trio.abc.ReceiveStream | None) -> None:
         super().__init__()
         self.pid = process.pid
-        self._launch = launch
+        self._command = command
         self._process = process
         self._output = output
         self._errors = process.stderr or process.stdout
@@ -96,36 +97,36 @@ class ProcessNode(Node):
         self._is_stopping = False
 
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Writes the records' lines, and waits until the process (or its pipe) has taken them."""
-        if self._launch.input is None or self._process.stdin is None:
-            raise TargetError(f"{self._launch.what} takes no records: its table has no `input`")
+        """Write the lines of records, and wait until the process or its pipe has accepted them."""
+        if self._command.input is None or self._process.stdin is None:
+            raise TargetError(f"{self._command.what} reads no records: add `input` to its table")
         async with self._writing:
             try:
-                await self._process.stdin.send_all(self._launch.input.format(contents))
+                await self._process.stdin.send_all(self._command.input.format(contents))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 if self._is_stopping:
                     return
                 with trio.move_on_after(STOP_S):
                     await self.ended.wait()
                 raise TargetError(
-                    f"{self._launch.what} takes no more input: {self.exit_reason or 'it was closed'}"
+                    f"{self._command.what} no longer reads its input: {self.exit_reason or 'it closed it'}"
                 ) from None
 
     async def end_input(self) -> None:
-        """Closes the process's standard input."""
+        """Close the process's standard input."""
         async with self._writing:
             self._is_input_ended = True
             if self._process.stdin is not None:
                 await self._process.stdin.aclose()
 
     async def kill(self) -> None:
-        """Sends SIGKILL, and waits until the process is gone."""
+        """Send SIGKILL and wait for the end of the process."""
         self._is_stopping = True
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
     async def run(self) -> None:
-        """Reads what the process writes, and waits for its end."""
+        """Read the process's output until its end."""
         async with trio.open_nursery() as readers:
             readers.start_soon(self._read_errors)
             readers.start_soon(self._read_output)
@@ -136,18 +137,18 @@ class ProcessNode(Node):
             self.ended.set()
 
     async def stop(self) -> None:
-        """Asks the process to end, and makes it."""
+        """Stop the process and its group."""
         self._is_stopping = True
         if self._process.returncode is None:
-            self._signal(self._launch.stop)
+            self._signal(self._command.stop)
             with trio.move_on_after(STOP_S):
                 await self._process.wait()
-        # What the process started may have outlived it.
+        # The children of the process may still be running.
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
     async def close(self) -> None:
-        """Closes its streams, which nothing is reading any more."""
+        """Close the streams."""
         for stream in (self._process.stdin, self._output, self._errors):
             if stream is not None:
                 await stream.aclose()
@@ -157,12 +158,12 @@ class ProcessNode(Node):
             os.killpg(self.pid, number)
 
     async def _read_output(self) -> None:
-        parser = self._launch.output
+        parser = self._command.output
         if self._output is None or parser is None:
             return
         while chunk := await _receive(self._output):
             self._put(parser, parser.feed(chunk))
-        # Half a line, of a process that was ended in the middle of it, is no record.
+        # The unterminated last line of a process that was stopped is not a record.
         if not self._is_stopping:
             self._put(parser, parser.finish())
 
@@ -192,41 +193,42 @@ class ProcessNode(Node):
         return f"{reason}: {words}" if words else reason
 
 
-async def _open(launch: ProcessCommand) -> tuple[trio.Process, trio.abc.ReceiveStream | None]:
-    """The process, and the stream of its records. Where it prints none, its output goes where its errors do."""
+async def _open(command: ProcessCommand) -> tuple[trio.Process, trio.abc.ReceiveStream | None]:
+    """Start the process; return it and the stream of its records. Any other output joins standard error."""
     master = slave = -1
-    if any(b"\0" in argument for argument in launch.command):
-        raise TargetError(f"{launch.what}: a topic with a NUL cannot be given on a command line")
-    if launch.output is not None and launch.is_terminal:
+    if any(b"\0" in argument for argument in command.command):
+        raise TargetError(f"{command.what}: expected a topic without NUL, which a command line cannot contain")
+    if command.output is not None and command.is_terminal:
         master, slave = os.openpty()
         tty.setraw(slave)
     try:
         process = await trio.lowlevel.open_process(
-            launch.command,
-            stdin=subprocess.DEVNULL if launch.input is None else subprocess.PIPE,
+            command.command,
+            stdin=subprocess.DEVNULL if command.input is None else subprocess.PIPE,
             stdout=subprocess.PIPE if slave < 0 else slave,
-            stderr=subprocess.STDOUT if launch.output is None else subprocess.PIPE,
-            cwd=launch.working_folder,
-            env=launch.environment,
+            stderr=subprocess.STDOUT if command.output is None else subprocess.PIPE,
+            cwd=command.working_folder,
+            env=command.environment,
             start_new_session=True,
         )
     except OSError as error:
         if master >= 0:
             os.close(master)
-        raise TargetError(f"{launch.what} cannot be started: {os.fsdecode(error.filename)}: {error.strerror}") from None
+        program = os.fsdecode(error.filename)
+        raise TargetError(f"{command.what} cannot be started: {program}: {error.strerror}") from None
     finally:
         if slave >= 0:
             os.close(slave)
     if master >= 0:
         return process, trio.lowlevel.FdStream(master)
-    return process, None if launch.output is None else process.stdout
+    return process, None if command.output is None else process.stdout
 
 
 async def _receive(stream: trio.abc.ReceiveStream) -> bytes:
-    """The next octets; none at the end."""
+    """Return the next bytes; empty at the end."""
     try:
         return bytes(await stream.receive_some())
-    except trio.BrokenResourceError:  # a terminal's way of saying that nobody has it open any more
+    except trio.BrokenResourceError:  # a terminal whose other side is closed
         return b""
 
 

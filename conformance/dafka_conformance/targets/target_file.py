@@ -1,4 +1,4 @@
-"""Target files: TOML that says how to start each role of an implementation, or where to find it running.
+"""Target files: TOML files that describe how to start each role of an implementation, or where it is running.
 
     name = "mine"
     dialects = ["rfc46"]
@@ -15,8 +15,8 @@
     pub = "tcp://10.0.0.7:5557"
     topic = "orders"
 
-Values that only the user knows are `[variables]`: a name, and what it is for; or `{ about = "...", default = "..." }`.
-Everything is checked when the file is read, so that a mistake in it is found before anything is started.
+`[variables]` are values that only the user knows: a name and a description, or `{ about = "...", default = "..." }`.
+The whole file is validated before anything is started.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ from dafka_conformance.targets.line_formats import InputFormat, OutputFormat
 from dafka_conformance.targets.toml_tables import Table, Template, join_names
 
 BUILTIN_PLACEHOLDERS = frozenset({"python", "here"})
-"""`{python}` is the interpreter that runs the suite, `{here}` the folder of the target file."""
+"""The placeholders of every target file: the interpreter that runs the suite, and the folder of the target file."""
 
 NODE_PLACEHOLDERS = frozenset({"sub", "pub", "sub_host", "sub_port", "pub_host", "pub_port", "dialect", "folder"})
-"""What every node is told when it is started."""
+"""The placeholders that have a value when a node is started."""
 
 STOP_SIGNALS = {"TERM": signal.SIGTERM, "INT": signal.SIGINT, "KILL": signal.SIGKILL}
 
 
 @attrs.frozen
 class RoleCommand:
-    """How a role is started.
+    """How to start a role.
 
     Attributes:
-        command: the program and its arguments; `{reset}` alone is the place of a reset's arguments.
-        working_folder: where it runs; None: where the suite does.
-        files: what to write into its folder before it starts, by name.
-        stop: the signal that asks it to end.
-        is_durable: do a store's records outlive it, in its folder?
-        input: how a producer is given records; None where it cannot be.
-        output: how a consumer prints records; None where it does not.
-        resets: the arguments of each place where a consumer can begin.
-        is_terminal: is a consumer's output to be a terminal?
-        nodes: how many nodes, with an address each, it consists of.
+        command: The program and its arguments. The argument `{reset}` is replaced by those of a reset.
+        working_folder: The folder that it runs in; None for the suite's.
+        files: The files to write into its folder before it starts, by name.
+        stop: The signal that stops it.
+        is_durable: Whether a store's records in its folder survive a kill.
+        input: The format of records on a producer's standard input; None if it reads none.
+        output: The format of records on a consumer's standard output; None if it prints none.
+        resets: The arguments for each position that a consumer can start at.
+        is_terminal: Whether a consumer's output must be a terminal.
+        nodes: The number of nodes, each with its own address, that it consists of.
     """
 
     command: tuple[Template, ...]
@@ -76,21 +76,21 @@ class RoleCommand:
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Everything that the node can be told."""
+        """The placeholders in its command, files and resets."""
         templates = (*self.command, *self.files.values(), *(part for parts in self.resets.values() for part in parts))
         return frozenset[str]().union(*(template.placeholders for template in templates))
 
 
 @attrs.frozen
 class TargetFile:
-    """A target file's content.
+    """The content of a target file.
 
     Attributes:
-        name: what the report calls the target.
-        dialects: those that it can be told to send.
-        environment: what is added to the suite's own environment.
-        values: the placeholders whose value is known from the start.
-        roles: each role that the target has.
+        name: The target's name in reports.
+        dialects: The dialects that it can send.
+        environment: The variables that are added to the environment.
+        values: The values of the placeholders that are known from the start.
+        roles: How to start, or where to find, each role of the target.
     """
 
     name: str
@@ -101,10 +101,17 @@ class TargetFile:
 
 
 def read_target_file(path: Path, variables: Mapping[str, str]) -> TargetFile:
-    """Reads a target file; `variables` are those given with --set.
+    """Read a target file.
 
-    Raises `TargetError` for a file that cannot be read, or says anything that is not understood, and for variables
-    that are missing or that it does not have.
+    Args:
+        path: The file.
+        variables: The values of its variables, from --set.
+
+    Returns:
+        The content.
+
+    Raises:
+        TargetError: The file cannot be read or is wrong, or a variable is missing or unknown.
     """
     try:
         document = tomllib.loads(path.read_text("utf-8"))
@@ -123,12 +130,16 @@ def read_target_file(path: Path, variables: Mapping[str, str]) -> TargetFile:
     known = frozenset(values) | NODE_PLACEHOLDERS
     environment = table.templates("environment", known)
     roles = {role: _read_role(table.table(role.title), role, values) for role in Role if table.has(role.title)}
-    table.finish()
+    table.reject_unknown_keys()
     if not roles:
-        raise table.error(f"it has no role: expected {join_names(f'[{role.title}]' for role in Role)}")
-    is_told = any(isinstance(role, RoleCommand) and "dialect" in role.placeholders for role in roles.values())
-    if len(dialects) > 1 and not is_told and not any("dialect" in value.placeholders for value in environment.values()):
-        raise table.error("dialects: there are two, but nothing says {dialect}: expected one, or a command with it")
+        raise table.error(f"there is no role: expected {join_names(f'[{role.title}]' for role in Role)}")
+    has_dialect = any(isinstance(role, RoleCommand) and "dialect" in role.placeholders for role in roles.values())
+    if (
+        len(dialects) > 1
+        and not has_dialect
+        and not any("dialect" in each.placeholders for each in environment.values())
+    ):
+        raise table.error("dialects: expected only one, or {dialect} in a command or in [environment]")
     description = TargetFile(name, dialects, environment, values, roles)
     for role, command in roles.items():
         if isinstance(command, RoleCommand):
@@ -142,17 +153,17 @@ def _read_variables(table: Table, target: str, given: Mapping[str, str]) -> dict
     for name in declared.names:
         about, default = declared.variable(name)
         if not name.isidentifier() or name in NODE_PLACEHOLDERS | BUILTIN_PLACEHOLDERS | {"topic", "reset", "content"}:
-            raise declared.error(f"{name}: expected a name of letters and digits that is no placeholder already")
+            raise declared.error(f"{name}: expected a name of letters and digits that is not yet a placeholder")
         value = given.get(name, default)
         if value is None:
-            raise TargetError(f"{target} needs {about}: give --set {name}=...")
-        # A command may run in another folder than the one that a path was given in.
+            raise TargetError(f"{target} needs {about}: set it with --set {name}=...")
+        # The path is relative to the user's folder, and a command may run in another one.
         is_path = "/" in value and os.path.exists(os.path.expanduser(value))
         values[name] = os.fsencode(os.path.abspath(os.path.expanduser(value)) if is_path else value)
     for name in given:
         if name not in values:
-            known = f"it has {join_names(values)}" if values else "it has none"
-            raise TargetError(f"{target} has no variable {name!r} to --set: {known}")
+            known = f"expected {join_names(values)}" if values else "it has no variables"
+            raise TargetError(f"--set: {target} has no variable {name!r}: {known}")
     return values
 
 
@@ -163,8 +174,8 @@ def _read_role(table: Table, role: Role, values: Mapping[str, bytes]) -> RoleCom
         topic = os.fsencode(attach.text("topic")) if has_topic else None
         address = os.fsencode(attach.text("address", "")) or None
         attachment = Attachment(_endpoint(attach, "sub"), _endpoint(attach, "pub"), topic, address)
-        attach.finish()
-        table.finish("a node that is attached to has nothing else")
+        attach.reject_unknown_keys()
+        table.reject_unknown_keys("expected only attach for a node that is running already")
         return attachment
     known = frozenset(values) | NODE_PLACEHOLDERS | ({"topic"} if has_topic else set())
     in_command = known | ({"reset"} if role is Role.CONSUMER else set())
@@ -182,7 +193,7 @@ def _read_role(table: Table, role: Role, values: Mapping[str, bytes]) -> RoleCom
         is_terminal=is_consumer and table.flag("terminal"),
         nodes=table.count("nodes"),
     )
-    table.finish()
+    table.reject_unknown_keys()
     return command
 
 
@@ -194,23 +205,21 @@ def _endpoint(table: Table, key: str) -> str:
 
 
 def _check_command(table: Table, role: RoleCommand, description: TargetFile) -> None:
-    """Raises `TargetError` where the tower's place is not told, or the program is not there."""
+    """Raise `TargetError` if the command lacks the tower's endpoints, or the program does not exist."""
     if not role.command:
         raise table.error("command: expected a program and its arguments, not an empty list")
     for name in role.files:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise table.error(f"files: {name!r} is outside of the node's folder: expected a name within it")
-    told = role.placeholders.union(*(value.placeholders for value in description.environment.values()))
+            raise table.error(f"files: expected a name within the node's folder, not {name!r}")
+    known = role.placeholders.union(*(value.placeholders for value in description.environment.values()))
     for end in ("sub", "pub"):
-        if not told & {end, f"{end}_port"}:
-            raise table.error(
-                f"it is not told where the tower is: expected {{{end}}}, or {{{end}_port}}, in its command"
-            )
+        if not known & {end, f"{end}_port"}:
+            raise table.error(f"the tower's endpoint is missing: expected {{{end}}} or {{{end}_port}} in the command")
     for template in role.command:
         if "reset" in template.placeholders and template.parts != ((b"", "reset"),):
-            raise table.error("command: expected {reset} as an argument of its own")
+            raise table.error("command: expected {reset} as a whole argument")
     program = role.command[0]
     if program.placeholders <= description.values.keys():
         place = os.fsdecode(program.fill(description.values))
         if shutil.which(place) is None:
-            raise table.error(f"command: there is no program {place}")
+            raise table.error(f"command: the program {place} does not exist")

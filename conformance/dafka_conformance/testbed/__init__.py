@@ -1,1 +1,1 @@
-"""A scenario's cluster: the target, the suite's own nodes and tower, and what is held against what is said."""
+"""The testbed of one scenario: the target, the suite's own nodes and tower, and the checks of the target's messages."""

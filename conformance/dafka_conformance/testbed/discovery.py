@@ -1,4 +1,4 @@
-"""How the nodes of a scenario find each other: through a tower that the suite plays, or one that it beacons to."""
+"""Discovery in a scenario: the suite's own scripted tower, or a client of another tower."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address
 from dafka_conformance.testbed.trace import Trace
 
 INTERVAL_S = 1.0
+"""The interval of beacons."""
 WELCOME = b"W"
 TOWER = "tower"
+"""The label of a tower in traces."""
 
 PROMPTS_MAX = 10
+"""The maximum number of invented peers that prompt a silent node for its first beacon."""
 PROMPT_INTERVAL_S = 0.05
 
 _UUID_FIELD = "uuid"
@@ -26,11 +29,11 @@ _REBIND_S = 0.05
 
 
 class Discovery(abc.ABC):
-    """Tells the target of the suite's nodes, and the suite of the target's.
+    """Announces the scripted peers to the target, and the target's nodes to the suite.
 
     Attributes:
-        sub_endpoint: where nodes send their beacons.
-        pub_endpoint: where nodes hear of each other.
+        sub_endpoint: The tower's endpoint that nodes send beacons to.
+        pub_endpoint: The tower's endpoint that publishes beacons.
     """
 
     sub_endpoint: str
@@ -38,26 +41,26 @@ class Discovery(abc.ABC):
 
     @abc.abstractmethod
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Send and receive beacons until cancelled."""
 
     @abc.abstractmethod
     def announce(self, address: bytes, endpoint: str) -> None:
-        """A node of the suite is there from now on."""
+        """Announce a scripted peer now and at every interval."""
 
     @abc.abstractmethod
     def withdraw(self, address: bytes) -> None:
-        """It is silent from now on."""
+        """Stop announcing a peer."""
 
 
 class ScriptedTower(Discovery):
-    """A tower of the suite's own. It reports every beacon that it takes, with what is wrong with it.
+    """The suite's own tower. It reports every beacon that it receives, with its fault if it has one.
 
-    A node's first beacon may be lost, while ZeroMQ connects, and the next one is due only after the interval: by then a
-    consumer may have said its GET-HEADS to nobody. So whoever listens and has not been heard yet is told of newcomers,
-    which have nothing to say: nodes answer those with a beacon at once.
+    A node's first beacon may be lost while ZeroMQ connects, and the next one is due only after the interval. By then a
+    consumer may have sent its GET-HEADS to no one. So the tower announces invented, silent peers to a node that has
+    subscribed and sent nothing: a node answers a new peer with a beacon at once.
 
     Attributes:
-        listeners: how many subscriptions to beacons there are.
+        listeners: The number of subscriptions to beacons.
     """
 
     def __init__(
@@ -83,11 +86,11 @@ class ScriptedTower(Discovery):
         self.sub_endpoint, self.pub_endpoint = self._sub.bind(sub_endpoint), self._pub.bind(pub_endpoint)
 
     def close(self) -> None:
-        """Closes its sockets, where `run` has not done so."""
+        """Close the sockets, if `run` has not done so."""
         self._sockets.__exit__()
 
     async def restart(self, pause_s: float) -> None:
-        """Is gone for a while, and comes back at the same endpoints."""
+        """Close the sockets for `pause_s` seconds, and open them again at the same endpoints."""
         self._scope.cancel()
         await self._closed.wait()
         await trio.sleep(pause_s)
@@ -95,41 +98,41 @@ class ScriptedTower(Discovery):
             try:
                 self._bind(self.sub_endpoint, self.pub_endpoint)
                 break
-            except TransportError:  # the system has not let go of the port yet
+            except TransportError:  # the system has not released the port yet
                 self.close()
                 await trio.sleep(_REBIND_S)
         self._reopened.set()
 
     async def run(self) -> None:
-        """Works until cancelled, and again after each restart."""
+        """Send and receive beacons until cancelled, and again after each restart."""
         while True:
             self._closed, self._reopened = trio.Event(), trio.Event()
             with self._sockets, trio.CancelScope() as self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._take_beacons)
-                    nursery.start_soon(self._take_subscriptions, nursery)
+                    nursery.start_soon(self._receive_beacons)
+                    nursery.start_soon(self._receive_subscriptions, nursery)
                     nursery.start_soon(self._repeat)
             self._closed.set()
             await self._reopened.wait()
 
     def announce(self, address: bytes, endpoint: str) -> None:
-        """Tells of it at once, and each interval."""
+        """Announce a node now and at every interval."""
         self._nodes[address] = endpoint
         self._publish(address, endpoint)
 
     def withdraw(self, address: bytes) -> None:
-        """Tells of it no more."""
+        """Stop announcing a node."""
         self._nodes.pop(address, None)
 
     def send(self, frames: Sequence[bytes], label: str = "beacon") -> None:
-        """Sends these frames to every node; what is no tower beacon must be discarded."""
+        """Send frames to every node. Nodes must discard frames that are not a tower beacon."""
         self._trace.add_event(Kind.BEACON, TOWER, "", label)
         self._pub.send_many([frames])
 
     def _publish(self, address: bytes, endpoint: str) -> None:
         self._pub.send_many([[b"B", address, endpoint.encode("ascii")]])
 
-    async def _take_beacons(self) -> None:
+    async def _receive_beacons(self) -> None:
         while True:
             ((frames, source),) = await self._sub.receive_with_sources(1)
             self._has_beacons = True
@@ -141,14 +144,14 @@ class ScriptedTower(Discovery):
                 if error.field != _UUID_FIELD:
                     self._on_beacon(frames, {}, "", fault)
                     continue
-                # A node of another kind of address is found all the same: there is more to be said of it.
+                # A node with a wrong address is discovered anyway, so that the scenario can test the rest of it.
                 parts = self._grammar.node_beacon.split(frames)
             host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
             self._on_beacon(frames, parts, endpoint, fault)
             self._publish(parts[_UUID_FIELD], endpoint)
 
-    async def _take_subscriptions(self, nursery: trio.Nursery) -> None:
+    async def _receive_subscriptions(self, nursery: trio.Nursery) -> None:
         while True:
             for frames in await self._pub.receive_many():
                 if frames[0][:1] == b"\1" and b"B".startswith(frames[0][1:]):
@@ -172,11 +175,11 @@ class ScriptedTower(Discovery):
 
 
 class TowerClient(Discovery):
-    """Beacons to a tower that is not the suite's, as a node does, for any number of nodes.
+    """A client of another tower: it sends beacons for any number of nodes and receives the tower's.
 
     Attributes:
-        welcomes: how often the tower greeted.
-        endpoints: the endpoints that it was told for each node, in order.
+        welcomes: The number of welcome messages.
+        endpoints: The endpoints that the tower published for each node, in order.
     """
 
     def __init__(
@@ -206,32 +209,32 @@ class TowerClient(Discovery):
         self._sub.connect(pub_endpoint)
 
     def close(self) -> None:
-        """Closes its sockets, where `run` has not done so."""
+        """Close the sockets, if `run` has not done so."""
         self._sockets.__exit__()
 
     def vanish(self) -> None:
-        """Is gone, without a word."""
+        """Close the sockets without notice."""
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Works until it vanishes, or is cancelled; then its sockets are closed."""
+        """Send and receive beacons until `vanish` or cancelled, then close the sockets."""
         with self._sockets, self._scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._listen)
                 nursery.start_soon(self._repeat)
 
     def announce(self, address: bytes, endpoint: str, host: bytes = b"") -> None:
-        """`host` empty: the tower is to find it out for itself."""
+        """Announce a node now and at every interval. If `host` is empty, the tower must find the address itself."""
         port = endpoint.rpartition(":")[2].encode("ascii")
         self._nodes[address] = (host, port)
         self._send(address)
 
     def withdraw(self, address: bytes) -> None:
-        """Tells of it no more."""
+        """Stop announcing a node."""
         self._nodes.pop(address, None)
 
     def send(self, frames: Sequence[bytes], label: str = "beacon", **fields: bytes) -> None:
-        """Sends these frames to the tower."""
+        """Send frames to the tower."""
         self._trace.add_event(Kind.BEACON, self.label, TOWER, label, **fields)
         self._pub.send_many([frames])
 

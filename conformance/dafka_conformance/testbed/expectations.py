@@ -1,4 +1,4 @@
-"""Waiting for what the target says and hands on, with a deadline, and saying what did not come."""
+"""Waiting for the target's messages and deliveries with a time limit, and recording what is missing or wrong."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from dafka_conformance.targets.base import Delivery
 from dafka_conformance.testbed.trace import ReceivedMessage, Trace
 
 DEFAULT_TIMEOUT_S = 8.0
-"""How long the target may take for what it must do at once: far longer than it needs on a busy machine."""
+"""The default time limit for anything that the target must do at once: far more than it needs on a busy machine."""
 
 
 FINDINGS_MAX = 10
-"""Findings of one scenario about one clause: further ones would tell nothing new."""
+"""The maximum number of recorded faults for one clause in one scenario. More would add nothing."""
 
 
 class UnmetError(Exception):
-    """Something that the scenario cannot go on without did not happen; its check has been recorded."""
+    """A required condition of the scenario was not met, so the scenario ends. The failed check is already recorded."""
 
 
 class CheckLog:
-    """Attributes:
-    trace: everything that was said.
-    checks: what was checked so far.
+    """The recorded checks of one scenario.
+
+    Attributes:
+        trace: The events of the scenario.
+        checks: The checks so far, in order.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -37,19 +39,27 @@ class CheckLog:
     def check_clause(
         self, clause: str, holds: bool, message: str = "", event: int | None = None, reading: str = ""
     ) -> bool:
-        """Records whether a clause holds; where not, `message` says what is wrong. Gives `holds`."""
+        """Record whether the target follows a clause, and return `holds`.
+
+        Args:
+            clause: The clause's id.
+            holds: Whether the target follows it.
+            message: What is wrong if it does not.
+            event: The index in the trace of the faulty event. None if something is missing.
+            reading: The reading that the target follows, for a clause with several.
+        """
         self.checks.append(Check(clause, holds, "" if holds else message, event, reading))
         if not holds and event is not None:
             self.trace.mark_fault(event, message)
         return holds
 
     def require_clause(self, clause: str, holds: bool, message: str, event: int | None = None) -> None:
-        """As `check`; raises `UnmetError` where it does not hold."""
+        """Record a check as `check_clause` does. Raise `UnmetError` if the clause does not hold."""
         if not self.check_clause(clause, holds, message, event):
             raise UnmetError(message)
 
     def report_fault(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
-        """Records what is wrong with an event, unless the same has been found before."""
+        """Record a fault of an event, unless the same fault is already recorded."""
         alike = [check for check in self.checks if check.clause == clause and not check.holds]
         if len(alike) < FINDINGS_MAX and all(check.message != message for check in alike):
             self.checks.append(Check(clause, False, message, event, reading))
@@ -57,10 +67,12 @@ class CheckLog:
 
 
 class Expectations(CheckLog, abc.ABC):
-    """Attributes:
-    heard: the target's messages, in order.
-    delivered: the records that the target handed on, in order.
-    patience: a factor for every time that the target is given.
+    """The target's messages and deliveries so far, and functions that wait for more.
+
+    Attributes:
+        received: The target's messages, in order.
+        delivered: The records that the target delivered, in order.
+        patience: The factor for every time limit.
     """
 
     def __init__(self, trace: Trace, patience: float) -> None:
@@ -72,15 +84,20 @@ class Expectations(CheckLog, abc.ABC):
 
     @abc.abstractmethod
     def exit_message(self) -> str:
-        """Why nothing more will come of the target; empty while it runs."""
+        """Return how the target ended by itself; an empty string while it runs."""
 
     def notify(self) -> None:
-        """Something was heard, seen or delivered: whoever waits looks again."""
+        """Wake up the tasks in `wait`, because there is a new message, event or delivery."""
         self._changed.set()
         self._changed = trio.Event()
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Waits until a condition holds of what was heard, seen or delivered; tells whether it does."""
+        """Wait until a condition holds, the time limit passes, or the target ends; return whether the condition holds.
+
+        Args:
+            condition: Evaluated after each message, event and delivery.
+            seconds: The time limit, before the factor `patience`. The default is `DEFAULT_TIMEOUT_S`.
+        """
         with trio.move_on_after(self.seconds(seconds)):
             while not condition():
                 if self.exit_message() and not condition():
@@ -99,16 +116,28 @@ class Expectations(CheckLog, abc.ABC):
         seconds: float | None = None,
         what: str = "",
     ) -> ReceivedMessage:
-        """The first message `name` of the target that matches, among those heard from place `since` on.
+        """Wait for a message of the target and return it. If it does not arrive, the target violates the clause.
 
-        Raises `UnmetError`, the clause being violated, where none comes in time.
+        Args:
+            name: The message's name in the grammar.
+            clause: The clause that demands the message.
+            matches: Accepts the message.
+            since: The index in `received` of the first message to look at.
+            seconds: The time limit, before the factor `patience`.
+            what: A description of the message for the finding; the name by default.
+
+        Returns:
+            The first message that matches.
+
+        Raises:
+            UnmetError: No such message arrived in time.
         """
         found = await self.receive(name, matches, since=since, seconds=seconds)
         if found is None:
             others = [received for received in self.received[since:] if received.message.name == name]
-            text = self.exit_message() or f"no {what or name} came within {self.seconds(seconds):g} s"
+            text = self.exit_message() or f"no {what or name} arrived within {self.seconds(seconds):g} s"
             if others and not self.exit_message():
-                text += f"; the {name} that did come says {self.describe(others[-1].message)}"
+                text += f"; the last {name} was {self.describe(others[-1].message)}"
             self.require_clause(clause, False, text, others[-1].event if others else None)
         assert found is not None
         self.check_clause(clause, True)
@@ -122,7 +151,7 @@ class Expectations(CheckLog, abc.ABC):
         since: int = 0,
         seconds: float | None = None,
     ) -> ReceivedMessage | None:
-        """As `expect`, without a check: None where it does not come in time."""
+        """Wait for a message as `expect` does, without a check. Return None if it does not arrive in time."""
         found: list[ReceivedMessage] = []
         place = since
 
@@ -139,7 +168,11 @@ class Expectations(CheckLog, abc.ABC):
         return found[0] if found else None
 
     async def expect_delivered(self, contents: Sequence[bytes], *, seconds: float | None = None) -> None:
-        """The target hands on exactly these records, in this order; others may come between. Raises `UnmetError`."""
+        """Check that the target delivers these records in this order, once each. Others may come between them.
+
+        Raises:
+            UnmetError: A record is missing, delivered twice, or out of order.
+        """
         wanted = set(contents)
         remaining = set(contents)
         found: list[bytes] = []
@@ -156,26 +189,26 @@ class Expectations(CheckLog, abc.ABC):
         missing = wanted - set(found)
         first = next((content for content in contents if content in missing), b"")
         text = (
-            f"{len(missing):,} of {len(contents):,} records were not handed on, the first is {self.trace.show(first)}"
+            f"{len(missing):,} of {len(contents):,} records were not delivered, the first is {self.trace.show(first)}"
         )
         self.require_clause("delivery.complete", not missing, self.exit_message() or text)
-        text = f"{len(found) - len(wanted):,} records were handed on more than once"
+        text = f"{len(found) - len(wanted):,} records were delivered more than once"
         self.require_clause("delivery.once", len(found) <= len(wanted), text)
         wrong = next((pair for pair in zip(found, contents, strict=False) if pair[0] != pair[1]), (b"", b""))
-        text = f"{self.trace.show(wrong[0])} was handed on where {self.trace.show(wrong[1])} was due"
+        text = f"{self.trace.show(wrong[0])} was delivered, expected {self.trace.show(wrong[1])}"
         self.require_clause("delivery.in-order", wrong == (b"", b""), text)
 
     def messages(self, name: str, since: int = 0) -> list[Message]:
-        """The target's messages of one name so far."""
+        """Return the target's messages with this name so far."""
         return [received.message for received in self.received[since:] if received.message.name == name]
 
     def describe(self, message: Message) -> str:
-        """A message's fields, for a finding."""
+        """Return a message's fields as text, for a finding."""
         parts = [f"topic={self.trace.show(message.topic)}"]
         for field, value in message.values.items():
             parts.append(f"{field}={self.trace.show(value) if isinstance(value, bytes) else value}")
         return " ".join(parts)
 
     def seconds(self, seconds: float | None = None) -> float:
-        """A time that the target is given, by the run's patience."""
+        """Return a time limit in seconds, multiplied by the run's patience."""
         return (DEFAULT_TIMEOUT_S if seconds is None else seconds) * self.patience

@@ -1,4 +1,4 @@
-"""What the suite has published to the target, and what it asked it for: by this the target's answers are judged."""
+"""The records and FETCHes that the suite sent to the target: the target's answers are checked against them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import attrs
 
 
 def record_content(partition: bytes, sequence: int) -> bytes:
-    """A record's content that tells which record it is, so that a wrong one cannot look right."""
+    """Return a record's content, unique to the record, so that a wrong record is always detected."""
     return b"%b/%d" % (partition[-8:], sequence)
 
 
 @attrs.define
 class Partition:
-    """A partition's records, as far as the target can know of them.
+    """A partition's records, as far as the target can know them.
 
     Attributes:
-        address: the producer's address.
-        topic: the topic.
-        contents: each record that was sent to the target (or that the target published), by sequence.
-        head: the highest sequence up to which there is no gap in `contents`; -1 where the first is missing.
+        address: The producer's address.
+        topic: The topic.
+        contents: The content of each record that was sent to the target or published by it, by sequence.
+        head: The last sequence before the first gap in `contents`; -1 if record 0 is missing.
     """
 
     address: bytes
@@ -29,7 +29,7 @@ class Partition:
     head: int = -1
 
     def add(self, sequence: int, content: bytes) -> None:
-        """Takes note of a record; the first content that a sequence was given stays."""
+        """Add a record. If the sequence already has a content, it keeps that one."""
         self.contents.setdefault(sequence, content)
         while self.head + 1 in self.contents:
             self.head += 1
@@ -37,18 +37,18 @@ class Partition:
 
 @attrs.frozen
 class FetchRequest:
-    """A FETCH that was sent to the target: what may be answered."""
+    """A FETCH that was sent to the target: the records that may be in its answer."""
 
     sequence: int
     count: int
 
     def covers(self, sequence: int) -> bool:
-        """Was this record asked for?"""
+        """Return whether the FETCH requests this record."""
         return self.sequence <= sequence < self.sequence + self.count
 
 
 class KnownRecords:
-    """The partitions of one scenario, and the FETCHes of the nodes that the suite plays."""
+    """The partitions of one testbed, and the FETCHes of the suite's nodes."""
 
     def __init__(self) -> None:
         self.partitions: dict[bytes, Partition] = {}
@@ -56,19 +56,19 @@ class KnownRecords:
         self._last_answer: dict[tuple[bytes, bytes], int] = {}
 
     def partition(self, address: bytes, topic: bytes) -> Partition:
-        """The partition of this producer; made where it is new."""
+        """Return the partition of this producer. Create it if it is new."""
         return self.partitions.setdefault(address, Partition(address, topic))
 
     def add_fetch(self, requestor: bytes, partition: bytes, sequence: int, count: int) -> None:
-        """A FETCH was sent to the target."""
+        """Add a FETCH that was sent to the target."""
         self._requests.setdefault((requestor, partition), []).append(FetchRequest(sequence, count))
 
     def fetch_requests(self, requestor: bytes, partition: bytes) -> Iterable[FetchRequest]:
-        """The FETCHes of one node for one partition."""
+        """Return the FETCHes of one node for one partition."""
         return self._requests.get((requestor, partition), [])
 
     def note_answer(self, requestor: bytes, partition: bytes, sequence: int) -> int | None:
-        """Takes note of a DIRECT-RECORD; gives the sequence of the one before it, None for the first."""
+        """Add a DIRECT-RECORD of the target, and return the sequence of the previous one; None for the first."""
         key = (requestor, partition)
         before = self._last_answer.get(key)
         self._last_answer[key] = sequence

@@ -1,4 +1,4 @@
-"""What holds for every message of the target, whatever the scenario: all are held against grammar and ledger."""
+"""Checks of every message of the target in every scenario: against the grammar and against what was sent to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFORMS = {
     "DIRECT-HEAD": ("direct-head.last-offset",),
     "CONSUMER-HELLO": ("consumer-hello.not-empty",),
 }
-"""What a message conforms to when nothing was found wrong with any of its name."""
+"""The clauses that the target follows if no message of this name has a fault."""
 _FAULT_CLAUSES = {"signature": "signature.sent", "version": "version.sent", "id": "topic-frame.first"}
 
 
@@ -41,13 +41,14 @@ class FaultReport(Protocol):
 
 
 class MessageChecks:
-    """Listens to the target, and reports what is wrong.
+    """Checks each message of the target and reports its faults.
 
     Attributes:
-        addresses: the target's own addresses, as its beacons tell them.
-        peers: the addresses of the nodes that the suite plays, with their roles.
-        is_alone: are the target and the suite's nodes all that there is? If not, what concerns others is not judged.
-        names: the messages that were heard and in which nothing was wrong, for the clauses that they conform to.
+        addresses: The target's own addresses, from its beacons.
+        peers: The roles of the scripted peers, by address.
+        is_alone: Whether the cluster has no nodes beside the target and the peers. If it has, messages about those
+            nodes are not checked.
+        message_names: The names of the messages that arrived, for the clauses that they follow.
     """
 
     def __init__(
@@ -82,25 +83,33 @@ class MessageChecks:
         }
 
     def begin_scenario(self) -> None:
-        """A new scenario begins: what the target still says to or of the nodes of earlier ones does not matter."""
+        """Prepare for another scenario. Messages to or about the previous scenarios' peers are ignored from now on."""
         self._past |= self.peers.keys()
         self.peers = {}
         self.message_names = set()
 
     def note_sent(self, role: Role, message: Message) -> None:
-        """A node that the suite plays said this to the target."""
+        """Add a message that a scripted peer sent to the target."""
         self._recognizer.accept(role, message)
 
     def published_count(self, partition: bytes) -> int:
-        """How many records the target has published."""
+        """Return how many records the target has published in a partition."""
         return self._next_sequence.get(partition, 0)
 
     def check_message(self, frames: Sequence[bytes], label: str) -> ReceivedMessage | None:
-        """The target said this; None where it is no message at all, or is left over from an earlier scenario."""
+        """Check the frames of a message of the target.
+
+        Args:
+            frames: The frames.
+            label: The target's label in the trace.
+
+        Returns:
+            The message. None if it is not a valid message, or concerns an earlier scenario or an unrelated node.
+        """
         try:
             message, dialect = self._grammar.formats.decode(frames)
         except FrameError as fault:
-            name = fault.message or "no message of the grammar"
+            name = fault.message or "an unknown message"
             place = self._trace.add_frames(label, "", name, frames)
             clause = _FAULT_CLAUSES.get(fault.field, f"grammar.{fault.message}")
             self._report(clause, f"{name}: {fault}", place, fault.field)
@@ -111,9 +120,9 @@ class MessageChecks:
             return None
         place = self._trace.add_message(label, self._receiver(message), message, frames)
         if dialect is not self._dialect:
-            text = f"{message.name} is written in the dialect {dialect.value}, told to speak {self._dialect.value}"
+            text = f"{message.name} is in the dialect {dialect.value}, expected {self._dialect.value}"
             self._report("grammar.dialect", text, place, "frames")
-        self._check_speaker(message, place)
+        self._check_role(message, place)
         self._check_address(message, place)
         self._check_topic(message, place)
         check = self._checks.get(message.name)
@@ -123,7 +132,7 @@ class MessageChecks:
         return ReceivedMessage(message, place, self._trace.now)
 
     def checked_clauses(self) -> set[str]:
-        """The clauses that were held against what was heard; which of them failed was reported."""
+        """Return the clauses that the messages so far were checked against. Violations are reported separately."""
         clauses = set(_ALWAYS if self.message_names else ())
         if self.message_names and self._dialect is Dialect.RFC46:
             clauses |= {"signature.sent", "signature.value"}
@@ -139,7 +148,7 @@ class MessageChecks:
         return clauses
 
     def _concerns_others(self, message: Message) -> bool:
-        """Is it about, or to, a node that is neither the target's nor the suite's?"""
+        """Return whether a message is to or about a node that is neither the target's nor the suite's."""
         named = message.get_bytes("address") if message.name in _PARTITION_IN_ADDRESS else message.topic
         is_address = message.name in _PARTITION_IN_TOPIC | _PARTITION_IN_ADDRESS | _TOPIC_IS.keys()
         known = self.addresses | self.peers.keys() | self._known_records.partitions.keys()
@@ -148,28 +157,28 @@ class MessageChecks:
     def _receiver(self, message: Message) -> str:
         return self._trace.show(message.topic) if message.topic in self.peers else ""
 
-    def _check_speaker(self, message: Message, place: int) -> None:
+    def _check_role(self, message: Message, place: int) -> None:
         key = (message.name, message.topic, message.get_bytes("address"))
         if key == self._last_accepted and message.name == "DIRECT-RECORD":
-            return  # another one of the same answer, of which there may be many
+            return  # another record of the same answer
         roles = self._recognizer.roles_of(message.name)
-        # A store that asks other stores for their heads takes a consumer's part.
+        # A store that requests other stores' heads acts as a consumer.
         may_be = {self._role} | ({Role.CONSUMER} if self._role is Role.STORE else set())
         if not roles & may_be:
-            allowed = " or ".join(sorted(role.title for role in roles)) or "nobody"
-            text = f"a {self._role.title} said {message.name}, which the grammar lets {allowed} say"
+            allowed = " or ".join(sorted(role.title for role in roles)) or "no role"
+            text = f"a {self._role.title} sent {message.name}, which the grammar allows for {allowed}"
             self._report("grammar.roles", text, place)
             return
         accepted = [self._recognizer.accept(role, message) for role in roles & may_be]
         if not any(accepted):
             about = self._trace.show(message.topic)
-            text = f"{message.name} ({about}) came without what must precede it in the rule DAFKA"
+            text = f"{message.name} ({about}) was sent without the message that must precede it in the rule DAFKA"
             self._report("grammar.traffic", text, place)
             return
         self._last_accepted = key
 
     def _check_address(self, message: Message, place: int) -> None:
-        """The sender's own address where the message is about itself, the producer's where it is about a partition."""
+        """Check the address field: the sender's own, or the producer's if the message is about a partition."""
         name, address = message.name, message.get_bytes("address")
         shown = self._trace.show(address)
         if name in _OWN_ADDRESS and self.addresses and address not in self.addresses:
@@ -177,14 +186,14 @@ class MessageChecks:
             self._report(f"{name.lower()}.address", text, place, "address")
         if name == "ACK" and self._dialect is Dialect.RFC46 and address not in self.addresses:
             reading = "partition" if address == message.topic else ""
-            text = f"the address of ACK is {shown}, not that of the store that acknowledges"
+            text = f"the address of ACK is {shown}, not that of the store that sent it"
             self._report("ack.address", text, place, "address", reading)
         if name in _PARTITION_IN_ADDRESS and address not in self._known_records.partitions:
-            text = f"the address of {name} is {shown}, which is no partition's"
+            text = f"the address of {name} is {shown}, which is not a partition"
             self._report(f"{name.lower()}.address", text, place, "address")
 
     def _check_topic(self, message: Message, place: int) -> None:
-        """The topic frame, and the subject: both name what the message is about."""
+        """Check the topic frame and the subject."""
         name, topic, subject = message.name, message.topic, message.get_bytes("subject")
         shown = self._trace.show(topic)
         reading = "prose" if topic in self.addresses or topic == message.get_bytes("address") else ""
@@ -195,7 +204,7 @@ class MessageChecks:
             text = f"the topic frame of {name} is {shown}, not {_TOPIC_IS[name]}"
             self._report(f"topic.{name}", text, place, "topic", reading)
         elif name in _PARTITION_IN_TOPIC and topic not in self._known_records.partitions:
-            text = f"the topic frame of {name} is {shown}, which is no partition's address"
+            text = f"the topic frame of {name} is {shown}, which is not a partition's address"
             self._report(f"topic.{name}", text, place, "topic", reading)
         partition = self._partition_of(message)
         if partition is not None and subject != partition.topic:
@@ -203,7 +212,7 @@ class MessageChecks:
             text = f"the subject of {name} is {self._trace.show(subject)}, not the partition's topic {wanted}"
             self._report("subject.sent", text, place, "subject")
         if name == "CONSUMER-HELLO" and message["subjects"] == ():
-            text = "CONSUMER-HELLO names no topic: a consumer without topics sends none"
+            text = "CONSUMER-HELLO has no topic: a consumer without topics must not send it"
             self._report("consumer-hello.not-empty", text, place, "subjects", "libdafka")
 
     def _partition_of(self, message: Message) -> Partition | None:
@@ -230,49 +239,49 @@ class MessageChecks:
         if expected < 0:
             self._report("head.after-first-record", "HEAD was sent before the first RECORD", place)
         elif sequence != expected:
-            text = f"HEAD has the offset {sequence}, the last published record's is {expected}"
+            text = f"HEAD has the offset {sequence}, expected {expected}, the last published record's"
             self._report("head.last-offset", text, place, "sequence")
 
     def _check_ack(self, message: Message, place: int) -> None:
         partition = self._partition_of(message)
         if partition is not None and message.get_number("sequence") > partition.head:
-            have = f"only 0..{partition.head} were sent without a gap" if partition.head >= 0 else "0 was never sent"
-            text = f"ACK of {message.get_number('sequence')}, of which {have}"
+            head = partition.head
+            have = f"only 0..{head} were sent without a gap" if head >= 0 else "record 0 was never sent"
+            text = f"ACK of {message.get_number('sequence')}, but {have}"
             self._report("ack.no-gap", text, place, "sequence")
 
     def _check_direct_head(self, message: Message, place: int) -> None:
         partition = self._partition_of(message)
         if partition is not None and message.get_number("sequence") > partition.head:
-            text = (
-                f"DIRECT-HEAD has the offset {message.get_number('sequence')}, the partition's head is {partition.head}"
-            )
+            sequence = message.get_number("sequence")
+            text = f"DIRECT-HEAD has the offset {sequence}, but the partition's head is {partition.head}"
             self._report("direct-head.last-offset", text, place, "sequence")
 
     def _check_direct_record(self, message: Message, place: int) -> None:
         address, sequence = message.get_bytes("address"), message.get_number("sequence")
         requests = list(self._known_records.fetch_requests(message.topic, address))
         if not requests:
-            return  # the order of messages is the recogniser's
+            return  # the recognizer reports an answer without a request
         before = self._known_records.note_answer(message.topic, address, sequence)
         if not any(request.covers(sequence) for request in requests):
             asked = ", ".join(f"{each.sequence}..{each.sequence + each.count - 1}" for each in requests[-3:])
-            text = f"DIRECT-RECORD {sequence} was not asked for: the FETCHes were for {asked}"
+            text = f"DIRECT-RECORD {sequence} was not requested: the FETCHes were for {asked}"
             self._report("fetch.count", text, place, "sequence")
         elif before is not None and sequence != before + 1 and all(each.sequence != sequence for each in requests):
-            text = f"DIRECT-RECORD {sequence} came after {before}: answers are sent in ascending order, without a gap"
+            text = f"DIRECT-RECORD {sequence} was sent after {before}: answers must be in ascending order without gaps"
             self._report("direct-record.ascending", text, place, "sequence")
         partition = self._known_records.partitions.get(address)
         content = partition.contents.get(sequence) if partition else None
         if content is not None and content != message.get_bytes("content"):
             text = (
                 f"DIRECT-RECORD {sequence} has the content {self._trace.show(message.get_bytes('content'))}, "
-                f"the record's is {self._trace.show(content)}"
+                f"expected {self._trace.show(content)}"
             )
             self._report("direct-record.content", text, place, "content")
 
 
 def universal_clauses(grammar: Grammar) -> set[str]:
-    """The clauses that everything a target says is held against, whatever the scenario."""
+    """Return the clauses that are checked in every scenario, because they concern every message of the target."""
     clauses = {"beacon.interval", "publisher.bound", "subscriber.connects"}
     for dialect in Dialect:
         checks = MessageChecks(grammar, Role.STORE, dialect, KnownRecords(), Trace(lambda: 0.0), lambda *_: None)

@@ -1,4 +1,4 @@
-"""The suite's ZeroMQ sockets. All that a scenario opened is closed with it."""
+"""The suite's ZeroMQ sockets, endpoints and node addresses. A scenario's sockets are closed when it ends."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ import zmq
 from dafka.transport.socket import Socket, connected_endpoint
 
 LOOPBACK = "tcp://127.0.0.1:*"
+"""The endpoint to bind to for a free port on the loopback interface."""
 
 _SOCKETS_MAX = 16_384
 
 _ADDRESS_PREFIX = "DAFCA0"
+"""The start of the addresses of all the suite's nodes: scenarios that share a cluster recognize each other's nodes."""
 
 
 @cache
@@ -27,7 +29,7 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class Sockets:
-    """Opens sockets, and closes them all at the end of its block."""
+    """A context manager that opens sockets and closes them all at its end."""
 
     def __init__(self) -> None:
         self._open: list[Socket] = []
@@ -40,19 +42,19 @@ class Sockets:
             opened.close(0)
 
     def publisher(self, **options: int | bytes) -> Socket:
-        """An XPUB that reports every subscription and drops nothing."""
+        """Open an XPUB socket that reports every subscription and never drops a message."""
         return self._make(zmq.XPUB, sndhwm=0, xpub_verbose=1, **options)
 
     def subscriber(self) -> Socket:
-        """A SUB that drops nothing."""
+        """Open a SUB socket that never drops a message."""
         return self._make(zmq.SUB, rcvhwm=0)
 
     def beacon_publisher(self) -> Socket:
-        """A PUB, as nodes use it towards towers."""
+        """Open a PUB socket, as nodes use for towers."""
         return self._make(zmq.PUB)
 
     def monitor(self, watched: Socket) -> Socket:
-        """A socket that tells of every connection that `watched` makes; see `handshakes`."""
+        """Open a socket that reports every handshake of `watched`; see `track_handshakes`."""
         monitor = watched.monitor_handshakes()
         self._open.insert(0, monitor)
         return monitor
@@ -65,7 +67,7 @@ class Sockets:
 
 
 async def track_handshakes(monitor: Socket, connected: set[str], changed: Callable[[], None]) -> None:
-    """Keeps adding the endpoints that were connected to, and tells of it."""
+    """Add each endpoint that completes a handshake to `connected` and call `changed`, until cancelled."""
     while True:
         connected.update(connected_endpoint(message) for message in await monitor.receive_many())
         changed()
@@ -73,10 +75,10 @@ async def track_handshakes(monitor: Socket, connected: set[str], changed: Callab
 
 @contextlib.contextmanager
 def reserve_endpoint() -> Iterator[str]:
-    """A loopback endpoint that nobody listens at, for a node that must be told where to listen.
+    """Yield a free loopback endpoint, for a node that needs to know its endpoint before it starts.
 
-    It stays reserved until the block is left: nobody is given it unasked, while whoever sets SO_REUSEADDR, as ZeroMQ
-    does, can listen there.
+    The port stays reserved inside the block: the system gives it to no other program, but a program that sets
+    SO_REUSEADDR, as ZeroMQ does, can listen on it.
     """
     with contextlib.closing(socket.socket()) as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -85,10 +87,10 @@ def reserve_endpoint() -> Iterator[str]:
 
 
 def new_address() -> bytes:
-    """An address that no other node has: 32 upper-case hexadecimal digits."""
+    """Return a new, unique node address: 32 upper-case hexadecimal digits."""
     return (_ADDRESS_PREFIX + uuid.uuid4().hex[len(_ADDRESS_PREFIX) :]).upper().encode("ascii")
 
 
 def is_suite_address(address: bytes) -> bool:
-    """Is this the address of a node that the suite plays, in whatever scenario?"""
+    """Return whether an address belongs to one of the suite's own nodes, in any scenario."""
     return address.startswith(_ADDRESS_PREFIX.encode("ascii"))

@@ -1,4 +1,4 @@
-"""A node that the suite plays: it says what the scenario tells it, and sees what the target subscribes to."""
+"""A scripted peer: a node of the suite that sends what the scenario says and records the target's subscriptions."""
 
 from __future__ import annotations
 
@@ -15,23 +15,27 @@ from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address, tr
 from dafka_conformance.testbed.trace import Trace
 
 BATCH_COUNT = 2000
+"""The number of records that are sent between two checkpoints."""
+
 HEAD_INTERVAL_S = 1.0
+"""The interval of a scripted producer's HEADs."""
 
 
 class ScriptedPeer:
-    """One played node.
+    """A scripted peer.
 
     Attributes:
-        label: what it is called in scenarios and reports: "P", "C2".
-        role: its role.
-        address: its address: 32 upper-case hexadecimal digits.
-        endpoint: where others connect to it.
-        topic: the topic that it publishes or consumes.
-        subscriptions: how often the target has subscribed to each prefix here, less unsubscriptions.
-        partition: the records of a producer.
-        holds: other partitions that it can answer for, as a store does.
-        answers: does it answer FETCHes and GET-HEADS by itself?
-        beats: does it send HEADs at an interval, as a producer that has published something does?
+        label: Its name in scenarios and reports, such as "P" or "C2".
+        role: Its role.
+        address: Its address: 32 upper-case hexadecimal digits.
+        endpoint: The endpoint that others connect to.
+        topic: The topic that it publishes or consumes.
+        subscriptions: The number of the target's subscriptions to each prefix at this peer, minus unsubscriptions.
+        partition: The records of a producer.
+        stored_partitions: The partitions that it answers for beside its own, as a store does.
+        answers_requests: Whether it answers FETCHes and GET-HEADS by itself.
+        sends_heads: Whether it sends HEADs at an interval, as a producer with records does.
+        connected: The endpoints that it is connected to.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class ScriptedPeer:
         self.address = new_address()
         self.subscriptions: Counter[bytes] = Counter()
         self.partition = Partition(self.address, topic)
-        self.holds: dict[bytes, Partition] = {}
+        self.stored_partitions: dict[bytes, Partition] = {}
         self.answers_requests = False
         self.sends_heads = False
         self.connected: set[str] = set()
@@ -76,7 +80,7 @@ class ScriptedPeer:
             self._sub.subscribe(prefix)
 
     def own_subscriptions(self) -> list[bytes]:
-        """What a node of this role subscribes to (RFC 46, "ZeroMQ Subscriptions")."""
+        """Return the subscriptions of a node of this role (RFC 46, "ZeroMQ Subscriptions")."""
         own: Mapping[Role, Sequence[tuple[str, bytes]]] = {
             Role.PRODUCER: [("ACK", self.address), ("FETCH", self.address), ("GET-HEADS", self.topic)],
             Role.CONSUMER: [
@@ -92,7 +96,7 @@ class ScriptedPeer:
                 ("DIRECT-RECORD", self.address),
                 ("FETCH", b""),
                 ("GET-HEADS", b""),
-                # The RFC has the id alone; the C store adds its address, by which consumers learn of it.
+                # The RFC has only the id; the C store adds its address, which introduces it to consumers.
                 ("CONSUMER-HELLO", b"" if self._dialect is Dialect.RFC46 else self.address),
             ],
             Role.TOWER: [],
@@ -100,51 +104,51 @@ class ScriptedPeer:
         return [self._grammar.formats.id_of(name) + topic for name, topic in own[self.role]]
 
     async def run(self) -> None:
-        """Works until it leaves, or is cancelled; then its sockets are closed."""
+        """Send and receive until `close` or cancelled, then close the sockets."""
         with self._sockets, self._scope:
             async with trio.open_nursery() as self._nursery:
                 nursery = self._nursery
-                nursery.start_soon(self._take_subscriptions)
+                nursery.start_soon(self._receive_subscriptions)
                 nursery.start_soon(self._drain)
-                nursery.start_soon(self._take_handshakes)
-                nursery.start_soon(self._beat)
+                nursery.start_soon(self._receive_handshakes)
+                nursery.start_soon(self._send_heads)
 
     def connect(self, endpoint: str) -> None:
-        """Connects to one of the target's nodes."""
+        """Connect to a node of the target."""
         self._sub.connect(endpoint)
         if self.role is Role.STORE and self._dialect is Dialect.LIBDAFKA:
-            # The subscription with its address introduces it, as STORE-HELLO would.
+            # In libdafka, this subscription introduces the store, as STORE-HELLO does in the RFC.
             for address in self._message_checks.addresses:
                 self._message_checks.note_sent(self.role, Message("STORE-HELLO", address, {"address": self.address}))
 
     def close(self) -> None:
-        """Is gone, without a word."""
+        """Close the sockets without notice."""
         self._scope.cancel()
 
     def is_subscribed(self, name: str, topic: bytes) -> bool:
-        """Would a message with this topic reach the target?"""
+        """Return whether the target is subscribed at this peer to a message with this topic."""
         frame = self._grammar.formats.id_of(name) + topic
         return any(count > 0 and frame.startswith(prefix) for prefix, count in self.subscriptions.items())
 
     def add_records(self, count: int, partition: Partition | None = None) -> Partition:
-        """Has the first `count` records of its own partition, or of another one's, without having said them."""
+        """Add the records 0 to `count` - 1 of its own partition, or of another one, without sending them."""
         held = partition or self.partition
         for sequence in range(held.head + 1, count):
             held.add(sequence, record_content(held.address, sequence))
         if held is not self.partition:
-            self.holds[held.address] = held
+            self.stored_partitions[held.address] = held
         return held
 
     def send(self, name: str, topic: bytes, values: Mapping[str, Value]) -> None:
-        """Says a message, and takes note of what it means for the target."""
-        self._note(message := Message(name, topic, values))
+        """Send a message and add its content to what the target can know."""
+        self._add_known(message := Message(name, topic, values))
         frames = self._grammar.formats.encode(message, self._dialect)
         self._trace.add_message(self.label, self._target_label, message, frames)
         self._message_checks.note_sent(self.role, message)
         self._pub.send_many([frames])
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
-        """Says what is no proper message."""
+        """Send frames that are not a valid message."""
         place = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
             self._trace.events[place].fields = (("deliberately", fault),)
@@ -153,9 +157,12 @@ class ScriptedPeer:
     async def send_records(
         self, sequences: Iterable[int], *, partition: Partition | None = None, requestor: bytes = b""
     ) -> None:
-        """Says many RECORDs of its own, or (with a requestor) DIRECT-RECORDs of any partition, in batches.
+        """Send RECORDs of its own partition, or DIRECT-RECORDs of any partition to a requestor.
 
-        Contents that the partition does not have yet are made.
+        Args:
+            sequences: The records to send. Missing ones are created.
+            partition: Their partition; its own by default.
+            requestor: The address that the DIRECT-RECORDs go to. Empty to send RECORDs.
         """
         partition = partition or self.partition
         name, topic = ("DIRECT-RECORD", requestor) if requestor else ("RECORD", partition.topic)
@@ -186,13 +193,14 @@ class ScriptedPeer:
         await trio.lowlevel.checkpoint()
 
     def start_answer(self, message: Message) -> None:
-        """As `answer`, beside whatever else happens, for as long as it has not left."""
+        """Answer a request in the background, unless the peer is closed."""
         if self._nursery is not None:
             self._nursery.start_soon(self.answer_request, message)
 
     async def answer_request(self, message: Message) -> None:
-        """Answers a FETCH or a GET-HEADS of the target with what it has, where it has anything."""
-        held = {self.address: self.partition, **self.holds} if self.role is Role.PRODUCER else self.holds
+        """Answer the target's FETCH or GET-HEADS with the records or heads that the peer has."""
+        own = {self.address: self.partition} if self.role is Role.PRODUCER else {}
+        held = {**own, **self.stored_partitions}
         requestor = message.get_bytes("address")
         if message.name == "FETCH" and message.topic in held:
             partition, first = held[message.topic], message.get_number("sequence")
@@ -208,7 +216,7 @@ class ScriptedPeer:
                     values: dict[str, Value] = {"address": partition.address, "subject": partition.topic}
                     self.send("DIRECT-HEAD", requestor, values | {"sequence": partition.head})
 
-    def _note(self, message: Message) -> None:
+    def _add_known(self, message: Message) -> None:
         sequence = message.get_number("sequence")
         if message.name in {"RECORD", "DIRECT-RECORD"}:
             partition = self._known_records.partition(message.get_bytes("address"), message.get_bytes("subject"))
@@ -220,7 +228,7 @@ class ScriptedPeer:
         elif message.name in {"HEAD", "DIRECT-HEAD"}:
             self._known_records.partition(message.get_bytes("address"), message.get_bytes("subject"))
 
-    async def _take_subscriptions(self) -> None:
+    async def _receive_subscriptions(self) -> None:
         while True:
             for frames in await self._pub.receive_many():
                 kind, prefix = frames[0][:1], frames[0][1:]
@@ -237,16 +245,16 @@ class ScriptedPeer:
             self._changed()
 
     async def _drain(self) -> None:
-        """What is said to it, the suite hears elsewhere: it only must not pile up."""
+        """Discard what arrives: the target's messages are read from the `TargetListener`."""
         while True:
             await self._sub.receive_many()
 
-    async def _beat(self) -> None:
+    async def _send_heads(self) -> None:
         while True:
             await trio.sleep(HEAD_INTERVAL_S)
             if self.sends_heads and self.partition.contents:
                 about: dict[str, Value] = {"address": self.address, "subject": self.topic}
                 self.send("HEAD", self.topic, about | {"sequence": max(self.partition.contents)})
 
-    async def _take_handshakes(self) -> None:
+    async def _receive_handshakes(self) -> None:
         await track_handshakes(self._monitor, self.connected, self._changed)

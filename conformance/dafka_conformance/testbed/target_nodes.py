@@ -1,4 +1,4 @@
-"""Who is there: the target's nodes, as their beacons tell of them, and the tower by which all find each other."""
+"""Discovery of the target's nodes by their beacons, and the connection that receives everything they publish."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from dafka_conformance.testbed.network import Sockets, is_suite_address, reserve
 from dafka_conformance.testbed.trace import Trace
 
 SETTLE_S = 0.15
-"""Between a ZeroMQ handshake and the moment that the other side has surely taken our subscriptions from it."""
+"""The wait after a ZeroMQ handshake until the peer has certainly processed our subscriptions."""
 
 
 @attrs.frozen
 class TestbedConfig:
-    """What a stage is for.
+    """What a testbed tests, and how.
 
     Attributes:
-        target: what is tested.
-        role: in which role.
-        dialect: the dialect that all speak.
-        grammar: what is said is held against it.
-        topic: the topic that the target, or who talks to it, publishes or consumes.
-        patience: a factor for every time that the target is given.
+        target: The implementation under test.
+        role: The role of the node under test.
+        dialect: The dialect of all messages.
+        grammar: The grammar that all messages are checked against.
+        topic: The topic of the target, or of the nodes around it.
+        patience: The factor for every time limit.
     """
 
     __test__ = False  # pytest would otherwise collect classes of this name
@@ -48,7 +48,7 @@ class TestbedConfig:
 
 @attrs.define
 class TargetNode:
-    """A node of the target, as its beacons tell of it."""
+    """A node of the target, as its beacons describe it."""
 
     address: bytes
     endpoint: str
@@ -56,8 +56,10 @@ class TargetNode:
 
 
 class TargetListener:
-    """Attributes:
-    connected: the endpoints that it is connected to.
+    """A connection that subscribes to everything the target publishes, so that messages to wrong topics arrive too.
+
+    Attributes:
+        connected: The endpoints that it is connected to.
     """
 
     def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
@@ -68,31 +70,37 @@ class TargetListener:
         self._socket.subscribe(b"")
 
     def connect(self, endpoint: str) -> None:
-        """Hears what is published there."""
+        """Connect to an endpoint of the target."""
         self._socket.connect(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
-        """Hears it no more."""
+        """Disconnect from an endpoint."""
         self._socket.disconnect(endpoint)
         self.connected.discard(endpoint)
 
     async def receive_many(self) -> list[list[bytes]]:
-        """Waits for messages."""
+        """Wait for messages and return them."""
         return await self._socket.receive_many()
 
     async def watch_connections(self) -> None:
-        """Works until cancelled."""
+        """Keep `connected` up to date until cancelled."""
         await track_handshakes(self._monitor, self.connected, self._changed)
 
 
 class TargetNodes(Expectations):
-    """Attributes:
-    target, role, dialect, grammar, topic: the setting's.
-    label: the target's name in the scenario, its role's letter.
-    ledger: what was published to the target.
-    watch: what holds for every message.
-    nodes: the target's nodes, by address.
-    introductions: the tower, or the connection to one.
+    """The part of a testbed that discovers the target's nodes and checks their beacons.
+
+    Attributes:
+        target: The implementation under test.
+        role: The role of the node under test.
+        dialect: The dialect of all messages.
+        grammar: The grammar that all messages are checked against.
+        topic: The topic of the target, or of the nodes around it.
+        label: The target's label in traces: its role's letter.
+        known_records: The records and FETCHes that were sent to the target.
+        message_checks: The checks that apply to every message.
+        nodes: The target's nodes, by address.
+        discovery: The suite's tower, or the connection to another one.
     """
 
     def __init__(self, config: TestbedConfig, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
@@ -108,26 +116,26 @@ class TargetNodes(Expectations):
         self._nursery = nursery
         self._stack = stack
         self._unexpected_addresses: set[bytes] = set()
-        # Its sockets are closed once nobody listens any more.
+        # Entered first, so its sockets are closed last, after the tasks that read them.
         self._listener = TargetListener(stack.enter_context(Sockets()), self.notify)
         self.discovery = self._open_discovery()
 
     @abc.abstractmethod
     def connect_peers(self, endpoint: str) -> None:
-        """A node of the target listens there: the suite's own connect to it."""
+        """Connect the suite's nodes to a node of the target."""
 
     @property
     def address(self) -> bytes:
-        """The target's address; of several nodes, the first's."""
+        """The target's address, or that of its first node if it has several. Empty if none is known."""
         return next(iter(self.nodes), b"")
 
     async def restart_tower(self, pause_s: float) -> None:
-        """The suite's tower is gone for a while, and comes back at the same endpoints, knowing nobody."""
+        """Stop the suite's tower, wait `pause_s` seconds, and start it again without state at the same endpoints."""
         tower = self.discovery
         assert isinstance(tower, ScriptedTower)
-        self.trace.add_note("the tower is gone")
+        self.trace.add_note("the tower stops")
         await tower.restart(pause_s)
-        self.trace.add_note("the tower is back")
+        self.trace.add_note("the tower is running again")
 
     def _open_discovery(self) -> Discovery:
         attachment = self.target.attachment(self.role)
@@ -150,7 +158,7 @@ class TargetNodes(Expectations):
         return tower
 
     def tower_client(self, label: str) -> TowerClient:
-        """A further node's connections to the target, which is a tower; more than one node may use them."""
+        """Open another node's connections to the target, which is a tower. Several nodes may share them."""
         client = self._open_client(self.discovery.sub_endpoint, self.discovery.pub_endpoint, label)
         self._nursery.start_soon(client.run)
         return client
@@ -160,7 +168,7 @@ class TargetNodes(Expectations):
             if fault:
                 place = self.trace.add_frames(self.label, label, "beacon", frames)
                 self.report_fault(
-                    "grammar.tower-beacon", f"the tower published what is no tower beacon: {fault}", place
+                    "grammar.tower-beacon", f"the tower published frames that are no tower beacon: {fault}", place
                 )
             elif parts:
                 self.trace.add_event(
@@ -175,7 +183,7 @@ class TargetNodes(Expectations):
     def _receive_node_beacon(
         self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str
     ) -> None:
-        """A beacon reached the suite's tower; only the target sends any."""
+        """Handle a beacon at the suite's tower. Only the target sends beacons to it."""
         if parts:
             self._add_address(parts["uuid"])
         place = self.trace.add_event(
@@ -184,13 +192,13 @@ class TargetNodes(Expectations):
         if fault:
             self.report_fault("grammar.node-beacon", fault, place)
             if len(frames) == 4 and len(frames[1]) == 16:
-                text = "the beacon's address is of 16 octets, not of 32 hexadecimal digits"
-                self.report_fault("address.uuid", text, place, "uuid", "octets")
+                text = "the beacon's address has 16 bytes, expected 32 hexadecimal digits"
+                self.report_fault("address.uuid", text, place, "uuid", "binary")
         if parts:
             self._add_node(parts["uuid"], endpoint)
 
     def _receive_tower_beacon(self, frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
-        """A tower that is not the suite's told of a node."""
+        """Handle a beacon from a tower that is not the suite's."""
         if not parts or is_suite_address(parts["uuid"]):
             return
         attachment = self.target.attachment(self.role)
@@ -217,22 +225,22 @@ class TargetNodes(Expectations):
     async def _find_nodes(self) -> None:
         expected = self.target.node_counts.get(self.role, 1)
         is_found = await self.wait(lambda: len(self.nodes) >= expected)
-        problem = self.exit_message() or f"no beacon of the {self.role.title} came within {self.seconds():g} s"
+        problem = self.exit_message() or f"no beacon of the {self.role.title} arrived within {self.seconds():g} s"
         self.require_clause("beacon.interval", is_found, problem)
         is_heard = await self.wait(lambda: self._node_endpoints() <= self._listener.connected)
         silent = ", ".join(sorted(self._node_endpoints() - self._listener.connected))
-        problem = self.exit_message() or f"nobody answers at the endpoint that the beacon tells: {silent}"
+        problem = self.exit_message() or f"cannot connect to the endpoint in the beacon: {silent}"
         self.require_clause("publisher.bound", is_heard, problem)
         await trio.sleep(SETTLE_S)
         if isinstance(self.discovery, TowerClient):
             await self._check_single_node(self.discovery.pub_endpoint)
 
     async def _check_single_node(self, pub_endpoint: str) -> None:
-        """Where the suite joins a cluster, only one node can be the target. Raises `TargetError`."""
+        """Raise `TargetError` if several nodes of the cluster that the suite has joined could be the target."""
         await trio.sleep(INTERVAL_S)
         if self._unexpected_addresses:
-            which = f"say which one is the {self.role.title}, by the key address in its attach table"
-            raise TargetError(f"several nodes beacon at {pub_endpoint}: {which}")
+            which = f"name the {self.role.title} with the key address in its attach table"
+            raise TargetError(f"several nodes send beacons to the tower at {pub_endpoint}: {which}")
 
     def _node_endpoints(self) -> set[str]:
         return {node.endpoint for node in self.nodes.values()}

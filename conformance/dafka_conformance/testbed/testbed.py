@@ -1,8 +1,7 @@
-"""One scenario's cluster: the target, the nodes that the suite plays around it, and all that they say to each other.
+"""The testbed of a scenario: the target, the scripted peers around it, and all messages between them.
 
-The suite hears the target through one connection of its own that subscribes to everything, so that it also hears what
-was sent to a topic that nobody asked for. The nodes it plays connect as real ones do, each with its role's
-subscriptions, and are introduced by a tower.
+One connection subscribes to everything that the target publishes, so that messages to unrequested topics arrive too.
+The scripted peers connect as real nodes do, with the subscriptions of their roles, and a tower announces them.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
 
 
 class _TargetRunner:
-    """Attributes:
-    node: the running target; None while there is none.
+    """Runs the target in its own task, so that a scenario can start, kill and restart it at any point.
+
+    Attributes:
+        node: The running target; None while there is none.
     """
 
     def __init__(self, target: Target, nursery: trio.Nursery) -> None:
@@ -34,13 +35,13 @@ class _TargetRunner:
         self._stopped.set()
 
     async def start(self, request: Request) -> Node:
-        """Starts the target. Raises `TargetError`."""
+        """Start the target. Raise `TargetError` if it cannot be started."""
         node: Node = await self._nursery.start(self._hold, request)
         self.node = node
         return node
 
     async def end(self) -> None:
-        """Stops it, where it runs."""
+        """Stop the target if it is running."""
         self._stop.set()
         await self._stopped.wait()
         self.node = None
@@ -56,12 +57,15 @@ class _TargetRunner:
 
 
 class Testbed(TargetNodes):
-    """See the module. Who is there is `Meeting`'s, what is heard `Hearing`'s, what is found out `Findings`'.
+    """One scenario's target and scripted peers, with everything that a scenario does and checks.
+
+    The base classes add the target's nodes (`TargetNodes`), waiting for messages (`Expectations`) and recording checks
+    (`CheckLog`).
 
     Attributes:
-        folder: where the target keeps what it stores.
-        reset: where a consumer begins.
-        peers: the suite's nodes, by label.
+        folder: The folder for the target's files.
+        reset: Where a consumer starts.
+        peers: The scripted peers, by label.
     """
 
     __test__ = False  # pytest would otherwise collect classes of this name
@@ -79,7 +83,7 @@ class Testbed(TargetNodes):
         return self._target_runner.node
 
     def begin_scenario(self) -> None:
-        """A new scenario begins on this stage: what was said so far is over, and who said it is gone."""
+        """Prepare for another scenario: remove the peers, the trace and everything received so far."""
         self.checks, self.received, self.delivered = [], [], []
         for label in list(self.peers):
             self.remove_peer(label)
@@ -91,7 +95,12 @@ class Testbed(TargetNodes):
     # The target
 
     async def start(self, *, reset: Reset = Reset.EARLIEST, topic: bytes | None = None) -> None:
-        """Starts the target, and waits until it is known where it is. Raises `TargetError`, or `UnmetError`."""
+        """Start the target and wait until its nodes are discovered and connected.
+
+        Raises:
+            TargetError: The target cannot be started.
+            UnmetError: It sends no beacon, or its endpoint cannot be connected to.
+        """
         self.topic = topic if topic is not None else self.topic
         self.reset = reset
         request = Request(
@@ -103,13 +112,13 @@ class Testbed(TargetNodes):
             self.folder,
             reset,
         )
-        self.trace.add_note(f"the {self.role.title} is started")
+        self.trace.add_note(f"the {self.role.title} starts")
         self._nursery.start_soon(self._collect, await self._target_runner.start(request))
         if self.role is not Role.TOWER:
             await self._find_nodes()
 
     async def kill(self) -> None:
-        """Kills the target as `kill -9` does."""
+        """Kill the target as `kill -9` does."""
         assert self.node is not None
         self.trace.add_note(f"the {self.role.title} is killed")
         await self.node.kill()
@@ -117,23 +126,23 @@ class Testbed(TargetNodes):
         self._remove_nodes()
 
     async def restart(self) -> None:
-        """Starts it again, with the storage that it had."""
+        """Start the target again with the same storage."""
         await self._target_runner.end()
         self._remove_nodes()
         await self.start(reset=self.reset)
 
     def exit_message(self, after: str = "") -> str:
-        """How the target ended by itself, and after what; empty while it runs."""
+        """Return how the target ended by itself, and after what; an empty string while it runs."""
         if self.node is not None and self.node.ended.is_set():
-            return f"the {self.role.title} ended by itself{after}: {self.node.exit_reason or 'without a word'}"
+            return f"the {self.role.title} ended by itself{after}: {self.node.exit_reason or 'no reason given'}"
         return ""
 
     def check_running(self, clause: str) -> None:
-        """Records that the target is still running."""
+        """Check that the target is still running. Raise `UnmetError` if it is not."""
         self.require_clause(clause, not self.exit_message(), self.exit_message())
 
     async def feed(self, contents: Sequence[bytes]) -> None:
-        """Gives the target records to publish."""
+        """Give the target records to publish."""
         assert self.node is not None
         first = contents[0] if contents else b""
         self.trace.add_event(Kind.LINE, "input", self.label, "line", first=first, count=f"{len(contents):,}")
@@ -147,12 +156,20 @@ class Testbed(TargetNodes):
             )
             self.notify()
 
-    # The suite's own nodes
+    # The scripted peers
 
     async def add_peer(self, label: str, topic: bytes | None = None) -> ScriptedPeer:
-        """A node of the role that its label begins with, introduced and connected to the target.
+        """Add a scripted peer, announce it, and wait until the target has connected to it.
 
-        Raises `UnmetError` where the target does not connect to it.
+        Args:
+            label: The peer's name in traces. Its first letter is its role.
+            topic: The topic that it publishes or consumes; the target's by default.
+
+        Returns:
+            The peer.
+
+        Raises:
+            UnmetError: The target does not connect to the peer or does not subscribe to anything.
         """
         peer = ScriptedPeer(
             label,
@@ -175,26 +192,30 @@ class Testbed(TargetNodes):
         self.discovery.announce(peer.address, peer.endpoint)
         is_connected = await self.wait(lambda: bool(+peer.subscriptions) and self._node_endpoints() <= peer.connected)
         if not is_connected:
-            missing = "does not subscribe to anything there" if peer.connected else "cannot be connected to"
-            text = self.exit_message() or f"the {self.role.title} was told of {label}, but {missing}"
+            missing = "does not subscribe to anything there" if peer.connected else "does not accept its connection"
+            text = self.exit_message() or f"{label} was announced to the {self.role.title}, which {missing}"
             self.require_clause("subscriber.connects", False, text)
         self.check_clause("subscriber.connects", True)
         return peer
 
     def connect_peers(self, endpoint: str) -> None:
-        """A node of the target listens there: the suite's own connect to it."""
+        """Connect the scripted peers to a node of the target."""
         for peer in self.peers.values():
             peer.connect(endpoint)
 
     def remove_peer(self, label: str) -> None:
-        """The node is gone: its sockets are closed, and the tower is silent about it."""
+        """Remove a scripted peer without notice: close its sockets and stop its beacons."""
         peer = self.peers.pop(label)
         self.discovery.withdraw(peer.address)
         peer.close()
-        self.trace.add_note(f"{label} is gone")
+        self.trace.add_note(f"{label} disappears")
 
     async def wait_subscribed(self, peer: ScriptedPeer, name: str, topic: bytes, clause: str = "") -> None:
-        """Waits until the target's subscriptions let this message through. Raises `UnmetError`."""
+        """Wait until the target subscribes to this message at the peer.
+
+        Raises:
+            UnmetError: It did not subscribe in time.
+        """
         if not await self.wait(lambda: peer.is_subscribed(name, topic)):
             shown = self.trace.show(topic)
             text = (
@@ -203,12 +224,16 @@ class Testbed(TargetNodes):
             self.require_clause(clause or _subscription_clause(self.role, name), False, text)
 
     async def send(self, peer: ScriptedPeer, name: str, topic: bytes, **values: Value) -> None:
-        """Says one message, once the target's subscriptions let it through. Raises `UnmetError` where they never do."""
+        """Send one message from a peer, once the target subscribes to it.
+
+        Raises:
+            UnmetError: The target did not subscribe in time.
+        """
         await self.wait_subscribed(peer, name, topic)
         peer.send(name, topic, values)
 
     async def publish(self, peer: ScriptedPeer, first: int, last: int) -> None:
-        """A played producer publishes its records `first` to `last`."""
+        """Publish the records `first` to `last` of a scripted producer."""
         await self.wait_subscribed(peer, "RECORD", peer.topic)
         await peer.send_records(range(first, last + 1))
 
@@ -224,17 +249,17 @@ class Testbed(TargetNodes):
                         peer.start_answer(received.message)
             self.notify()
 
-    # The block
+    # Running and closing
 
     async def run(self) -> None:
-        """Works until cancelled."""
+        """Receive and check the target's messages until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.discovery.run)
             nursery.start_soon(self._listen)
             nursery.start_soon(self._listener.watch_connections)
 
     async def aclose(self) -> None:
-        """Stops the target; its own nodes leave."""
+        """Remove all peers and stop the target."""
         for label in list(self.peers):
             self.remove_peer(label)
         await self._target_runner.end()
@@ -242,13 +267,13 @@ class Testbed(TargetNodes):
 
 def _subscription_clause(role: Role, name: str) -> str:
     if (role, name) == (Role.PRODUCER, "GET-HEADS"):
-        return "direct-head.producer"  # the RFC forgets the subscription, and demands the answer
+        return "direct-head.producer"  # the RFC demands the answer, but does not list the subscription
     return f"subscription.{role.title}.{name.lower()}"
 
 
 @asynccontextmanager
 async def open_testbed(config: TestbedConfig) -> AsyncIterator[Testbed]:
-    """A stage on which nothing has begun; all that happens on it has ended when the block is left."""
+    """Open a testbed whose target is not started. Everything on it is stopped at the end of the block."""
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dafka-conformance-")))
         testbed = Testbed(config, folder, nursery, stack)

@@ -1,4 +1,4 @@
-"""Everything that is said in a scenario, in order, for the report. Runs of alike records are one event."""
+"""The trace of a scenario: every message and event in order, for the report. A run of similar records is one event."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dafka_conformance.grammar import Message, Value
 from dafka_conformance.model import Event, Kind
 
 EVENTS_MAX = 4000
-"""Beyond it only what is wrong is kept: a report shows a few dozen of them."""
+"""The maximum number of events without a fault. Later ones are dropped, since a report shows a few dozen only."""
 
-_HEX_OCTETS_MAX = 96
+_HEX_BYTES_MAX = 96
 _TEXT_MAX = 48
 _RUN_MESSAGES = {"RECORD", "DIRECT-RECORD"}
 
 
 class Trace:
-    """The events of one scenario, and the names that its nodes go by."""
+    """The events of one scenario, and the labels of its nodes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.events: list[Event] = []
@@ -29,7 +29,7 @@ class Trace:
         self._next_sequence = -1
 
     def reset(self) -> None:
-        """A new scenario begins: nothing has been said, and nobody has a name."""
+        """Remove all events and labels, for a new scenario."""
         self.events = []
         self._names = {}
         self._last = ()
@@ -37,26 +37,26 @@ class Trace:
 
     @property
     def now(self) -> float:
-        """Seconds since the scenario began."""
+        """The seconds since the scenario began."""
         return self._clock() - self._started_at
 
     def name_node(self, address: bytes, label: str) -> None:
-        """From now on this address is shown as `label`."""
+        """Show this address as `label` from now on."""
         self._names[address] = label
 
-    def show(self, octets: bytes) -> str:
-        """Octets for reading: a node's label, or text, or what Python would print."""
-        if octets in self._names:
-            return self._names[octets]
-        cut = octets[:_TEXT_MAX]
+    def show(self, value: bytes) -> str:
+        """Return bytes as readable text: a node's label, plain text, or escaped as in a Python literal."""
+        if value in self._names:
+            return self._names[value]
+        cut = value[:_TEXT_MAX]
         text = cut.decode("ascii", "replace")
         text = text if text.isprintable() and text and "\ufffd" not in text else repr(cut)[2:-1] or '""'
-        return text if len(octets) <= _TEXT_MAX else f"{text}… ({len(octets):,} octets)"
+        return text if len(value) <= _TEXT_MAX else f"{text}… ({len(value):,} bytes)"
 
     def add_message(
         self, sender: str, receiver: str, message: Message, frames: Sequence[bytes], fault: str = ""
     ) -> int:
-        """Adds a message; gives its place."""
+        """Add a message and return its index."""
         sequence = message.values.get("sequence")
         key = (sender, receiver, message.name, message.topic, message.values.get("address"))
         if message.name in _RUN_MESSAGES and isinstance(sequence, int) and not fault:
@@ -74,22 +74,22 @@ class Trace:
         )
 
     def add_frames(self, sender: str, receiver: str, label: str, frames: Sequence[bytes], fault: str = "") -> int:
-        """Adds frames that are no message of the grammar; gives their place."""
+        """Add frames that are not a message of the grammar, and return their index."""
         self._last = ()
         return self._add(Event(self.now, sender, receiver, Kind.MESSAGE, label, (), _hex(frames)), fault)
 
     def add_event(self, kind: Kind, sender: str, receiver: str, label: str, **fields: bytes | str) -> int:
-        """Adds anything else; gives its place."""
+        """Add any other event and return its index."""
         self._last = ()
         shown = tuple((name, self.show(value) if isinstance(value, bytes) else value) for name, value in fields.items())
         return self._add(Event(self.now, sender, receiver, kind, label, shown))
 
     def add_note(self, text: str) -> int:
-        """Adds something that happened and was not said: a kill, a restart, a step of the scenario."""
+        """Add an event that is not a message, such as a kill, a restart or a step of the scenario."""
         return self.add_event(Kind.NOTE, "", "", text)
 
     def mark_fault(self, place: int, fault: str, field: str = "") -> None:
-        """Says what is wrong with an event."""
+        """Mark an event as faulty, unless it already is."""
         if 0 <= place < len(self.events) and not self.events[place].fault:
             self.events[place].fault = fault
             self.events[place].fault_field = field
@@ -121,13 +121,13 @@ class Trace:
 
 def _hex(frames: Sequence[bytes]) -> tuple[str, ...]:
     return tuple(
-        frame[:_HEX_OCTETS_MAX].hex(" ").upper() + ("…" if len(frame) > _HEX_OCTETS_MAX else "") for frame in frames[:6]
+        frame[:_HEX_BYTES_MAX].hex(" ").upper() + ("…" if len(frame) > _HEX_BYTES_MAX else "") for frame in frames[:6]
     )
 
 
 @attrs.frozen
 class ReceivedMessage:
-    """A message of the target, with its place in the trace."""
+    """A message from the target, with its index in the trace and the time of arrival in seconds."""
 
     message: Message
     event: int

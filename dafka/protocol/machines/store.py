@@ -54,6 +54,12 @@ _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET
 class StoreMachine:
     """The state machine of one store.
 
+    Args:
+        address: The node's address.
+        config: The configuration.
+        ends: By partition, the sequence after the last record in the storage.
+        earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
         durable: By topic and by the producer's address, the sequence after the last durable record.
@@ -308,9 +314,9 @@ class StoreMachine:
             self.fetches_received += 1
         return []
 
-    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, gone: int) -> list[Action]:
+    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
         """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
-        answer = self._earliest_responder.answer(fetch, self.address, sequence, gone)
+        answer = self._earliest_responder.answer(fetch, self.address, sequence, unrecoverable_end)
         return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:

@@ -121,7 +121,7 @@ class GapResolver:
         if asked != next_sequence:
             self.forget_partition(partition)
             return None
-        if not any(answer.gone > next_sequence for answer in answers.values()):
+        if not any(answer.unrecoverable_end > next_sequence for answer in answers.values()):
             return None
         asked_for = self.stores | ({partition.address} & self._nodes)
         if asked_for - answers.keys() and attempts < PATIENCE_ATTEMPTS:

@@ -40,8 +40,8 @@ class EarliestResponder:
     """Answers FETCHes for records that this node does not hold with DIRECT-EARLIEST (erratum 26).
 
     RFC 46 has no such message. A node that understands it subscribes to it with its own address; it is never sent to
-    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered, and a further one waits for
-    its records as if nobody answered.
+    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered. A further one gets no answer,
+    and waits for its records until it gives up.
     """
 
     def __init__(self, subscribers_max: int) -> None:
@@ -51,15 +51,19 @@ class EarliestResponder:
         """Note a peer's subscription, to any command, or that it ended."""
         self._subscribers.note_subscription(subscription)
 
-    def answer(self, fetch: wire.Fetch, own_address: str, sequence: int, gone: int) -> wire.DirectEarliest | None:
+    def answer(
+        self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
+    ) -> wire.DirectEarliest | None:
         """Return the answer to a FETCH, or None if the requestor does not understand it.
 
         Args:
             fetch: The request.
             own_address: This node's address.
             sequence: The first sequence that this node holds of the partition.
-            gone: The sequence before which no node holds any record, as far as this node knows.
+            unrecoverable_end: The sequence before which no node holds any record, as far as this node knows.
         """
         if fetch.address not in self._subscribers:
             return None
-        return wire.DirectEarliest(fetch.address, own_address, fetch.partition, fetch.subject, sequence, gone)
+        return wire.DirectEarliest(
+            fetch.address, own_address, fetch.partition, fetch.subject, sequence, unrecoverable_end
+        )
