@@ -1,6 +1,6 @@
-"""What keys cost: the same work in a plain cluster and in a closed one, in records a second.
+"""Measures what encryption and authentication cost: the same work in an open and in a closed cluster, in records/s.
 
-A tower and a store in a process of their own, a producer and a consumer in this one. Run on a quiet machine:
+A tower and a store run in a process of their own, a producer and a consumer in this one. Run on a quiet machine:
 
     python benchmarks/closed.py [RECORDS] [ROUNDS]
 """
@@ -65,7 +65,7 @@ async def open_server(folder: str) -> AsyncIterator[Config]:
 
 
 async def measure(folder: str, records: int) -> tuple[float, float]:
-    """Records a second: published and acknowledged, and then read from the store."""
+    """Return the records per second that are published and acknowledged, and then read from the store."""
     async with open_server(folder) as config:
         async with open_producer("t", config) as producer:
             began = trio.current_time()

@@ -1,10 +1,10 @@
-"""The transport's loops by themselves: nanoseconds a record, out of a socket and into it, beside pyzmq's own calls.
+"""Measures the loops of the transport alone, in nanoseconds per record, compared with pyzmq's own calls.
 
     python benchmarks/loops.py [--records N] [--rounds N] [--only LOOPS] [--wire DIALECT]
 
-Records of 100 octets go through two sockets joined in this process, so that no network is in it. `--only` runs one
-kind, for instruction counts: `valgrind --tool=callgrind python benchmarks/loops.py --only compiled --rounds 1`, less
-what `--records 0` takes.
+Records of 100 bytes pass through two sockets in this process, without a network. `--only` runs one kind of loops, to
+count instructions: `valgrind --tool=callgrind python benchmarks/loops.py --only compiled --rounds 1`, minus the
+instructions of `--records 0`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BYTES_MAX = 1 << 40
 
 
 def measure(loops: Loops, records: int, dialect: Dialect) -> tuple[float, float]:
-    """Seconds for sending runs of records, and for receiving and decoding them."""
+    """Return the seconds for sending runs of records, and for receiving and decoding them."""
     contents = pack([b"%0100d" % number for number in range(RUN_RECORDS)])
     runs = [
         RecordRun(RecordBatch(Partition("orders", "A" * 32), first, contents))
@@ -47,7 +47,7 @@ def measure(loops: Loops, records: int, dialect: Dialect) -> tuple[float, float]
 
 
 def measure_pyzmq(records: int, dialect: Dialect) -> tuple[float, float]:
-    """The same messages, made beforehand, by `send_multipart` and `recv_multipart`; nothing is decoded."""
+    """Return the seconds for the same messages, made in advance, with `send_multipart` and `recv_multipart`."""
     run = RecordRun(RecordBatch(Partition("orders", "A" * 32), 0, [b"%0100d" % number for number in range(records)]))
     messages = [list(frames) for frames in iter_frames(BatchEncoder(dialect).encode([run]))]
 
@@ -69,7 +69,7 @@ def measure_pyzmq(records: int, dialect: Dialect) -> tuple[float, float]:
 def through_sockets(
     send: Callable[[zmq.Socket[bytes]], None], receive: Callable[[zmq.Socket[bytes]], None]
 ) -> tuple[float, float]:
-    """Seconds that each takes."""
+    """Return the seconds of each call."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     near, far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     near.set_hwm(0)
@@ -91,7 +91,7 @@ def through_sockets(
 @click.option("--only", type=click.Choice(["pyzmq", "pure", "compiled"]))
 @click.option("--wire", type=click.Choice([each.value for each in Dialect]), default=Dialect.LIBDAFKA.value)
 def main(records: int, rounds: int, only: str | None, wire: str) -> None:
-    """Prints medians."""
+    """Print medians."""
     dialect = Dialect(wire)
     ways: dict[str, Callable[[], tuple[float, float]]] = {
         "pyzmq": lambda: measure_pyzmq(records, dialect),

@@ -1,7 +1,7 @@
-"""What watching a store costs: records a second that it makes durable and acknowledges, with metrics and without.
+"""Measures what metrics cost: the records per second that a store acknowledges, with and without metrics.
 
-The `dafka` command as an operator runs it (`dafka up`), scraped once a second in the one case, far more often than
-by Prometheus; a producer in this process. The cases take turns. Run on a quiet machine:
+The command `dafka up` runs as an operator would run it. With metrics, it is scraped once a second, far more often than
+Prometheus does. A producer runs in this process. The cases take turns. Run on a quiet machine:
 
     python benchmarks/metrics.py [RECORDS] [ROUNDS]
 """
@@ -30,7 +30,7 @@ SCRAPE_S = 1.0
 
 @asynccontextmanager
 async def open_server(folder: str, *, is_watched: bool) -> AsyncIterator[tuple[Config, int]]:
-    """A tower and a store on disk."""
+    """Run a tower and a store on disk."""
     command = [sys.executable, "-m", "dafka", "up", "--sub", FREE, "--pub", FREE, "--storage", f"sqlite:{folder}/s.db"]
     watched = ["--metrics-listen", "0", "--log-level", "info", "--log-format", "json"] if is_watched else []
     process = await trio.lowlevel.open_process([*command, *watched], stdout=PIPE, stderr=DEVNULL)
@@ -58,13 +58,13 @@ async def scrape(url: str) -> None:
 
 
 def processor_s(process: int) -> float:
-    """The processor time that a process has used."""
+    """Return the processor time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def measure(records: int, *, is_watched: bool) -> tuple[float, float]:
-    """Records a second, and the microseconds of processor time that each costs the tower and the store."""
+    """Return the records per second, and the processor time per record of the tower and the store, in microseconds."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
             open_server(folder, is_watched=is_watched) as (config, process),

@@ -1,12 +1,12 @@
-"""Spark reads a store while it is being written to, as a stream and as a table, and everything that is read is checked.
+"""Lets Spark read a store while it is written to, as a stream and as a table, and checks everything that is read.
 
     python benchmarks/spark_ingest.py [--rate 50000] [--seconds 60] [--storage sqlite|filelog] [--producers 2]
 
 Tower and store are the `dafka` commands, each in a process of its own; the store syncs before it acknowledges. The
-producers, in this process, send at a steady rate; Spark, in another, follows the store and reads all of it again and
-again. Problems are: an exception or a word of a lock on either side, a micro-batch that does not begin where the last
-one of its partition ended or has not each offset of its run once with its own content, a batch read that misses a
-record acknowledged before, and, in the end, a record acknowledged that Spark did not get.
+producers, in this process, send at a steady rate. Spark, in another process, follows the store and repeatedly reads all
+of it. A problem is: an exception or a message about a lock on either side; a micro-batch that does not begin where the
+last one of its partition ended, or lacks or repeats an offset or has a wrong content; a batch read that lacks a record
+that was acknowledged before; or an acknowledged record that Spark never read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FREE = "tcp://127.0.0.1:*"
 
 
 def read_in_spark(store: str) -> None:
-    """The process with Spark: a line of JSON for each micro-batch and each read, until standard input ends."""
+    """Run Spark: print a line of JSON for each micro-batch and each read, until standard input ends."""
     from pyspark.sql import functions  # noqa: PLC0415
     from spark_routes import SETTINGS  # noqa: PLC0415
 
@@ -84,7 +84,7 @@ def read_in_spark(store: str) -> None:
 
 
 class Check:
-    """Takes what Spark tells, and notes what is wrong."""
+    """Checks what Spark reports, and collects problems."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[str, int] = {}
@@ -114,7 +114,7 @@ class Check:
 
 
 async def produce(config: dafka.Config, rate: float, seconds: float, check: Check, sent: list[int]) -> None:
-    """Sends at this rate, whatever the others do; `sent` counts by second."""
+    """Send at a steady rate; `sent` counts the records of each second."""
     async with dafka.open_producer(TOPIC, config) as producer:
         started, count = trio.current_time(), 0
 
@@ -152,7 +152,7 @@ async def run(folder: Path, storage: str, rate: int, seconds: int, producers: in
         await keeper.read_line()
         config = dafka.Config().with_beacon(tower_sub=(sub,), tower_pub=(pub,))
         config = config.with_node(bind=FREE)
-        async with dafka.open_producer(TOPIC, config) as first:  # there is a store before there is a reader
+        async with dafka.open_producer(TOPIC, config) as first:  # the store exists before Spark reads it
             await first.send_many([CONTENT % each for each in range(10)])
         with (folder / "spark-errors").open("wb") as errors:
             process = await trio.lowlevel.open_process(
@@ -206,7 +206,7 @@ def show(check: Check, sent: list[int], durations: list[int]) -> None:
     print(f"sent: {sum(sent) / len(sent):,.0f} records/s, worst second {min(sent):,}")
     print(f"micro-batches: {len(durations)}, ms: median {statistics.median(durations):.0f}, longest {max(durations)}")
     print(f"oldest record of a micro-batch when it is done, s: median {statistics.median(ages):.2f}, {max(ages):.2f}")
-    print(f"reads of the whole store meanwhile: {check.reads}")
+    print(f"reads of the whole store while writing: {check.reads}")
     print(f"problems: {len(check.problems)}")
     for problem in check.problems[:10]:
         print(f"  {problem}")
@@ -214,13 +214,13 @@ def show(check: Check, sent: list[int], durations: list[int]) -> None:
 
 
 @click.command()
-@click.option("--rate", default=50_000, show_default=True, help="Records a second.")
+@click.option("--rate", default=50_000, show_default=True, help="Records per second.")
 @click.option("--seconds", default=60, show_default=True)
 @click.option("--storage", type=click.Choice(["sqlite", "filelog"]), default="sqlite", show_default=True)
 @click.option("--producers", default=2, show_default=True)
 @click.option("--follow", hidden=True)
 def main(rate: int, seconds: int, storage: str, producers: int, follow: str | None) -> None:
-    """Measure, and print what was found."""
+    """Measure, and print the results."""
     if follow:
         read_in_spark(follow)
         return

@@ -1,17 +1,17 @@
-"""Spark over an SQLite store: through dafka, and by what a user would do without it, side by side.
+"""Compares ways to read a SQLite store with Spark: through dafka, and without it.
 
     python benchmarks/spark_read.py [--records 5000000] [--bytes 100] [--rounds 3] [--jdbc JAR] [--json FILE]
 
-Two stores are made, one with a sixteenth of the records; then each way takes its turn, round by round, in a process of
-its own, with as many cores as there are. Three queries, on the small store, then on the large one: all records counted,
-the octets of all values added up, and those of a tenth of the records, chosen by offset. The first of them pays for
-what a session's first query loads, and has a column of its own. "Columns named" reads no more columns than the query
-needs; dafka then has `pushFilters`, too. To pandas and to the UDF the tenth is given in their SQL.
+Two stores are created, one with a sixteenth of the records. Then the ways take turns, round by round, each in a
+process of its own with all cores. Three queries run on the small store, then on the large one: counting all records,
+adding up the sizes of all values, and adding up those of a tenth of the records, selected by offset. The first query
+includes what a session loads for its first query, and has a column of its own. "Columns named" reads only the columns
+that the query needs; dafka then also uses `pushFilters`. For pandas and the UDF, the tenth is selected in SQL.
 
-Printed are medians of the seconds, their ratio to dafka's with the same columns, and the peak of memory of the process
-with all its children, Java and Python, shared pages counted once: while the small store was read, and in all. With
-`--json`, what a run finds is added to what stands in the file of an earlier run of the same size, so that rounds can be
-spread over several runs; `--keep` keeps the stores for them.
+The output has medians of the seconds, their ratios to dafka with the same columns, and the peak memory of the process
+with all its children, Java and Python, with shared pages counted once: while the small store was read, and in total.
+With `--json`, the results are added to a file of an earlier run of the same size, so that rounds can be spread over
+several runs; `--keep` keeps the stores for them.
 
 For the JDBC driver: `apt install libxerial-sqlite-jdbc-java libxerial-sqlite-jdbc-jni`, then
 `--jdbc /usr/share/java/sqlite-jdbc.jar`.
@@ -44,19 +44,21 @@ from dafka.storage import open_storage
 
 APPEND_RECORDS = 10_000
 SMALL = 16
-"""The small store has this fraction of the records."""
-LOOK_S = 0.1
-"""How often memory is looked at."""
+"""The large store has this many times the records of the small one."""
+
+POLL_S = 0.1
+"""How often memory is measured."""
+
 COMPARED = {"dafka": "dafka", "pandas": "dafka"}
-"""With which route a route is compared; the others with the one that names columns, as they do."""
+"""The route that a route is compared with; all others are compared with `dafka, columns named`."""
 
 Rounds: TypeAlias = dict[str, list[dict[str, float]]]
-"""By route: what each round found, the seconds by query, and mebibytes."""
+"""The results of each round by route: seconds by query, and memory in MiB."""
 
 
 @attrs.define
 class Memory:
-    """The peak of a process and all below it, in MiB, shared pages counted once."""
+    """The peak memory of a process and its descendants, in MiB, with shared pages counted once."""
 
     whole: float = 0.0
     python: float = 0.0
@@ -68,7 +70,7 @@ class Memory:
                 rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
                 is_java = process.name() == "java"
             except (OSError, psutil.Error):
-                continue  # it is over
+                continue  # the process has ended
             found = re.search(r"^Pss:\s+(\d+) kB", rollup, re.MULTILINE)
             mebibytes = int(found[1]) / 1024 if found else 0.0
             whole += mebibytes
@@ -79,12 +81,12 @@ class Memory:
 
 @contextmanager
 def watched(pid: int) -> Iterator[Memory]:
-    """Looks at the memory of a process and its children for the length of a block."""
+    """Measure the memory of a process and its descendants during a block."""
     memory, over = Memory(), threading.Event()
 
     def watch() -> None:
         root = psutil.Process(pid)
-        while not over.wait(LOOK_S):
+        while not over.wait(POLL_S):
             try:
                 memory.look(root)
             except psutil.NoSuchProcess:
@@ -109,7 +111,7 @@ async def make_store(path: Path, records: int, size: int) -> None:
 
 
 def measure(route: str, stores: dict[Path, int], size: int, jar: str) -> dict[str, float]:
-    """Seconds by query, and memory. An answer that is wrong, or a process that fails, ends the program."""
+    """Return the seconds by query, and the memory. A wrong answer or a failing process ends the program."""
     program = Path(__file__).with_name("spark_routes.py")
     command = [sys.executable, str(program), route, jar]
     for store, records in stores.items():
@@ -138,18 +140,18 @@ def check(route: str, said: dict[str, Any], size: int) -> None:
     start, end = tenth(said["records"])
     expected = {"count": said["records"], "sum": said["records"] * size, "tenth": (end - start) * size}
     if said["answer"] != expected[said["query"]]:
-        sys.exit(f"{route} answers {said}, expected {expected}")
+        sys.exit(f"{route}: expected {expected}, not {said}")
 
 
 @click.command()
 @click.option("--records", default=5_000_000, show_default=True)
-@click.option("--bytes", "size", default=100, show_default=True, help="Of each content.")
+@click.option("--bytes", "size", default=100, show_default=True, help="Size of each content.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--jdbc", "jar", default="", help="The JDBC driver for SQLite.")
-@click.option("--route", "routes", multiple=True, type=click.Choice(list(ROUTES)), help="Only these.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For the stores.")
-@click.option("--keep", is_flag=True, help="Leave the stores in the folder, and use those that are there.")
-@click.option("--json", "report", type=click.Path(path_type=Path, dir_okay=False), help="Add what is found to this.")
+@click.option("--route", "routes", multiple=True, type=click.Choice(list(ROUTES)), help="Only these routes.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="A folder for the stores.")
+@click.option("--keep", is_flag=True, help="Keep the stores in the folder, and use existing ones.")
+@click.option("--json", "report", type=click.Path(path_type=Path, dir_okay=False), help="Add the results to this file.")
 def main(
     records: int,
     size: int,
@@ -179,19 +181,19 @@ def main(
 
 
 def load(report: Path | None, about: dict[str, int]) -> Rounds:
-    """What earlier runs found."""
+    """Return the results of earlier runs."""
     if report is None or not report.exists():
         return {}
     said = json.loads(report.read_text())
     if {name: said.get(name) for name in about} != about:
-        raise click.UsageError(f"{report} is of another size: name another file")
+        raise click.UsageError(f"{report} has results of another size; give another file")
     found: Rounds = said["found"]
     return found
 
 
 def show(found: Rounds, records: int, size: int) -> None:
-    """Prints medians."""
-    table = Table("", title=f"{records:,} records of {size} octets: seconds, and how many times dafka's")
+    """Print medians."""
+    table = Table("", title=f"{records:,} records of {size} bytes: seconds, and ratio to dafka")
     for heading in ("first query", *QUERIES, f"MiB, 1/{SMALL}", "MiB, all", "of it Python", "rounds"):
         table.add_column(heading, justify="right")
     for route, rounds in found.items():
@@ -203,7 +205,7 @@ def show(found: Rounds, records: int, size: int) -> None:
 
 
 def against(rounds: list[dict[str, float]], compared: list[dict[str, float]] | None, query: str) -> str:
-    """Seconds, and the ratio: the median of the rounds' ratios."""
+    """Return the seconds, and the median of the ratios of the rounds."""
     seconds = f"{median(rounds, query):.2f}"
     if compared is None or compared is rounds:
         return seconds

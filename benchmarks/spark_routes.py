@@ -1,9 +1,9 @@
-"""One way from an SQLite store into Spark, in a process of its own: see spark_read.py.
+"""Reads a SQLite store into Spark in one way, in a process of its own; see spark_read.py.
 
     python benchmarks/spark_routes.py ROUTE JDBC_JAR STORE RECORDS [STORE RECORDS ...]
 
-Runs each of the `QUERIES` once on each store, in this order, in one new session, and writes a line of JSON when each is
-done. The session's first query is a count of 1,000 numbers, by Spark alone.
+Runs each of the `QUERIES` once on each store, in order, in one new session, and prints a line of JSON after each. The
+first query of the session is a count of 1,000 numbers by Spark alone.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 TOPIC, ADDRESS = "orders", "0" * 32
 
 QUERIES = ("count", "sum", "tenth")
-"""All records counted; the octets of all values; the octets of a tenth of them, from the middle, by offset."""
+"""Count all records; add up the sizes of all values; add up those of a tenth, from the middle, by offset."""
 
 RANGES = 8
-"""Into so many ranges of sequences the reading is cut by those who must say so."""
+"""The number of ranges of sequences, for routes that must give one."""
 
 COLUMNS = {"count": "offset bigint", "sum": "value binary", "tenth": "offset bigint, value binary"}
-"""What a query needs, for those who say so."""
+"""The columns of each query, for routes that name them."""
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -44,13 +44,13 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.log.level": "ERROR",
 }
-"""The same for all; Arrow between pandas and Spark is to pandas' good."""
+"""The settings of every session. Arrow between pandas and Spark speeds up pandas."""
 
 DRIVER_MEMORY = {"pandas": "6g", "pandas, columns named": "6g"}
-"""Where Spark's own 1 GiB is not enough."""
+"""The memory of routes for which Spark's default of 1 GiB is not enough."""
 
 Load: TypeAlias = "Callable[[SparkSession, str, int, str], DataFrame]"
-"""A DataFrame of a store, with so many records, for a query."""
+"""Returns a DataFrame of a store with a number of records, for a query."""
 
 
 def from_dafka(spark: SparkSession, store: str, records: int, query: str) -> DataFrame:
@@ -72,7 +72,7 @@ def from_pandas_named(spark: SparkSession, store: str, records: int, query: str)
 def _pandas(
     spark: SparkSession, store: str, records: int, query: str, columns: str, *, with_value: bool = True
 ) -> DataFrame:
-    """The tenth is cut out by the database: nobody would send the rest through pandas."""
+    """The database selects the tenth, because nobody would send the rest through pandas."""
     start, end = tenth(records) if query == "tenth" else (0, records)
     value = ", content AS value" if with_value else ""
     frame = pd.read_sql(
@@ -85,7 +85,7 @@ def _pandas(
 
 
 def from_udf(spark: SparkSession, store: str, records: int, query: str) -> DataFrame:
-    """Each task opens the file, and reads its ranges in runs."""
+    """Each task opens the file, and reads its ranges in batches."""
     start, end = tenth(records) if query == "tenth" else (0, records)
     cuts = [(start + (end - start) * n // RANGES, start + (end - start) * (n + 1) // RANGES) for n in range(RANGES)]
 
@@ -106,7 +106,7 @@ def from_udf(spark: SparkSession, store: str, records: int, query: str) -> DataF
 
 
 def from_jdbc(spark: SparkSession, store: str, records: int, query: str) -> DataFrame:
-    """Cut by sequence, each part read by a query of its own, in runs; Spark hands the filter on."""
+    """Partitioned by sequence; each partition is read by a query of its own. Spark pushes the filter down."""
     selected = f"""(
         SELECT sequence AS "offset", content AS value FROM records WHERE partition_id =
         (SELECT id FROM partitions WHERE topic = '{TOPIC}' AND address = '{ADDRESS}')
@@ -130,7 +130,7 @@ ROUTES: dict[str, Load] = {
 
 
 def tenth(records: int) -> tuple[int, int]:
-    """The offsets of a tenth, from the middle."""
+    """Return the offsets of a tenth, from the middle."""
     return records * 45 // 100, records * 55 // 100
 
 
@@ -149,7 +149,7 @@ def main(route: str, jar: str, *stores: str) -> None:
     if jar:
         settings["spark.jars"] = jar
     spark = make_session("measurement", f"local[{os.cpu_count()}]", settings)
-    spark.range(1000).selectExpr("sum(id)").collect()  # whatever Spark itself begins with
+    spark.range(1000).selectExpr("sum(id)").collect()  # excludes what Spark loads for its first query
     for store, records in zip(stores[::2], map(int, stores[1::2]), strict=True):
         for query in QUERIES:
             started = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Storages beside each other, and beside a bare file: writing, reading, opening, listing, dropping, and memory.
+"""Compares the storages with each other and with a plain file: writing, reading, opening, listing, dropping, memory.
 
     python benchmarks/storages.py [--records 10000000] [--partitions 10000] [--rounds 5] [--folder /tmp]
 
-Two shapes: all records of 100 octets in one partition, appended 10,000 at a time; and many partitions with 100 records
-each. Each measurement is a process of its own, so that its peak of resident memory is its own; the storages and the
-bare file take turns, round by round. Printed are medians, and ratios to the bare file where there is one: the same
-octets written with one `write` and one `fdatasync` an append, and read again in one pass.
+There are two shapes: all records of 100 bytes in one partition, appended 10,000 at a time; and many partitions with 100
+records each. Each measurement runs in a process of its own, so that its peak memory is its own. The storages and the
+plain file take turns, round by round. The output has medians, and ratios to the plain file where they exist: the same
+bytes written with one `write` and one `fdatasync` per append, and read in one pass.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from dafka.storage import RetentionPolicy, Storage, open_storage, read_range
 
 CONTENT = b"%0100d"
 APPEND_RECORDS = 10_000
-OF_EACH = 100
+RECORDS_EACH = 100
 TOPIC = "orders"
 ONE = Partition(TOPIC, "0" * 32)
 STORAGES = {"sqlite": "sqlite:{folder}/store.db", "filelog": "filelog:{folder}/log"}
-BARE = "bare file"
+PLAIN = "plain file"
 
 Found: TypeAlias = dict[tuple[str, str], list[tuple[float, int]]]
-"""By measurement and storage: seconds, and octets of memory, round by round."""
+"""The seconds and the bytes of memory of each round, by measurement and storage."""
 
 
 def contents(first: int, count: int) -> list[bytes]:
     return [CONTENT % sequence for sequence in range(first, first + count)]
 
 
-def of_many(partitions: int) -> list[Partition]:
+def many_partitions(partitions: int) -> list[Partition]:
     return [Partition(TOPIC, f"{number:032X}") for number in range(partitions)]
 
 
@@ -55,14 +55,14 @@ async def fill_one(storage: Storage, number: int) -> None:
 
 
 async def fill_many(storage: Storage, number: int) -> None:
-    partitions = of_many(number)
-    for start in range(0, number, APPEND_RECORDS // OF_EACH):
-        chunk = partitions[start : start + APPEND_RECORDS // OF_EACH]
-        await storage.append([RecordBatch(partition, 0, contents(0, OF_EACH)) for partition in chunk])
+    partitions = many_partitions(number)
+    for start in range(0, number, APPEND_RECORDS // RECORDS_EACH):
+        chunk = partitions[start : start + APPEND_RECORDS // RECORDS_EACH]
+        await storage.append([RecordBatch(partition, 0, contents(0, RECORDS_EACH)) for partition in chunk])
 
 
 async def open_again(storage: Storage, number: int) -> None:
-    """What is measured is the opening."""
+    """Do nothing: only opening is measured."""
 
 
 async def list_heads(storage: Storage, number: int) -> None:
@@ -87,11 +87,11 @@ MEASUREMENTS: dict[str, tuple[Callable[[Storage, int], Awaitable[None]], str]] =
     "open ": (open_again, "many"),
     "heads of a topic ": (list_heads, "many"),
 }
-"""In this order, on what the ones before left."""
+"""The measurements, in order. Each works on the result of the ones before."""
 
 
 async def measure(url: str, name: str, number: int) -> float:
-    """Seconds; for `open`, of entering the storage's block."""
+    """Return the seconds that a measurement takes; for `open`, those of opening the storage."""
     run, _ = MEASUREMENTS[name]
     context = open_storage(url)  # imports the plugin
     started = time.perf_counter()
@@ -101,8 +101,8 @@ async def measure(url: str, name: str, number: int) -> float:
         return opened - started if run is open_again else time.perf_counter() - opened
 
 
-def measure_bare(path: Path, name: str, number: int) -> float:
-    """Seconds for the same with a file; nothing for what a file has not."""
+def measure_plain(path: Path, name: str, number: int) -> float:
+    """Return the seconds that the same takes with a plain file; about 0 for anything but `append` and `read`."""
     joined = [b"".join(contents(first, APPEND_RECORDS)) for first in range(0, min(number, 100_000), APPEND_RECORDS)]
     started = time.perf_counter()
     if name == "append":
@@ -117,10 +117,10 @@ def measure_bare(path: Path, name: str, number: int) -> float:
     return time.perf_counter() - started
 
 
-def measured_here(storage: str, folder: Path, name: str, number: int) -> tuple[float, int]:
-    """Seconds, and the peak of this process's resident memory in octets."""
-    if storage == BARE:
-        seconds = measure_bare(folder / "bare", name, number)
+def measure_here(storage: str, folder: Path, name: str, number: int) -> tuple[float, int]:
+    """Return the seconds, and the peak resident memory of this process in bytes."""
+    if storage == PLAIN:
+        seconds = measure_plain(folder / "plain", name, number)
     else:
         seconds = trio.run(measure, STORAGES[storage].format(folder=folder), name, number)
     (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
@@ -128,45 +128,45 @@ def measured_here(storage: str, folder: Path, name: str, number: int) -> tuple[f
 
 
 @click.command()
-@click.option("--records", default=10_000_000, show_default=True, help="In the one partition.")
-@click.option("--partitions", default=10_000, show_default=True, help=f"Each with {OF_EACH} records.")
+@click.option("--records", default=10_000_000, show_default=True, help="Records in one partition.")
+@click.option("--partitions", default=10_000, show_default=True, help=f"Partitions of {RECORDS_EACH} records.")
 @click.option("--rounds", default=5, show_default=True)
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="On the disk to measure.")
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="A folder on the disk to measure.")
 def main(records: int, partitions: int, rounds: int, folder: Path | None) -> None:
     """Measure, and print a table."""
     found: Found = {}
-    with tempfile.TemporaryDirectory(prefix="dafka-storages-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix="dafka-storages-", dir=folder) as path:
         for _ in range(rounds):
-            for storage in (BARE, *STORAGES):
-                play(storage, Path(place), records, partitions, found)
+            for storage in (PLAIN, *STORAGES):
+                run_measurements(storage, Path(path), records, partitions, found)
     report(found, records, partitions)
 
 
-def play(storage: str, place: Path, records: int, partitions: int, found: Found) -> None:
-    """All measurements of one storage, each in a process of its own."""
+def run_measurements(storage: str, path: Path, records: int, partitions: int, found: Found) -> None:
+    """Run all measurements of one storage, each in a process of its own."""
     context = multiprocessing.get_context("spawn")
     for name, (_, shape) in MEASUREMENTS.items():
-        if storage == BARE and name not in {"append", "read"}:
+        if storage == PLAIN and name not in {"append", "read"}:
             continue
-        folder = place / shape
+        folder = path / shape
         folder.mkdir(exist_ok=True)
         with context.Pool(1) as pool:
-            measured = pool.apply(measured_here, (storage, folder, name, records if shape == "one" else partitions))
+            measured = pool.apply(measure_here, (storage, folder, name, records if shape == "one" else partitions))
         found.setdefault((name, storage), []).append(measured)
     for shape in ("one", "many"):
-        shutil.rmtree(place / shape, ignore_errors=True)
+        shutil.rmtree(path / shape, ignore_errors=True)
 
 
 def report(found: Found, records: int, partitions: int) -> None:
-    """Prints medians."""
-    table = Table("", "storage", "seconds", "range", "records/s", "of bare file", "peak memory, MiB")
+    """Print medians."""
+    table = Table("", "storage", "seconds", "range", "records/s", "of plain file", "peak memory, MiB")
     for (name, storage), measured in sorted(found.items(), key=lambda item: list(MEASUREMENTS).index(item[0][0])):
         _, shape = MEASUREMENTS[name]
         what = f"{records:,} records in one partition" if shape == "one" else f"{partitions:,} partitions"
         seconds = [each for each, _ in measured]
-        number = (records if shape == "one" else partitions * OF_EACH) if name.strip() in {"append", "read"} else 0
-        bare = found.get((name, BARE))
-        ratio = statistics.median(b / s for (s, _), (b, _) in zip(measured, bare, strict=True)) if bare else None
+        number = (records if shape == "one" else partitions * RECORDS_EACH) if name.strip() in {"append", "read"} else 0
+        plain = found.get((name, PLAIN))
+        ratio = statistics.median(b / s for (s, _), (b, _) in zip(measured, plain, strict=True)) if plain else None
         table.add_row(
             f"{name.strip()}, {what}",
             storage,

@@ -1,8 +1,8 @@
-"""Every exception dafka raises, under one root.
+"""The exceptions that dafka raises.
 
-Two branches tell whose fault it is. `LocalError`: this program asked for something that cannot be done, and the
-message says what would be right. `RemoteError`: a peer sent something that breaks the protocol; roles never let one of
-these end a node, they discard the message and count it under the field that was wrong.
+They have two branches. `LocalError`: a mistake of this program, or a failure on its machine; the message says what was
+expected. `RemoteError`: a peer sent something that breaks the protocol. Nodes catch every remote error where they
+receive messages: they discard the message, count it by the field that was wrong, and continue.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 
 
 class DafkaError(Exception):
-    """The root of everything dafka raises on purpose."""
+    """The base class of all exceptions that dafka raises on purpose."""
 
 
 class LocalError(DafkaError):
-    """This program's own request or surroundings are at fault."""
+    """A mistake of this program, or a failure on its machine."""
 
 
 class RemoteError(DafkaError):
@@ -43,11 +43,11 @@ class RemoteError(DafkaError):
 
 
 class ConfigError(LocalError, ValueError):
-    """A setting has a value it cannot have. The message names the setting and what it accepts."""
+    """A setting, a topic or another argument is invalid. The message names it and what it accepts."""
 
 
 class MissingExtraError(LocalError, ImportError):
-    """A part of dafka needs packages that are not installed. The message says how to install them."""
+    """A part of dafka needs packages that are not installed. The message tells how to install them."""
 
 
 class RecordError(LocalError, ValueError):
@@ -93,7 +93,7 @@ class TransportError(LocalError):
 
 
 class AddressInUseError(TransportError):
-    """The endpoint to bind is taken, is not on this machine, or may not be used by this user."""
+    """The endpoint to listen at is in use, is not on this machine, or is not allowed to this user."""
 
 
 class DiscoveryError(LocalError):
@@ -101,7 +101,7 @@ class DiscoveryError(LocalError):
 
 
 class StorageError(LocalError):
-    """A storage could not do what was asked of it. What it held before is unharmed."""
+    """A storage failed. What it held before is unharmed."""
 
 
 class StorageBusyError(StorageError):
@@ -109,21 +109,25 @@ class StorageBusyError(StorageError):
 
 
 class StorageFormatError(StorageError):
-    """What stands at this place is not a storage of ours, or is of a newer version."""
+    """The file or folder is not a dafka storage, or was written by a newer version."""
 
 
 class StorageLostError(StorageError):
-    """What was opened is no longer in its place: it was removed, moved or replaced. Open the storage again.
+    """The storage was removed, moved or replaced while it was open. Open it again.
 
-    What is written to it meanwhile is not durable, and counts as not written.
+    Records written to it since then are not durable, and count as not written.
     """
 
 
 class StorageCorruptError(StorageError):
-    """Records are held here, but what stands in their place is not what was written.
+    """Stored records are damaged.
+
+    Args:
+        message: What is damaged.
+        end_sequence: The sequence after the damage.
 
     Attributes:
-        end_sequence: the sequence after the damage: from there on records can be read again, if there are any.
+        end_sequence: The sequence after the damage. Records from there on can be read again, if there are any.
     """
 
     def __init__(self, message: str, end_sequence: int) -> None:
@@ -135,15 +139,21 @@ class StorageCorruptError(StorageError):
 
 
 class StorageSequenceError(StorageError):
-    """An append would leave a gap or overlap what is stored; nothing of it was written."""
+    """An append would leave a gap or overlap stored records. Nothing was written."""
 
 
 class UnacknowledgedError(LocalError):
-    """A producer closed before enough stores had confirmed all of its records.
+    """A producer was closed before enough stores had acknowledged all of its records.
+
+    Args:
+        count: How many records are unacknowledged.
+        first_sequence: The sequence of the first of them.
+        min_stores: How many stores have to acknowledge each record.
 
     Attributes:
-        count: how many records lack confirmation. They may be stored all the same, but nobody said so.
-        first_sequence: the sequence of the first of them.
+        count: How many records are unacknowledged. They may be stored all the same.
+        first_sequence: The sequence of the first of them.
+        min_stores: How many stores have to acknowledge each record.
     """
 
     def __init__(self, count: int, first_sequence: int, min_stores: int) -> None:
@@ -159,12 +169,17 @@ class UnacknowledgedError(LocalError):
 
 
 class UnansweredError(LocalError):
-    """Stores did not tell, in time, how much of a partition they hold.
+    """Stores did not tell in time how much of a partition they hold.
+
+    Args:
+        message: What is missing, as a sentence.
+        lacking: What is missing; see the attribute.
+        stores: How many stores were found.
 
     Attributes:
-        lacking: "stores" where fewer were found than there must be, "answers" where not all of them answered, "quiet"
-            where what they hold went on growing.
-        stores: how many were found.
+        lacking: "stores" if fewer were found than required, "answers" if not all of them answered, "quiet" if what they
+            hold went on growing.
+        stores: How many stores were found.
     """
 
     def __init__(self, message: str, lacking: str = "answers", stores: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""How errors leave a block that has a nursery inside: alone."""
+"""One exception instead of a group of one, for blocks that contain a nursery."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def single_exception() -> Iterator[None]:
-    """Lets a lone exception out of the groups that nurseries wrap it in: callers need not know of nurseries."""
+    """Raise a single exception without the groups that nurseries wrap it in."""
     try:
         yield
     except BaseExceptionGroup as group:

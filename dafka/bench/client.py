@@ -206,6 +206,10 @@ class ReceivedRecords:
 
     Only the first and the last record of each batch are checked, so that checking costs little.
 
+    Args:
+        task: The task of the consumer.
+        opened: When the consumer began to connect, in nanoseconds.
+
     Attributes:
         count: The number of records received.
     """

@@ -146,6 +146,11 @@ class Client:
 class Processes:
     """Starts processes that are stopped at the end of a block (see `open_processes`).
 
+    Args:
+        folder: A temporary folder for the files of the processes.
+        stack: Stops the processes.
+        variables: Environment variables to set.
+
     Attributes:
         folder: A temporary folder for the files of the processes.
     """

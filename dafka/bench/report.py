@@ -103,7 +103,13 @@ class _PlotGroup:
 
 
 def to_svg(results: Results) -> str:
-    """Return an SVG with a bar for every figure of every system, relative to the largest value of the figure.
+    """Return a plot with a bar for every figure of every system, relative to the largest value of the figure.
+
+    Args:
+        results: The results of a run.
+
+    Returns:
+        The plot as SVG.
 
     Raises:
         MissingExtraError: If the extra `bench` is not installed.

@@ -6,19 +6,17 @@ from __future__ import annotations
 class TokenBucket:
     """A rate limit that allows bursts.
 
-    The bucket starts full. It gains `per_second` tokens a second up to `burst`, and each action takes one or more.
+    The bucket starts full. Each action takes one or more tokens, or a fraction of one.
+
+    Args:
+        per_second: Tokens gained in a second.
+        burst: Tokens that the bucket holds.
+        now: The time in seconds, on any steady clock; later calls use the same clock.
     """
 
     __slots__ = ("_burst", "_per_second", "_tokens", "_updated_at")
 
     def __init__(self, per_second: float, burst: float, now: float) -> None:
-        """Create a full bucket.
-
-        Args:
-            per_second: Tokens gained in a second.
-            burst: Tokens that the bucket holds.
-            now: The time in seconds, on any steady clock; later calls use the same clock.
-        """
         self._per_second = per_second
         self._burst = burst
         self._tokens = burst

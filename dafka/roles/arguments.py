@@ -11,7 +11,14 @@ from dafka.wire import Dialect
 
 
 def check_topic(topic: str, config: Config) -> str:
-    """Return the topic.
+    """Check a topic.
+
+    Args:
+        topic: The topic.
+        config: The configuration, whose dialect may not have every topic.
+
+    Returns:
+        The topic.
 
     Raises:
         ConfigError: It is not a text of 1 to 255 bytes in UTF-8, or the configured dialect cannot send it.
@@ -30,7 +37,14 @@ def check_topic(topic: str, config: Config) -> str:
 
 
 def check_topics(topics: Iterable[str], config: Config) -> list[str]:
-    """Return the topics.
+    """Check several topics.
+
+    Args:
+        topics: The topics.
+        config: The configuration, whose dialect may not have every topic.
+
+    Returns:
+        The topics.
 
     Raises:
         ConfigError: They are one text instead of several, or one of them is invalid; see `check_topic`.
@@ -41,7 +55,10 @@ def check_topics(topics: Iterable[str], config: Config) -> list[str]:
 
 
 def check_positions(positions: Mapping[Partition, int]) -> None:
-    """Check the positions at which a consumer is to begin.
+    """Check the positions at which a consumer begins.
+
+    Args:
+        positions: By partition, the first sequence to receive.
 
     Raises:
         ConfigError: A key is no `Partition`, or a value is no sequence.
@@ -55,6 +72,10 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
 
 def check_contents(contents: Sequence[bytes], bytes_max: int) -> None:
     """Check the contents of records to publish.
+
+    Args:
+        contents: The contents.
+        bytes_max: The largest content that peers accept.
 
     Raises:
         RecordError: One of them is not bytes, or has more than `bytes_max` bytes.

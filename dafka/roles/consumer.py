@@ -78,6 +78,9 @@ class Consumer(NodeRole):
     def subscribe(self, topic: str) -> None:
         """Follow one more topic.
 
+        Args:
+            topic: The topic.
+
         Raises:
             ConfigError: The topic is invalid.
         """
@@ -144,6 +147,9 @@ class Consumer(NodeRole):
         Args:
             records_max: How many records to return at most, at least 1. None: as many as there are.
 
+        Returns:
+            Consecutive records of one partition.
+
         Raises:
             trio.ClosedResourceError: The consumer's block has been left.
         """
@@ -151,6 +157,9 @@ class Consumer(NodeRole):
 
     async def next_record(self) -> Record:
         """Wait for the next record, as iterating over the consumer does.
+
+        Returns:
+            The record.
 
         Raises:
             trio.ClosedResourceError: The consumer's block has been left.

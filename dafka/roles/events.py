@@ -74,15 +74,14 @@ _WARNINGS = (
 
 
 class NodeLog:
-    """The log of one node."""
+    """The log of one node.
+
+    Args:
+        logger: Where to log. Its last name is the role, as in `dafka.store`.
+        node: The node's address; empty for a tower, which has none.
+    """
 
     def __init__(self, logger: logging.Logger, node: str = "") -> None:
-        """Log to this logger.
-
-        Args:
-            logger: Its last name is the role, as in `dafka.store`.
-            node: The node's address; empty for a tower, which has none.
-        """
         self._logger = logger
         self._common = {"role": logger.name.rpartition(".")[2]} | ({"node": node} if node else {})
 
@@ -96,12 +95,15 @@ class NodeLog:
 class EventFeed:
     """The events of one node from its start on: an async iterable. Each iteration begins with the oldest event kept.
 
+    Args:
+        logger: Where to log the events. Its last name is the role, as in `dafka.store`.
+        node: The node's address; empty for a tower, which has none.
+
     Attributes:
         log: The node's log, which takes these events and others.
     """
 
     def __init__(self, logger: logging.Logger, node: str = "") -> None:
-        """Create a feed that also logs; see `NodeLog`."""
         self.log = NodeLog(logger, node)
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._count = 0
@@ -156,6 +158,9 @@ class DiscardLog:
         Args:
             discarded: All messages discarded so far, by reason.
             now: The time in seconds.
+
+        Returns:
+            One event for each reason that is due.
         """
         events = []
         for reason, total in discarded.items():

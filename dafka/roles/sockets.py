@@ -92,7 +92,11 @@ class NodeSockets:
         self._timer.deadline = deadline
 
     async def run(self, node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve the node until cancelled. It is started when it listens and advertises itself.
+        """Serve a node until cancelled. It is started when it listens and advertises itself.
+
+        Args:
+            node: The node.
+            task_status: Reports that the node has started.
 
         Raises:
             DiscoveryError: Discovery cannot be set up.
@@ -168,6 +172,9 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
         config: The configuration.
         role: The name of its logger is `dafka.<role>`.
         high_watermark: How many messages may wait for each peer before further ones to it are dropped.
+
+    Yields:
+        The sockets, bound and not yet served.
 
     Raises:
         AddressInUseError: The configured endpoint cannot be bound.

@@ -91,17 +91,16 @@ class _PartitionLog:
 
 
 class MemoryStorage:
-    """A `Storage` in memory; the simplest implementation, and the reference for the others."""
+    """A `Storage` in memory; the simplest implementation, and the reference for the others.
+
+    Args:
+        records_max: The maximum number of records in all partitions; None for no limit.
+        bytes_max: The maximum memory of all records, in bytes; None for no limit.
+    """
 
     repairs: Sequence[Damage] = ()
 
     def __init__(self, records_max: int | None = None, bytes_max: int | None = None) -> None:
-        """Create an empty storage.
-
-        Args:
-            records_max: The maximum number of records in all partitions; None for no limit.
-            bytes_max: The maximum memory of all records, in bytes; None for no limit.
-        """
         self.identity = new_address()
         self._records_max = records_max
         self._bytes_max = bytes_max

@@ -115,17 +115,13 @@ def split_by_time(batch: RecordBatch, time_ms: int, latest_stored_at: int = 0) -
 
 
 class FileIdentity:
-    """The device and inode of a file, to detect that the file was removed or replaced while it was open."""
+    """The device and inode of a file, to detect that the file was removed or replaced while it was open.
+
+    Args:
+        path: The path of the open file. If there is no file, `OSError` is raised.
+    """
 
     def __init__(self, path: str) -> None:
-        """Record which file is at a path.
-
-        Args:
-            path: The path of the open file.
-
-        Raises:
-            OSError: If there is no file.
-        """
         self._path = path
         self._file = _identify(path)
 

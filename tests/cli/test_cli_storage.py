@@ -1,4 +1,4 @@
-"""The storage commands in this process, over storages in its memory, named `shelf:NAME`."""
+"""The storage commands in the process of the test, on storages in memory with URLs `shelf:NAME`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Open = Callable[..., AbstractAsyncContextManager[Storage]]
 
 
 class Shelf:
-    """Named storages, that outlive their blocks."""
+    """Named storages that keep their records when they are closed."""
 
     def __init__(self) -> None:
         self.storages: dict[str, MemoryStorage] = {}
@@ -54,7 +54,7 @@ class Shelf:
 
 
 class Corrupt(MemoryStorage):
-    """Sequence 5 of orders cannot be read."""
+    """A storage in which sequence 5 of orders is damaged."""
 
     async def read(
         self,
@@ -80,7 +80,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 
 def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
-    """Stored a second apart."""
+    """Return records that were stored a second apart."""
     sequences = range(first_sequence, end_sequence)
     times = [1_767_225_600_000 + 1000 * sequence for sequence in sequences]
     return RecordBatch(partition, first_sequence, [b"%d" % sequence for sequence in sequences], times)
@@ -169,7 +169,7 @@ def test_verify(shelf: Shelf) -> None:
     assert run_json("verify", "shelf:a") == {"partitions": 2, "records": 7, "bytes": 7, "damages": []}
 
 
-def test_verify_tells_damage(shelf: Shelf) -> None:
+def test_verify_reports_damage(shelf: Shelf) -> None:
     storage = Corrupt()
     shelf.put("a", batch(0, 10), batch(0, 1, BILLS), storage=storage)
     storage.repairs = [Damage("1.log\x1b", "cut")]
@@ -215,7 +215,7 @@ def test_copy(shelf: Shelf) -> None:
     assert run_json("copy", "shelf:a", "shelf:b")["ahead"] == [{"topic": "bills", "partition": "B"}]
 
 
-def test_copy_of_what_is_damaged_or_another(shelf: Shelf) -> None:
+def test_copy_of_damaged_or_different_records(shelf: Shelf) -> None:
     shelf.put("a", batch(0, 10), storage=Corrupt())
     assert error_of("copy", "shelf:a", "shelf:b", status=1) == "orders/A, sequence 5: the CRC is wrong"
     assert shelf.infos("b")[ORDERS].end_sequence == 5
@@ -255,7 +255,7 @@ def test_export_to_a_file(shelf: Shelf, tmp_path: Path) -> None:
     assert len(path.read_bytes().splitlines()) == 1
 
 
-def test_a_file_is_not_touched_where_there_is_nothing_to_write(shelf: Shelf, tmp_path: Path) -> None:
+def test_output_file_is_not_truncated_if_there_is_nothing_to_write(shelf: Shelf, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     assert error_of("export", "shelf:a", "--output", str(path)) == "a does not exist"
     assert not path.exists()
@@ -320,14 +320,14 @@ def test_mistakes(shelf: Shelf, arguments: list[str], error: str) -> None:
     shelf.put("a", batch(0, 3))
     shelf.put("busy", batch(0, 3))
     shelf.in_use.add("busy")
-    if arguments[0] == "import":  # the test has no standard input that could be read
+    if arguments[0] == "import":  # the test has no readable standard input
         arguments = [*arguments, "/dev/null"]
     assert error_of(*arguments) == error
     assert "none" not in shelf.storages
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "export"])
-def test_a_store_in_use_is_read_all_the_same(shelf: Shelf, tmp_path: Path, command: str) -> None:
+def test_a_store_in_use_can_be_read(shelf: Shelf, tmp_path: Path, command: str) -> None:
     shelf.put("a", batch(0, 3))
     shelf.in_use.add("a")
     options = ["--output", str(tmp_path / "lines")] if command == "export" else []
@@ -348,19 +348,19 @@ def test_a_store_in_use_is_read_all_the_same(shelf: Shelf, tmp_path: Path, comma
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_the_parser_refuses(shelf: Shelf, arguments: list[str], error: str) -> None:
+def test_invalid_arguments(shelf: Shelf, arguments: list[str], error: str) -> None:
     shelf.put("a", batch(0, 3))
     assert run(*arguments, status=2).stderr.splitlines()[-1].endswith(error)
 
 
-def test_memory_is_refused_by_itself() -> None:
+def test_memory_is_refused() -> None:
     assert (
         error_of("info", "memory:")
         == "storage 'memory:' takes no path and cannot be opened read-only: it exists in one process"
     )
 
 
-def test_help_names_the_commands_in_the_order_of_their_use() -> None:
+def test_help_lists_the_commands_in_order() -> None:
     text = CliRunner().invoke(main, ["storage", "--help"], terminal_width=100).output
     rows = text.partition("Commands:\n")[2].splitlines()
     listed = [row.split()[0] for row in rows]

@@ -1,4 +1,4 @@
-"""The storage commands as an operator has them: pipes, signals, a terminal, a store at work."""
+"""The storage commands in real processes: pipes, signals, a terminal, a running store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_export_is_read_by_import(dafka: Dafka, source: str, tmp_path: Path) -> 
     assert (again.status, again.output, again.errors) == (0, lines, "")
 
 
-def test_a_store_at_work(dafka: Dafka, source: str) -> None:
+def test_a_running_store(dafka: Dafka, source: str) -> None:
     dafka.start_up("--storage", source)
     verified = dafka.run("storage", "verify", source)
     assert (verified.status, verified.errors) == (0, "")
@@ -53,16 +53,16 @@ def test_a_store_at_work(dafka: Dafka, source: str) -> None:
     assert trimmed.error.endswith("is in use by another writer; stop it first")
 
 
-def test_a_terminal_shows_how_much_is_copied(dafka: Dafka, source: str, tmp_path: Path) -> None:
+def test_a_terminal_shows_progress(dafka: Dafka, source: str, tmp_path: Path) -> None:
     with open_terminal(dafka, "storage", "copy", source, f"sqlite:{tmp_path / 'target.db'}") as terminal:
         assert terminal.wait() == 0
         assert b"100%" in terminal.seen
         assert b"1,000 records, " in terminal.seen
         assert terminal.seen.rstrip().endswith(b"copied into 1 partition, 0 already present")
-        assert b"\x1b[?25h" in terminal.seen  # the cursor is back
+        assert b"\x1b[?25h" in terminal.seen  # the cursor is visible again
 
 
-def test_a_terminal_gets_a_table_of_its_width(dafka: Dafka, tmp_path: Path) -> None:
+def test_a_table_fits_the_terminal(dafka: Dafka, tmp_path: Path) -> None:
     async def fill() -> None:
         async with open_storage(f"sqlite:{tmp_path / 'long.db'}") as storage:
             await storage.append([RecordBatch(Partition("a" * 100, "A"), 0, [b"0"])])
@@ -71,13 +71,13 @@ def test_a_terminal_gets_a_table_of_its_width(dafka: Dafka, tmp_path: Path) -> N
     with open_terminal(dafka, "storage", "info", f"sqlite:{tmp_path / 'long.db'}") as terminal:
         assert terminal.wait() == 0
         rows = [line.rstrip() for line in terminal.seen.splitlines()]
-        table = [row for row in rows[: rows.index(b"")] if b"\x1b" not in row]  # without the heading
+        table = [row for row in rows[: rows.index(b"")] if b"\x1b" not in row]  # without the header
         assert max(map(len, table)) <= 80
         assert "\N{HORIZONTAL ELLIPSIS}".encode() not in b"".join(table)
         assert b"".join(table).count(b"a") == 100
 
 
-def test_an_interrupted_import_goes_on(dafka: Dafka, tmp_path: Path) -> None:
+def test_an_interrupted_import_is_continued(dafka: Dafka, tmp_path: Path) -> None:
     target = f"sqlite:{tmp_path / 'target.db'}"
     lines = [
         json.dumps({"topic": "t", "partition": "A", "sequence": sequence, "content": "x" * 1000}).encode() + b"\n"

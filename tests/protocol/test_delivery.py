@@ -10,7 +10,7 @@ PARTITION = Partition("t", "A" * 32)
 
 
 def make_delivery(count: int) -> tuple[DeliveryBuffer, ConsumerMachine]:
-    """One that has so many records to give, from sequence 5 on."""
+    """Return a buffer in which `count` records wait, from sequence 5 on, and its machine."""
     machine = ConsumerMachine("C" * 32, Config())
     delivery = DeliveryBuffer(machine)
     delivery.put_records(RecordBatch(PARTITION, 5, [b"%d" % number for number in range(5, 5 + count)]))
@@ -22,7 +22,7 @@ def take(delivery: DeliveryBuffer, records_max: int | None = None) -> RecordBatc
     return None if taken is None else delivery.hand_over(taken[0], records_max)
 
 
-def test_a_run_is_given_in_parts_and_none_twice() -> None:
+def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
     delivery, machine = make_delivery(10)
     for first, count in ((5, 4), (9, 4), (13, 2)):
         assert delivery.waiting_positions() == {PARTITION: first}
@@ -38,7 +38,7 @@ def test_a_run_is_given_in_parts_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("records_max", [3, 1])
-def test_after_a_part_the_rest_comes_one_by_one_too(records_max: int) -> None:
+def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -> None:
     delivery, _ = make_delivery(5)
     take(delivery, records_max)
     given = []
@@ -49,7 +49,7 @@ def test_after_a_part_the_rest_comes_one_by_one_too(records_max: int) -> None:
     assert delivery.positions == {PARTITION: 10}
 
 
-def test_a_part_as_long_as_the_run_leaves_nothing() -> None:
+def test_taking_the_whole_run_leaves_nothing() -> None:
     delivery, _ = make_delivery(3)
     batch = take(delivery, 3)
     assert batch is not None

@@ -23,7 +23,7 @@ THIRD_PARTY = Path(__file__).with_name("third_party") / "dafka_pickle.py"
 
 @pytest.fixture
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs the plugin as pip would: a module, and metadata that names its entry point."""
+    """Install the plugin as pip would: a module, and metadata with its entry point."""
     site = tmp_path / "site"
     metadata = site / "dafka_pickle-1.0.dist-info"
     metadata.mkdir(parents=True)
@@ -55,7 +55,7 @@ async def test_installed_plugin_keeps_the_contract(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("third_party")
-def test_unknown_scheme_names_the_installed_ones() -> None:
+def test_unknown_scheme_lists_the_installed_ones() -> None:
     with pytest.raises(StorageError, match=r"^unknown storage 'nope': installed are filelog, memory, pickle, sqlite$"):
         open_storage("nope:x")
 
@@ -66,20 +66,20 @@ def test_url_without_a_scheme_is_refused(url: str) -> None:
         open_storage(url)
 
 
-async def test_memory_takes_no_place() -> None:
+async def test_memory_takes_no_path() -> None:
     with pytest.raises(StorageError, match="'memory:' takes no path"):
         async with open_storage("memory:here"):
             pass
 
 
-class _WritesGoodBatches(MemoryStorage):
+class _WritesValidBatches(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         await trio.lowlevel.checkpoint()
         for batch in batches:
             await super().append([batch])
 
 
-class _TakesGaps(MemoryStorage):
+class _AcceptsGaps(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         joined = []
         for batch in batches:
@@ -135,7 +135,7 @@ class _MixesTopics(MemoryStorage):
         return {partition: info for partition, info in found.items() if partition.topic.startswith(topic or "")}
 
 
-class _ForgetsTrimmed(MemoryStorage):
+class _DropsTrimmedPartitions(MemoryStorage):
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         return {partition: info for partition, info in (await super().partitions(topic)).items() if info.count}
 
@@ -159,7 +159,7 @@ class _ReplacesPositions(MemoryStorage):
         await super().save_positions(name, positions)
 
 
-class _TearsWhenCancelled(MemoryStorage):
+class _SplitsCancelledAppends(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         if not batches or len(batches[0]) < 500:
             await super().append(batches)
@@ -169,19 +169,19 @@ class _TearsWhenCancelled(MemoryStorage):
             await trio.sleep(0.002)
 
 
-class _NeverWaits(MemoryStorage):
+class _NeverYields(MemoryStorage):
     async def load_positions(self, name: str) -> dict[Partition, int]:
         return {}
 
 
-class _SkipsBack(MemoryStorage):
+class _ResetsBack(MemoryStorage):
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         await super().trim(partition, _ALL)
         self._logs.pop(partition, None)
         await super().reset_to(partition, next_sequence)
 
 
-class _KeepsWhatIsSkipped(MemoryStorage):
+class _KeepsRecordsOnReset(MemoryStorage):
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         await trio.lowlevel.checkpoint()
         log = self._logs.get(partition)
@@ -191,13 +191,13 @@ class _KeepsWhatIsSkipped(MemoryStorage):
             log.end_sequence = next_sequence
 
 
-class _NeverRetains(MemoryStorage):
+class _NeverAppliesRetention(MemoryStorage):
     async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         await trio.lowlevel.checkpoint()
         return {}
 
 
-class _RetainsOneTooFew(MemoryStorage):
+class _KeepsOneTooFew(MemoryStorage):
     async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         moved = await super().apply_retention(retention, topic)
         for partition, earliest in moved.items():
@@ -206,24 +206,24 @@ class _RetainsOneTooFew(MemoryStorage):
         return {partition: infos[partition].earliest_sequence for partition in moved}
 
 
-class _RetainsOfEveryTopic(MemoryStorage):
+class _AppliesRetentionToEveryTopic(MemoryStorage):
     async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         moved = await super().apply_retention(retention)
         return {partition: end for partition, end in moved.items() if topic in {None, partition.topic}}
 
 
-class _NamesAllRetained(MemoryStorage):
+class _ReturnsEveryPartition(MemoryStorage):
     async def apply_retention(self, retention: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         await super().apply_retention(retention, topic)
         return {partition: info.earliest_sequence for partition, info in (await self.partitions(topic)).items()}
 
 
-class _StampsAnew(MemoryStorage):
+class _ReplacesTimes(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         await super().append([attrs.evolve(batch, stored_at=None) for batch in batches])
 
 
-class _LetsTimesGoBack(MemoryStorage):
+class _LetsTimesDecrease(MemoryStorage):
     async def append(self, batches: Sequence[RecordBatch]) -> None:
         for batch in batches:
             log = self._logs.get(batch.partition)
@@ -232,7 +232,7 @@ class _LetsTimesGoBack(MemoryStorage):
         await super().append(batches)
 
 
-class _GivesTimesUnasked(MemoryStorage):
+class _AlwaysReturnsTimes(MemoryStorage):
     async def read(
         self,
         partition: Partition,
@@ -250,13 +250,13 @@ class _FindsLaterTimes(MemoryStorage):
         return await super().find_sequence_by_time(partition, stored_at + 1)
 
 
-class _CountsWhatIsTrimmed(MemoryStorage):
+class _CountsTrimmedRecords(MemoryStorage):
     async def statistics(self) -> StorageStatistics:
         records = sum(info.end_sequence for info in (await self.partitions()).values())
         return attrs.evolve(await super().statistics(), records=records)
 
 
-class _NamesNobody(MemoryStorage):
+class _ListsNoNames(MemoryStorage):
     async def position_names(self) -> list[str]:
         await trio.lowlevel.checkpoint()
         return []
@@ -265,33 +265,33 @@ class _NamesNobody(MemoryStorage):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (_WritesGoodBatches, "a refused append wrote the list's good batches"),
-        (_TakesGaps, "append with a gap did not raise StorageSequenceError"),
-        (_ReadsEverything, "read of about 10000 octets gives 300000"),
-        (_ReadsOneTooMany, "read of at most 3 records gives 4"),
-        (_ReadsFromTheEarliest, "read from sequence 0 gives|which is not held"),
-        (_MixesTopics, "gives partitions of another topic"),
-        (_ForgetsTrimmed, "which holds records"),
+        (_WritesValidBatches, "a refused append wrote the valid batches of the list"),
+        (_AcceptsGaps, "append with a gap did not raise StorageSequenceError"),
+        (_ReadsEverything, "read of about 10000 bytes returned 300000"),
+        (_ReadsOneTooMany, "read of at most 3 records returned 4"),
+        (_ReadsFromTheEarliest, "read from sequence 0 returned|which is not held"),
+        (_MixesTopics, "returned partitions of another topic"),
+        (_DropsTrimmedPartitions, "which holds records"),
         (_NeverTrims, r"after trim\(5\) expected"),
         (_SharesPositions, "positions of 'alice|a name never used has positions"),
         (_ReplacesPositions, "positions of 'alice"),
-        (_TearsWhenCancelled, "a cancelled append of 500 to 0 left ends"),
-        (_NeverWaits, "did not yield"),
-        (_SkipsBack, r"skip\(0\) of a partition that ends at 10 did not raise"),
-        (_KeepsWhatIsSkipped, r"after skip\(50\) it is listed as"),
-        (_NeverRetains, "expected 25 for each of three"),
-        (_RetainsOneTooFew, "left 29 of 40 records, 30 are within the limits"),
-        (_RetainsOfEveryTopic, "read gives None for sequence 0"),
-        (_NamesAllRetained, "and gave|names partitions"),
-        (_StampsAnew, "gave {}, expected 25|records are within"),
-        (_LetsTimesGoBack, "times that go back are read as"),
-        (_GivesTimesUnasked, "gives times that nobody asked for"),
+        (_SplitsCancelledAppends, "a cancelled append of 500 to 0 left ends"),
+        (_NeverYields, "did not yield"),
+        (_ResetsBack, r"reset_to\(0\) of a partition that ends at 10 did not raise"),
+        (_KeepsRecordsOnReset, r"after reset_to\(50\) it is listed as"),
+        (_NeverAppliesRetention, "expected 25 for each of three"),
+        (_KeepsOneTooFew, "left 29 of 40 records, 30 are within the limits"),
+        (_AppliesRetentionToEveryTopic, "read returned None for sequence 0"),
+        (_ReturnsEveryPartition, "and returned|returned partitions"),
+        (_ReplacesTimes, "returned {}, expected 25|records are within"),
+        (_LetsTimesDecrease, "times that go back are read as"),
+        (_AlwaysReturnsTimes, "returned times that were not requested"),
         (_FindsLaterTimes, r"find_sequence_by_time\("),
-        (_CountsWhatIsTrimmed, "50 records in 2 partitions are counted as"),
-        (_NamesNobody, "names of positions lack"),
+        (_CountsTrimmedRecords, "50 records in 2 partitions are counted as"),
+        (_ListsNoNames, "position_names lacks"),
     ],
 )
-async def test_check_storage_notices(broken: Callable[[], Storage], message: str) -> None:
+async def test_check_storage_detects(broken: Callable[[], Storage], message: str) -> None:
     @asynccontextmanager
     async def open_broken() -> AsyncIterator[Storage]:
         yield broken()
@@ -318,7 +318,7 @@ async def _open_renamed(kept: MemoryStorage) -> AsyncIterator[Storage]:
         (partial(_open_renamed, MemoryStorage()), "opened three times, the storage had the identities"),
     ],
 )
-async def test_check_storage_notices_what_does_not_outlive_the_block(
+async def test_check_storage_detects_what_is_lost_when_closed(
     open_broken: Callable[[], AbstractAsyncContextManager[Storage]], message: str
 ) -> None:
     with pytest.raises(AssertionError, match=message):

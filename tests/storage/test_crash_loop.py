@@ -1,4 +1,4 @@
-"""Writers that are killed again and again lose nothing that they acknowledged."""
+"""A writer that is killed repeatedly loses no acknowledged record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAM = "tests.storage.crash_loop"
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.long)])
-async def test_storages_hold_all_that_a_killed_writer_acknowledged(rounds: int, tmp_path: Path) -> None:
+async def test_storages_hold_everything_a_killed_writer_acknowledged(rounds: int, tmp_path: Path) -> None:
     results: dict[str, str] = {}
 
     async def play(scheme: str, url: str) -> None:

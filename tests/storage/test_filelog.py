@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC240, PT017  (files of a few octets, in tests; errors that may come or not)
+# ruff: noqa: ASYNC240, PT017  (small files in tests; errors that may or may not occur)
 from __future__ import annotations
 
 import errno
@@ -50,7 +50,7 @@ async def make_store(folder: Path | str, count: int = 3) -> None:
 
 
 async def failure(place: Path | str, *, read_only: bool = False) -> StorageError:
-    """The error of opening this; one sentence without a line break."""
+    """Return the error of opening a storage, and check that it is one line."""
     with pytest.raises(StorageError) as caught:
         async with open_filelog(str(place), read_only=read_only):
             pass
@@ -62,14 +62,14 @@ async def test_it_keeps_the_contract(folder: Path) -> None:
     await check_storage(lambda: open_filelog(str(folder)), reopens=True)
 
 
-async def test_it_keeps_the_contract_with_tiny_segments(folder: Path) -> None:
+async def test_it_keeps_the_contract_with_small_segments(folder: Path) -> None:
     await check_storage(lambda: open_filelog(f"{folder}?segment_bytes=1&fsync=never"), reopens=True)
 
 
 # What is not a file log
 
 
-async def test_folder_of_something_else_is_refused_and_left_alone(folder: Path) -> None:
+async def test_folder_with_other_files_is_refused_and_not_changed(folder: Path) -> None:
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     for read_only in (False, True):
@@ -87,15 +87,15 @@ async def test_file_is_refused(folder: Path) -> None:
         assert str(error) == f"{folder} is not a file log: expected a folder"
 
 
-async def test_empty_folder_becomes_a_file_log_but_is_none_for_a_reader(folder: Path) -> None:
+async def test_empty_folder_becomes_a_file_log_for_a_writer_only(folder: Path) -> None:
     folder.mkdir()
     assert type(await failure(folder, read_only=True)) is StorageFormatError
-    (folder / "filelog.lock").touch()  # a writer was killed before it came any further
+    (folder / "filelog.lock").touch()  # as left by a writer that was killed at this point
     (folder / ".filelog.json.tmp").touch()
     await make_store(folder)
 
 
-async def test_missing_folder_is_made_only_by_a_writer_and_in_one_that_is_there(folder: Path) -> None:
+async def test_missing_folder_is_created_only_by_a_writer_in_an_existing_folder(folder: Path) -> None:
     assert str(await failure(folder, read_only=True)) == f"{folder} does not exist"
     assert (
         str(await failure(folder / "log"))
@@ -130,7 +130,7 @@ async def test_newer_version_is_refused(folder: Path) -> None:
         ("x?size=1", "storage 'filelog:': unknown option 'size', expected segment_bytes or segment_ms or fsync"),
     ],
 )
-async def test_bad_place_is_refused(place: str, message: str) -> None:
+async def test_invalid_location_is_refused(place: str, message: str) -> None:
     assert str(await failure(place)) == message
 
 
@@ -196,7 +196,7 @@ async def test_reads_and_times_over_many_segments(folder: Path) -> None:
                 ), time
 
 
-async def test_empty_records_do_not_make_a_read_endless(folder: Path) -> None:
+async def test_reads_of_empty_records_are_limited(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b""] * (READ_RECORDS_MAX + 10))])
         found = await storage.read(PARTITION, 0, 10**9)
@@ -223,7 +223,7 @@ async def test_small_reads_of_a_large_entry_read_it_once(folder: Path, monkeypat
 # Dropping records
 
 
-async def test_trimming_removes_segments_and_opening_again_keeps_it(folder: Path) -> None:
+async def test_trimming_removes_segments_for_good(folder: Path) -> None:
     expected = PartitionInfo()
     async with open_filelog(f"{folder}?segment_bytes=1000") as storage:
         for sequence in range(0, 100, 5):
@@ -251,7 +251,7 @@ async def test_trimming_removes_segments_and_opening_again_keeps_it(folder: Path
             assert not storage.repairs
 
 
-async def test_skipping(folder: Path) -> None:
+async def test_reset_to(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 10)])
         with pytest.raises(
@@ -274,7 +274,7 @@ async def test_skipping(folder: Path) -> None:
     assert segments(folder) == [7, 50]
 
 
-async def test_partition_that_was_begun_at_0_may_still_begin_anywhere(folder: Path) -> None:
+async def test_partition_reset_to_0_may_still_begin_anywhere(folder: Path) -> None:
     async with open_filelog(str(folder)) as storage:
         await storage.reset_to(PARTITION, 0)
         await storage.append([batch(5, 3)])
@@ -305,7 +305,7 @@ async def test_retention_drops_whole_segments(folder: Path, monkeypatch: pytest.
         assert await storage.apply_retention(RetentionPolicy(records_max=0)) == {PARTITION: 51}
 
 
-async def test_reading_and_appending_go_on_while_records_are_dropped(folder: Path) -> None:
+async def test_reading_and_appending_continue_while_records_are_dropped(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=1000&fsync=never") as storage:
         await storage.append([batch(0, 10)])
         is_over = False
@@ -334,21 +334,21 @@ async def test_reading_and_appending_go_on_while_records_are_dropped(folder: Pat
         assert not await storage.find_damage()
 
 
-# What can go wrong
+# Errors
 
 
 @contextmanager
-def file_size_limit(octets: int) -> Iterator[None]:
-    """The operating system refuses to write files beyond this size."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let the operating system refuse to write files beyond a size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_write_error_leaves_nothing_and_passes(folder: Path) -> None:
+async def test_write_error_changes_nothing_and_the_next_write_succeeds(folder: Path) -> None:
     new = Partition("new", "C")
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 10, 100)])
@@ -380,10 +380,10 @@ async def trim_of(storage: Storage, earliest_sequence: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["pwritev", "fdatasync", "fsync", "mkdir", "replace"])
-async def test_any_call_that_fails_leaves_nothing_and_passes(
+async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Every operation is tried with each of its calls failing in turn; a model tells what must be there."""
+    """Every operation runs with each of its system calls failing in turn; a model says what must be held."""
     model = MemoryStorage()
     real = getattr(os, name)
     calls = failing_call = 0
@@ -425,7 +425,7 @@ async def test_any_call_that_fails_leaves_nothing_and_passes(
         assert found == batch(earliest, 160 - earliest, 20).contents
 
 
-async def test_append_that_could_not_be_cut_off_again_never_comes_back(
+async def test_failed_append_that_could_not_be_truncated_never_reappears(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -448,7 +448,7 @@ async def test_append_that_could_not_be_cut_off_again_never_comes_back(
         assert not storage.repairs
 
 
-async def test_segment_in_the_way_is_not_touched(folder: Path) -> None:
+async def test_existing_segment_file_is_not_overwritten(folder: Path) -> None:
     async with open_filelog(f"{folder}?segment_bytes=1") as storage:
         await storage.append([batch(0, 2)])
         (log,) = folder.rglob("*.log")
@@ -464,7 +464,7 @@ async def test_segment_in_the_way_is_not_touched(folder: Path) -> None:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each segment was made durable, by file name."""
+    """Count how often each segment was synced, by file name."""
     counts: Counter[str] = Counter()
     real = os.fdatasync
 
@@ -476,14 +476,14 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-async def test_batch_syncs_each_segment_once_an_append(folder: Path, synced: Counter[str]) -> None:
+async def test_fsync_batch_syncs_each_segment_once_per_append(folder: Path, synced: Counter[str]) -> None:
     async with open_filelog(str(folder)) as storage:
         for sequence in range(3):
             await storage.append([batch(sequence, 1), batch(sequence, 1, partition=OTHER)])
             assert synced == {PARTITION.address: sequence + 1, OTHER.address: sequence + 1}
 
 
-async def test_never_syncs_when_asked_to_and_at_the_end(folder: Path, synced: Counter[str]) -> None:
+async def test_fsync_never_syncs_on_flush_and_on_close(folder: Path, synced: Counter[str]) -> None:
     async with open_filelog(f"{folder}?fsync=never") as storage:
         await storage.append([batch(0, 1)])
         await storage.append([batch(1, 1)])
@@ -496,7 +496,7 @@ async def test_never_syncs_when_asked_to_and_at_the_end(folder: Path, synced: Co
     assert synced == {PARTITION.address: 2}
 
 
-async def test_delayed_sync_comes_by_itself_and_tells_of_its_errors(
+async def test_delayed_sync_runs_by_itself_and_reports_its_errors(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = trio.Event()
@@ -523,7 +523,7 @@ async def test_delayed_sync_comes_by_itself_and_tells_of_its_errors(
         assert await storage.read(PARTITION, 0, 1) == batch(0, 1)
 
 
-async def test_2000_partitions_with_few_files_open(folder: Path) -> None:
+async def test_2000_partitions_with_few_open_files(folder: Path) -> None:
     partitions = [Partition("t", f"{number}") for number in range(2000)]
     async with open_filelog(f"{folder}?fsync=never") as storage:
         for sequence in range(2):
@@ -534,7 +534,7 @@ async def test_2000_partitions_with_few_files_open(folder: Path) -> None:
         assert len(await storage.partitions("t")) == 2000
 
 
-async def test_opening_leaves_no_file_and_no_thread_open(folder: Path) -> None:
+async def test_closing_leaves_no_open_file_and_no_thread(folder: Path) -> None:
     await make_store(folder)
     before = sorted(os.listdir("/proc/self/fd"))
     for options in ("", "?fsync=5"):

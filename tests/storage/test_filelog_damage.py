@@ -1,5 +1,5 @@
-# ruff: noqa: ASYNC240, PT017  (files of a few octets, in tests; errors that may come or not)
-"""Damage to the files of a file log: never wrong data, never a traceback, and nothing lost without a word."""
+# ruff: noqa: ASYNC240, PT017  (small files in tests; errors that may or may not occur)
+"""Damage to the files of a file log: no wrong data, no traceback, and no unreported loss."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def batch(first_sequence: int, count: int, partition: Partition = FIRST, stored_
 
 @attrs.define
 class Files:
-    """All files of a folder, kept in memory, to be put back after each experiment."""
+    """All files of a folder, kept in memory to restore them after each experiment."""
 
     folder: Path
-    octets: dict[Path, bytes]
+    data: dict[Path, bytes]
 
     @classmethod
     def keep(cls, folder: Path) -> Files:
@@ -46,22 +46,22 @@ class Files:
 
     def restore(self) -> None:
         for path in [path for path in self.folder.rglob("*") if path.is_file()]:
-            if path not in self.octets and path.name != "filelog.lock":
+            if path not in self.data and path.name != "filelog.lock":
                 path.unlink()
-        for path, octets in self.octets.items():
+        for path, data in self.data.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(octets)
+            path.write_bytes(data)
 
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are thousands of experiments, and no power cut is among them."""
+    """Disable syncing: there are thousands of experiments, none of them with a power failure."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd: None)
 
 
 async def make_small(folder: Path) -> dict[Partition, range]:
-    """Two partitions, one of three segments whose first is trimmed in part; closed in order."""
+    """Create two partitions, one of three segments whose first is partly trimmed, and close the storage."""
     async with open_filelog(f"{folder}?segment_bytes=200") as storage:
         await storage.append([batch(0, 5, stored_at=TIMES[0]), batch(7, 2, SECOND)])
         await storage.append([batch(5, 4, stored_at=TIMES[0])])
@@ -75,7 +75,7 @@ async def make_small(folder: Path) -> dict[Partition, range]:
 
 
 async def read_held(storage: Storage, partition: Partition, sequences: range) -> tuple[set[int], set[int]]:
-    """The sequences that are read, all of them right, and those that are refused as damaged."""
+    """Return the sequences that can be read correctly, and those that are reported as damaged."""
     good: set[int] = set()
     bad: set[int] = set()
     sequence = sequences.start
@@ -99,7 +99,7 @@ async def read_held(storage: Storage, partition: Partition, sequences: range) ->
 async def examine(
     folder: Path, expected: dict[Partition, range], *, read_only: bool = False, may_lose: bool = False
 ) -> None:
-    """Opens and reads all. A record that is not read is refused as damaged, or told of in `repairs`, or `may_lose`."""
+    """Open and read all. A record that cannot be read must be damaged, in `repairs`, or allowed by `may_lose`."""
     try:
         async with open_filelog(f"{folder}?segment_bytes=200", read_only=read_only) as storage:
             infos = await storage.partitions()
@@ -122,7 +122,7 @@ async def examine(
 
 
 async def examine_partition(storage: Storage, partition: Partition, info: PartitionInfo, sequences: range) -> set[int]:
-    """The sequences that are read, or told of as damaged."""
+    """Return the sequences that are read, or reported as damaged."""
     good, bad = await read_held(storage, partition, range(info.earliest_sequence, info.end_sequence))
     assert info.end_sequence <= sequences.stop
     for time in (*TIMES, TIMES[-1] + 1):
@@ -135,14 +135,14 @@ async def examine_partition(storage: Storage, partition: Partition, info: Partit
 
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
-async def test_every_octet_of_every_file(tmp_path: Path, step: int) -> None:
+async def test_every_damaged_byte_of_every_file(tmp_path: Path, step: int) -> None:
     folder = tmp_path / "log"
     expected = await make_small(folder)
     files = Files.keep(folder)
     generator = random.Random(4)
-    for path, octets in files.octets.items():
-        for place in range(0, len(octets), step):
-            changed = bytearray(octets)
+    for path, data in files.data.items():
+        for place in range(0, len(data), step):
+            changed = bytearray(data)
             changed[place] ^= 1 << generator.randrange(8)
             path.write_bytes(changed)
             read_only = bool(generator.randrange(2))
@@ -151,13 +151,13 @@ async def test_every_octet_of_every_file(tmp_path: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_every_file_cut_short_or_deleted(tmp_path: Path, read_only: bool) -> None:
+async def test_every_file_truncated_or_deleted(tmp_path: Path, read_only: bool) -> None:
     folder = tmp_path / "log"
     expected = await make_small(folder)
     files = Files.keep(folder)
-    for path, octets in files.octets.items():
-        for length in range(0, len(octets), 5):
-            path.write_bytes(octets[:length])
+    for path, data in files.data.items():
+        for length in range(0, len(data), 5):
+            path.write_bytes(data[:length])
             await examine(folder, expected, read_only=read_only)
             files.restore()
         if path.name != "billing.json":  # without it, there are no positions
@@ -170,28 +170,28 @@ async def test_random_damage_to_several_files(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     expected = await make_small(folder)
     files = Files.keep(folder)
-    damageable = [path for path in files.octets if path.name != "filelog.json"]
+    damageable = [path for path in files.data if path.name != "filelog.json"]
     for seed in range(120):
         generator = random.Random(seed)
         for path in generator.sample(damageable, generator.randrange(1, 4)):
-            octets = bytearray(files.octets[path])
+            data = bytearray(files.data[path])
             kind = generator.randrange(4)
             if kind == 0 and path.name != "billing.json":
                 path.unlink()
             elif kind == 1:
-                path.write_bytes(octets[: generator.randrange(len(octets) + 1)])
+                path.write_bytes(data[: generator.randrange(len(data) + 1)])
             elif kind == 2:
-                path.write_bytes(octets + generator.randbytes(generator.randrange(60)))
+                path.write_bytes(data + generator.randbytes(generator.randrange(60)))
             else:
                 for _ in range(3):
-                    octets[generator.randrange(len(octets))] = generator.randrange(256)
-                path.write_bytes(octets)
+                    data[generator.randrange(len(data))] = generator.randrange(256)
+                path.write_bytes(data)
         with_trims = {partition: range(sequences.stop) for partition, sequences in expected.items()}
         await examine(folder, with_trims, read_only=bool(seed % 3 == 0), may_lose=True)
         files.restore()
 
 
-async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Path) -> None:
+async def test_last_segment_truncated_at_every_byte_of_its_last_entries(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     ends = [0]
     async with open_filelog(str(folder)) as storage:
@@ -199,18 +199,18 @@ async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Pat
             await storage.append([batch(ends[-1], count)])
             ends.append(ends[-1] + count)
     (log,) = folder.rglob("*.log")
-    octets = log.read_bytes()
+    data = log.read_bytes()
     for has_catalog in (True, False):
-        for length in range(len(octets)):
+        for length in range(len(data)):
             files = Files.keep(folder)
             if not has_catalog:
                 (folder / "catalog.heads").unlink()
-            log.write_bytes(octets[:length])
+            log.write_bytes(data[:length])
             async with open_filelog(str(folder)) as storage:
                 end = (await storage.partitions())[FIRST].end_sequence
                 assert end == max(end for end in ends if len_of(ends, end) <= length)
-                is_torn = length not in {len_of(ends, end) for end in ends}
-                assert any("truncated" in str(damage) for damage in storage.repairs) == is_torn
+                is_incomplete = length not in {len_of(ends, end) for end in ends}
+                assert any("truncated: " in str(damage) for damage in storage.repairs) == is_incomplete
                 assert any("lost" in str(damage) for damage in storage.repairs) == has_catalog
                 await storage.append([batch(end, 9)])
                 good, bad = await read_held(storage, FIRST, range(end + 9))
@@ -220,7 +220,7 @@ async def test_last_segment_cut_at_every_octet_of_its_last_entries(tmp_path: Pat
 
 
 def len_of(ends: list[int], end: int) -> int:
-    """What the first appends of the test above take, up to this end."""
+    """Return the size of the first appends of the test above, up to an end sequence."""
     starts = ends[: ends.index(end)]
     return sum(
         36 + 4 * (past - start) + sum(len(content(n)) for n in range(start, past))
@@ -228,17 +228,17 @@ def len_of(ends: list[int], end: int) -> int:
     )
 
 
-async def test_append_of_several_entries_counts_only_as_a_whole(tmp_path: Path) -> None:
+async def test_append_of_several_entries_is_valid_only_as_a_whole(tmp_path: Path) -> None:
     folder = tmp_path / "log"
-    contents = [b"%d" % sequence for sequence in range(10_000)]  # more than two entries hold
+    contents = [b"%d" % sequence for sequence in range(10_000)]  # more than fit into two entries
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 3)])
         await storage.append([RecordBatch(FIRST, 3, contents)])
     (log,) = folder.rglob("*.log")
-    octets = log.read_bytes()
-    flipped = bytearray(octets)
-    flipped[len(octets) // 2] ^= 1  # in the second of three
-    for changed in (octets[:-1], octets[: len(octets) // 2], octets[: len(octets) // 4], flipped):
+    data = log.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1  # in the second of three entries
+    for changed in (data[:-1], data[: len(data) // 2], data[: len(data) // 4], flipped):
         for name in ("catalog.heads", "catalog.names"):
             (folder / name).unlink()
         log.write_bytes(changed)
@@ -250,15 +250,15 @@ async def test_append_of_several_entries_counts_only_as_a_whole(tmp_path: Path) 
             assert damage.first_sequence == 3
 
 
-async def test_damage_in_the_middle_stays_and_is_refused(tmp_path: Path) -> None:
+async def test_damage_in_the_middle_stays_and_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     async with open_filelog(str(folder)) as storage:
         for first_sequence in range(0, 50, 5):
             await storage.append([batch(first_sequence, 5)])
     (log,) = folder.rglob("*.log")
-    octets = bytearray(log.read_bytes())
-    octets[octets.index(content(23)) + 1] ^= 4
-    log.write_bytes(octets)
+    data = bytearray(log.read_bytes())
+    data[data.index(content(23)) + 1] ^= 4
+    log.write_bytes(data)
     for has_catalog in (True, False):
         if not has_catalog:
             (folder / "catalog.heads").unlink()
@@ -277,7 +277,7 @@ async def test_damage_in_the_middle_stays_and_is_refused(tmp_path: Path) -> None
             assert (await storage.partitions())[FIRST].end_sequence == 50
 
 
-async def test_copy_of_a_log_within_a_content_is_no_entry(tmp_path: Path) -> None:
+async def test_copy_of_a_log_within_a_content_is_not_an_entry(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     async with open_filelog(str(folder)) as storage:
         await storage.append([batch(0, 5)])
@@ -286,9 +286,9 @@ async def test_copy_of_a_log_within_a_content_is_no_entry(tmp_path: Path) -> Non
     async with open_filelog(str(folder)) as storage:
         await storage.append([RecordBatch(FIRST, 5, [copy * 3])])
         await storage.append([batch(6, 3)])
-    octets = bytearray(log.read_bytes())
-    octets[len(copy) + 10] ^= 1  # in the header of the entry with the copies
-    log.write_bytes(octets)
+    data = bytearray(log.read_bytes())
+    data[len(copy) + 10] ^= 1  # in the header of the entry with the copies
+    log.write_bytes(data)
     async with open_filelog(str(folder)) as storage:
         with pytest.raises(StorageCorruptError) as caught:
             await storage.read(FIRST, 5, 10)
@@ -296,7 +296,7 @@ async def test_copy_of_a_log_within_a_content_is_no_entry(tmp_path: Path) -> Non
         assert await storage.read(FIRST, 6, 10) == batch(6, 3)
 
 
-async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
+async def test_wrong_index_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     large = [b"%d" % sequence * 300 for sequence in range(1000)]
     async with open_filelog(str(folder)) as storage:
@@ -304,9 +304,9 @@ async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
             await storage.append([RecordBatch(FIRST, first_sequence, large[first_sequence : first_sequence + 50])])
         await storage.read(FIRST, 0, 1)
     (index,) = folder.rglob("*.index")
-    octets = index.read_bytes()
-    changes = [b"", octets[:-30], octets[24:], bytes(len(octets))]
-    lying = SegmentIndex.decode(octets)
+    data = index.read_bytes()
+    changes = [b"", data[:-30], data[24:], bytes(len(data))]
+    lying = SegmentIndex.decode(data)
     assert lying is not None
     assert len(lying.rows) > 5
     lying.rows = [(sequence, position + 7, time) for sequence, position, time in lying.rows]
@@ -323,11 +323,11 @@ async def test_index_that_lies_is_not_believed(tmp_path: Path) -> None:
                 found = await storage.read(FIRST, sequence, 1)
                 assert found is not None
                 assert list(found.contents) == [large[sequence]]
-        assert index.read_bytes() == octets, "rebuilt when the storage is closed"
+        assert index.read_bytes() == data, "rebuilt when the storage is closed"
 
 
 @pytest.mark.parametrize("missing", [0, 1, 2])
-async def test_records_go_also_where_their_segment_is_missing(tmp_path: Path, missing: int) -> None:
+async def test_records_of_a_missing_segment_can_be_dropped(tmp_path: Path, missing: int) -> None:
     folder = tmp_path / "log"
     async with open_filelog(f"{folder}?segment_bytes=1") as storage:
         for first_sequence in range(0, 20, 5):
@@ -345,7 +345,7 @@ async def test_records_go_also_where_their_segment_is_missing(tmp_path: Path, mi
                 await storage.trim(FIRST, 5 * missing + 1)
 
 
-async def test_killed_before_the_catalog_was_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_before_the_catalog_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "log"
     async with open_filelog(f"{folder}?segment_bytes=1") as storage:
         await storage.append([batch(0, 5)])
@@ -391,7 +391,9 @@ async def test_killed_while_segments_are_removed(tmp_path: Path, monkeypatch: py
                 assert not storage.repairs
 
 
-async def test_after_a_power_cut_the_catalog_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_power_failure_the_catalog_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "log"
     place = f"{folder}?segment_bytes=300"
     async with open_filelog(place) as storage:
@@ -400,7 +402,7 @@ async def test_after_a_power_cut_the_catalog_is_not_believed(tmp_path: Path, mon
         for first_sequence in range(5, 50, 5):
             await storage.append([batch(first_sequence, 5), batch(first_sequence, 5, SECOND)])
         files = Files.keep(folder)
-    files.octets[folder / "catalog.heads"] = stale
+    files.data[folder / "catalog.heads"] = stale
     files.restore()
     monkeypatch.setattr("dafka.storage.filelog.catalog.boot_id", lambda: b"another")
     for read_only in (True, False):
@@ -413,7 +415,7 @@ async def test_after_a_power_cut_the_catalog_is_not_believed(tmp_path: Path, mon
             assert not bad
 
 
-async def test_what_check_finds(tmp_path: Path) -> None:
+async def test_find_damage(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     await make_small(folder)
     logs = sorted((folder / "topics" / "orders").rglob("*.log"))

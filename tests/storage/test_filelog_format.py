@@ -1,4 +1,4 @@
-"""The forms of names, entries and indexes; and that they are as docs/reference/filelog-format.md says."""
+"""The encoding of names, entries and indexes, and that docs/reference/filelog-format.md describes it."""
 
 from __future__ import annotations
 
@@ -43,44 +43,44 @@ SAFE = set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.%")
 
 
 @given(st.binary(max_size=400))
-def test_any_octets_are_a_safe_name_and_back(octets: bytes) -> None:
-    text = escape_name(octets)
+def test_any_bytes_are_escaped_and_unescaped(data: bytes) -> None:
+    text = escape_name(data)
     assert set(text) <= SAFE
     assert text
     assert text[0] != "."
     assert text[-1] != "."
-    assert unescape_name(text) == octets
-    parts = name_to_parts(octets)
+    assert unescape_name(text) == data
+    parts = name_to_parts(data)
     assert max(map(len, parts)) <= 201
     assert not {".", "..", ""} & set(parts)
     assert all(part.endswith("+") for part in parts[:-1])
-    assert parts_to_name(parts) == octets
+    assert parts_to_name(parts) == data
 
 
 @given(st.lists(st.binary(max_size=300), unique=True))
-def test_different_names_have_different_paths_and_none_lies_under_another(names: list[bytes]) -> None:
+def test_different_names_have_different_paths_and_none_is_inside_another(names: list[bytes]) -> None:
     paths = sorted("/".join(name_to_parts(name)) + "/" for name in names)
     assert not any(later.startswith(earlier) for earlier, later in pairwise(paths))
 
 
 @given(st.text(alphabet=sorted(SAFE | set("+/ \0é")), max_size=6))
-def test_text_that_is_no_escaped_name_is_refused(text: str) -> None:
+def test_text_that_is_not_an_escaped_name_is_refused(text: str) -> None:
     try:
-        octets = unescape_name(text)
+        data = unescape_name(text)
     except ValueError:
         return
-    assert escape_name(octets) == text
+    assert escape_name(data) == text
 
 
 @pytest.mark.parametrize(
-    ("octets", "text"),
+    ("data", "text"),
     [(b"", "%"), (b"a.b-C_1", "a.b-C_1"), (b".a.", "%2Ea%2E"), (b"..", "%2E%2E"), (b"a/b", "a%2Fb"), (b"%", "%25")],
 )
-def test_how_names_are_spelled(octets: bytes, text: str) -> None:
-    assert escape_name(octets) == text
+def test_escaped_names(data: bytes, text: str) -> None:
+    assert escape_name(data) == text
 
 
-def test_names_are_found_in_their_folders(tmp_path: Path) -> None:
+def test_walk_names_finds_names_in_their_folders(tmp_path: Path) -> None:
     names = [b"", b"a", b"a" * 200, b"a" * 201, b"a" * 600, b"\xff" * 255, b"a+b"]
     for name in names:
         (tmp_path / "/".join(name_to_parts(name))).mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_names_are_found_in_their_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["\ud800", "\udcc3\udca9"])
-async def test_name_that_octets_cannot_carry_is_refused(tmp_path: Path, name: str) -> None:
+async def test_name_that_cannot_be_encoded_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="cannot be stored"):
         encode_name(name)
     async with open_filelog(str(tmp_path / "log")) as storage:
@@ -123,16 +123,16 @@ def test_entries_are_read_as_they_were_written(
         wanted.append(Run(sequence, contents, stored_at))
         sequence += len(contents)
     entries, buffers = encode_entries(wanted, position, seed)
-    octets = b"".join(buffers)
-    assert entries[-1].next_position == position + len(octets)
+    data = b"".join(buffers)
+    assert entries[-1].next_position == position + len(data)
     offset = 0
     for number, (entry, run) in enumerate(zip(entries, wanted, strict=True)):
-        assert parse_header(octets, offset, position + offset, seed) == entry
-        assert parse_header(octets, offset, position + offset + 1, seed) is None
-        assert parse_header(octets, offset, position + offset, seed ^ 1) is None
+        assert parse_header(data, offset, position + offset, seed) == entry
+        assert parse_header(data, offset, position + offset + 1, seed) is None
+        assert parse_header(data, offset, position + offset, seed ^ 1) is None
         assert bool(entry.flags & FLAG_FIRST) == (number == 0)
         assert bool(entry.flags & FLAG_MORE) == (number < len(wanted) - 1)
-        assert read_body(entry, octets, offset + HEADER_BYTES) == run.contents
+        assert read_body(entry, data, offset + HEADER_BYTES) == run.contents
         assert (entry.first_sequence, entry.stored_at) == (run.first_sequence, run.stored_at)
         offset = entry.next_position - position
 
@@ -151,7 +151,7 @@ def test_entries_are_bounded() -> None:
     "run",
     [Run(2**64 - 2, [b"", b""], 0), Run(-1, [b""], 0), Run(0, [b""], 2**63), Run(0, [b""], -(2**63) - 1)],
 )
-def test_what_an_entry_cannot_hold_is_refused(run: Run) -> None:
+def test_records_that_an_entry_cannot_hold_are_refused(run: Run) -> None:
     with pytest.raises(StorageError, match=r"^a/b: expected (sequences|a time) .*, not"):
         check_run(Partition("a", "b"), run)
 
@@ -165,7 +165,7 @@ def test_content_that_is_too_large_is_refused() -> None:
         check_run(Partition("a", "b"), Run(0, [Large()], 0), is_large=True)
 
 
-def test_index_is_sparse_and_reads_back() -> None:
+def test_index_is_sparse_and_survives_encoding() -> None:
     index = SegmentIndex.empty(7)
     contents = [bytes(1000)] * 10
     position = 0
@@ -176,10 +176,10 @@ def test_index_is_sparse_and_reads_back() -> None:
     assert len(index.rows) == 15
     assert all(later[1] - earlier[1] >= ROW_EVERY_BYTES for earlier, later in pairwise(index.rows))
     assert (index.base, index.end_sequence, index.content_bytes) == (7, 1007, 1_000_000)
-    octets = index.encode()
-    assert SegmentIndex.decode(octets) == index
-    for place in range(0, len(octets), 11):
-        assert SegmentIndex.decode(octets[:place] + bytes([octets[place] ^ 1]) + octets[place + 1 :]) is None
+    data = index.encode()
+    assert SegmentIndex.decode(data) == index
+    for place in range(0, len(data), 11):
+        assert SegmentIndex.decode(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]) is None
     assert index.locate_sequence(7) == (7, 0)
     assert index.locate_sequence(506)[0] in range(430, 507)
     assert index.locate_time(1050)[0] in range(430, 507)
@@ -187,7 +187,7 @@ def test_index_is_sparse_and_reads_back() -> None:
 
 
 def read_by_the_page(folder: Path) -> dict[tuple[str, str], list[tuple[int, int, bytes]]]:
-    """The reading program of docs/reference/filelog-format.md, written out."""
+    """The reading program of docs/reference/filelog-format.md, extracted."""
     page = Path(__file__).parents[2] / "docs" / "reference" / "filelog-format.md"
     program = page.read_text().partition("```python\n")[2].partition("```")[0]
     names: dict[str, object] = {}
@@ -200,7 +200,7 @@ def read_by_the_page(folder: Path) -> dict[tuple[str, str], list[tuple[int, int,
     return found
 
 
-async def test_program_of_the_page_reads_the_files(tmp_path: Path) -> None:
+async def test_documented_program_reads_the_files(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     first, second = Partition("orders", "A"), Partition("a/b", decode_text(b"\xff"))
     async with open_filelog(f"{folder}?segment_bytes=300") as storage:
@@ -214,18 +214,18 @@ async def test_program_of_the_page_reads_the_files(tmp_path: Path) -> None:
     }
 
 
-async def test_header_is_as_the_page_says(tmp_path: Path) -> None:
+async def test_header_is_as_documented(tmp_path: Path) -> None:
     async with open_filelog(str(tmp_path / "log")) as storage:
         await storage.append([RecordBatch(Partition("orders", "A"), 7, [b"seven", b"", b"nine"], [99, 99, 99])])
     (path,) = (tmp_path / "log").rglob("*.log")
     assert path.name == "00000000000000000007.log"
-    octets = path.read_bytes()
+    data = path.read_bytes()
     body = struct.pack(">3I", 5, 0, 4) + b"sevennine"
     seed = crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1)))
     seed = crc32c(struct.pack(">Q", 7), seed)
     assert seed == segment_seed(crc32c(b"ordersA", crc32c(struct.pack(">HH", 6, 1))), 7)
     header = struct.pack(">HHIQIqI", 0xDAF1, 1, len(body), 7, 3, 99, crc32c(body))
-    assert octets == header + struct.pack(">I", crc32c(header, seed)) + body
+    assert data == header + struct.pack(">I", crc32c(header, seed)) + body
     assert os.stat(path).st_mode & 0o777 == 0o644 & ~_umask()
 
 

@@ -1,4 +1,4 @@
-"""A file log's writer that is killed, and readers in other processes."""
+"""A writer of a file log that is killed, and readers in other processes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ trio.run(main)
 
 
 @pytest.mark.parametrize("fsync", ["batch", "never"])
-async def test_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path, fsync: str) -> None:
+async def test_killed_writer_loses_no_acknowledged_record(tmp_path: Path, fsync: str) -> None:
     generator = random.Random(fsync)
     folder = tmp_path / "log"
     place = f"{folder}?segment_bytes=3000&fsync={fsync}"
@@ -84,7 +84,7 @@ async def test_killed_writer_loses_nothing_that_was_acknowledged(tmp_path: Path,
         with another_process(WRITE, place) as process:
             first = await read_line(process)
             assert int(first.split()[0]) > acknowledged[0], "appending does not go on"
-            await trio.sleep(generator.uniform(0, 0.03))  # at which moment it is killed is left to chance
+            await trio.sleep(generator.uniform(0, 0.03))  # kill it at a random moment
             process.send_signal(signal.SIGKILL)
             lines = (first + output(process).read()).rpartition(b"\n")[0].splitlines()
             assert process.wait() == -signal.SIGKILL
@@ -123,7 +123,7 @@ async def main():
                 sequence = max(end, info.earliest_sequence)
                 while sequence < info.end_sequence:
                     batch = await storage.read(partition, sequence, 17)
-                    if batch is None:  # it was trimmed meanwhile
+                    if batch is None:  # trimmed meanwhile
                         before, sequence = sequence, (await storage.partitions())[partition].earliest_sequence
                         assert sequence > before
                         continue
@@ -139,7 +139,7 @@ trio.run(main)
 
 
 @pytest.mark.parametrize("has_catalog", [True, False])
-async def test_reader_follows_while_segments_roll_and_are_dropped(tmp_path: Path, has_catalog: bool) -> None:
+async def test_reader_follows_while_segments_begin_and_are_dropped(tmp_path: Path, has_catalog: bool) -> None:
     folder = tmp_path / "log"
     partition = PARTITIONS[0]
     async with open_filelog(f"{folder}?segment_bytes=700&fsync=never") as storage:
@@ -172,7 +172,7 @@ trio.run(main)
 """
 
 
-async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_killed(tmp_path: Path) -> None:
+async def test_lock_of_another_process_is_refused_at_once_and_ends_with_it(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with another_process(HOLD, folder) as process:
         assert await read_line(process) == b"open\n"
@@ -185,7 +185,7 @@ async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_
             await storage.append([batch(0, 1, PARTITIONS[0])])
 
 
-async def test_reader_goes_on_when_the_writer_has_left_and_another_came(tmp_path: Path) -> None:
+async def test_reader_continues_when_another_writer_follows(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     first, second = PARTITIONS
     async with open_filelog(str(folder)) as writer:
@@ -198,7 +198,7 @@ async def test_reader_goes_on_when_the_writer_has_left_and_another_came(tmp_path
             assert await reader.read(first, 0, 10) == batch(0, 5, first)
             assert await reader.read(second, 0, 10) == batch(0, 1, second)
         (folder / "catalog.names").unlink()
-        async with open_filelog(str(folder)) as writer:  # which makes the catalog anew
+        async with open_filelog(str(folder)) as writer:  # rebuilds the catalog
             await writer.append([batch(5, 2, first)])
             assert await reader.read(first, 5, 10) == batch(5, 2, first)
             assert (await reader.partitions()).keys() == {first, second}

@@ -21,7 +21,7 @@ LINE = {"topic": "orders", "partition": "A", "sequence": 3, "stored_at": 30, "co
 
 
 def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS) -> RecordBatch:
-    """Each record was stored at ten times its sequence."""
+    """Return records whose time is ten times their sequence."""
     sequences = range(first_sequence, end_sequence)
     contents = [b"%d" % sequence for sequence in sequences]
     return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
@@ -39,14 +39,14 @@ async def exported(storage: Storage, topics: Sequence[str] | None = None) -> lis
 
 
 async def lists(*lines: bytes | dict[str, Any]) -> AsyncIterator[list[bytes]]:
-    """Two lines, then two hundred at a time."""
-    octets = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
-    yield octets[:2]
-    for start in range(2, len(octets), 200):
-        yield octets[start : start + 200]
+    """Yield two lines, then two hundred at a time."""
+    data = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+    yield data[:2]
+    for start in range(2, len(data), 200):
+        yield data[start : start + 200]
 
 
-def test_a_line_says_all_there_is() -> None:
+def test_a_line_has_every_field() -> None:
     contents = [b"text", b"", '"\N{SNOWMAN}\0\u2028\n'.encode(), b"\xff\x00"]
     lines = format_lines(RecordBatch(STRANGE, 7, contents, [70, 80, 90, 100])).splitlines()
     assert all(line.isascii() for line in lines)
@@ -73,7 +73,7 @@ def test_a_line_says_all_there_is() -> None:
     )
 
 
-async def test_lines_come_in_order() -> None:
+async def test_lines_are_sorted() -> None:
     later = Partition("bills", "C")
     storage = await memory(batch(0, 3), batch(5, 7, later), batch(2, 4, BILLS))
     await storage.trim(ORDERS, 1)
@@ -93,7 +93,7 @@ async def test_lines_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/store.db"])
-async def test_what_is_exported_is_imported_alike(url: str, tmp_path: Path) -> None:
+async def test_an_import_of_an_export_is_equal(url: str, tmp_path: Path) -> None:
     source = await memory(
         batch(0, 500),
         RecordBatch(STRANGE, 2**40, [b"\xff", b"", "\N{SNOWMAN}".encode()], [5, 5, 6]),
@@ -127,7 +127,7 @@ async def test_lines_are_appended_many_at_a_time() -> None:
         async def append(self, batches: Sequence[RecordBatch]) -> None:
             self.appends += 1
             partitions = [batch.partition for batch in batches]
-            assert len(partitions) == len(set(partitions))  # though lines of the two alternate
+            assert len(partitions) == len(set(partitions))  # although the lines of both alternate
             await super().append(batches)
 
     lines = [
@@ -149,7 +149,7 @@ async def test_a_line_without_time_is_stored_now() -> None:
     assert before <= info.earliest_stored_at <= now_ms()
 
 
-async def test_lines_for_what_is_there_already_are_skipped() -> None:
+async def test_lines_of_records_already_held_are_skipped() -> None:
     storage = await memory(batch(0, 5))
     await storage.trim(ORDERS, 2)
     await storage.reset_to(BILLS, 4)
@@ -187,7 +187,7 @@ async def test_lines_for_what_is_there_already_are_skipped() -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-async def test_a_wrong_line(wrong: bytes | dict[str, Any], error: str) -> None:
+async def test_an_invalid_line(wrong: bytes | dict[str, Any], error: str) -> None:
     storage = await memory(batch(0, 2))
     line = wrong if isinstance(wrong, bytes) else {**LINE, **wrong}
     lines = lists(b"", {**LINE, "sequence": 2}, line, {**LINE, "topic": "after"})
@@ -198,7 +198,7 @@ async def test_a_wrong_line(wrong: bytes | dict[str, Any], error: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["topic", "partition", "sequence", "content"])
-async def test_a_field_that_is_missing(field: str) -> None:
+async def test_a_missing_field(field: str) -> None:
     line = {name: value for name, value in LINE.items() if name != field}
     error = "expected either content or content_base64" if field == "content" else f"{field} is missing"
     with pytest.raises(JsonLineError, match=f"^line 1: {error}$"):
@@ -212,7 +212,7 @@ async def test_content_that_is_not_base_64(text: Any) -> None:
         await import_lines(MemoryStorage(), lists(line))
 
 
-async def test_records_that_are_not_to_be_had() -> None:
+async def test_records_that_cannot_be_read() -> None:
     class Listed(MemoryStorage):
         is_trimming = False
 

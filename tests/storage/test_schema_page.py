@@ -30,7 +30,7 @@ def contents(first_sequence: int, count: int) -> list[bytes]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
-    """A connection that reads, as the page says, while the store is open and has written."""
+    """Yield a connection that reads, as documented, while the store is open."""
     orders_a, orders_b, orders_c = (Partition("orders", address) for address in (A, B, C))
     logs, strange = Partition("logs", A), Partition(decode_text(b"\xff"), A)
     path = tmp_path / "dafka.db"
@@ -50,7 +50,7 @@ async def store(tmp_path: Path) -> AsyncIterator[sqlite3.Connection]:
 
 
 def query(title: str) -> str:
-    """The query that follows these words on the page."""
+    """Return the query that follows these words on the page."""
     _, found, rest = PAGE.partition(title)
     assert found, f"{title!r} is not on the page"
     return rest.partition("```sql\n")[2].partition("```")[0]
@@ -115,7 +115,7 @@ async def test_tail_of_a_topic(store: sqlite3.Connection) -> None:
 
 
 @pytest.mark.parametrize("title", ["The last ten records", "Following a partition"])
-async def test_tailing_reads_no_more_than_it_gives(store: sqlite3.Connection, title: str) -> None:
+async def test_tailing_reads_only_the_rows_it_returns(store: sqlite3.Connection, title: str) -> None:
     plan = store.execute(f"EXPLAIN QUERY PLAN {query(title)}", {"address": A, "next_sequence": 5}).fetchall()
     assert "SEARCH records USING PRIMARY KEY (partition_id=? AND sequence>?)" in [row[3] for row in plan]
 
@@ -143,7 +143,9 @@ async def test_records_between_two_times(store: sqlite3.Connection) -> None:
     assert between(now - 7200, now - 3600) == between(now + 3600, now + 7200) == []
 
 
-async def test_records_between_two_times_are_sought_in_the_partitions_of_that_time(store: sqlite3.Connection) -> None:
+async def test_records_between_two_times_are_searched_only_in_partitions_of_that_time(
+    store: sqlite3.Connection,
+) -> None:
     statement = query("stored between two times")
     plan = [row[3] for row in store.execute(f"EXPLAIN QUERY PLAN {statement}")]
     partitions, records = (
@@ -168,7 +170,7 @@ async def test_first_record_of_a_time(store: sqlite3.Connection, tmp_path: Path)
                 assert expected == 5 + min(count, 4)
 
 
-async def test_partitions_to_which_nothing_was_stored(store: sqlite3.Connection, tmp_path: Path) -> None:
+async def test_partitions_without_new_records(store: sqlite3.Connection, tmp_path: Path) -> None:
     statement = query("nothing was stored for a day")
     assert store.execute(statement).fetchall() == []
     path = tmp_path / "old.db"
@@ -180,7 +182,7 @@ async def test_partitions_to_which_nothing_was_stored(store: sqlite3.Connection,
         assert connection.execute(statement).fetchall() == [("orders", A, "1970-01-01 00:00:00")]
 
 
-async def test_trimming_leaves_free_pages_that_vacuum_gives_back(tmp_path: Path) -> None:
+async def test_trimming_leaves_free_pages_that_vacuum_releases(tmp_path: Path) -> None:
     path = tmp_path / "dafka.db"
     partition = Partition("orders", A)
     async with open_storage(f"sqlite:{path}") as storage:

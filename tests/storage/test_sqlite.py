@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC240  (files of a few octets, in tests)
+# ruff: noqa: ASYNC240  (small files in tests)
 from __future__ import annotations
 
 import os
@@ -34,7 +34,7 @@ def batch(first_sequence: int, count: int, size: int = 0, partition: Partition =
 
 
 async def held(storage: Storage) -> dict[Partition, PartitionInfo]:
-    """What is held, whenever it was stored."""
+    """Return what is held, without the times."""
     infos = await storage.partitions()
     return {
         partition: attrs.evolve(info, earliest_stored_at=None, latest_stored_at=None)
@@ -58,7 +58,7 @@ async def make_store(url: str, count: int = 3) -> None:
 
 
 async def failure(url: str, *, read_only: bool = False) -> StorageError:
-    """The error of opening this; one sentence without a line break."""
+    """Return the error of opening a storage, and check that it is one line."""
     with pytest.raises(StorageError) as caught:
         async with open_storage(url, read_only=read_only):
             pass
@@ -112,7 +112,7 @@ trio.run(main)
 """
 
 
-async def test_writer_in_another_process_is_refused_at_once_and_free_when_it_is_killed(url: str) -> None:
+async def test_lock_of_another_process_is_refused_at_once_and_ends_with_it(url: str) -> None:
     with another_process(HOLD, url) as process:
         assert output(process).readline() == b"open\n"
         with trio.fail_after(10):
@@ -135,7 +135,7 @@ async def test_lock_is_released_after_the_block(url: str) -> None:
         await storage.append([batch(3, 1)])
 
 
-async def test_lock_is_released_where_opening_failed(path: Path) -> None:
+async def test_lock_is_released_if_opening_fails(path: Path) -> None:
     path.write_text("not a database, but long enough to be taken for one" * 100)
     for _ in range(2):
         assert type(await failure(f"sqlite:{path}")) is StorageFormatError
@@ -165,7 +165,7 @@ trio.run(main)
 """
 
 
-async def test_readers_in_another_process_see_whole_appends_while_they_are_written(url: str) -> None:
+async def test_readers_in_another_process_see_only_complete_appends(url: str) -> None:
     await make_store(url, 20)
     with another_process(READ, url) as process:
         assert output(process).readline() == b"20\n"
@@ -177,7 +177,7 @@ async def test_readers_in_another_process_see_whole_appends_while_they_are_writt
     assert lines[-1] == b"2000"
 
 
-async def test_reader_goes_on_when_the_writer_has_left(url: str) -> None:
+async def test_reader_continues_after_the_writer_has_closed(url: str) -> None:
     await make_store(url)
     async with open_storage(url, read_only=True) as reader:
         assert await reader.read(PARTITION, 0, 10) == batch(0, 3)
@@ -205,14 +205,14 @@ async def test_reader_cannot_write(url: str, path: Path) -> None:
         assert await held(storage) == {PARTITION: PartitionInfo(0, 3, 3)}
 
 
-async def test_append_waits_for_the_one_before(url: str) -> None:
+async def test_appends_run_one_after_the_other(url: str) -> None:
     async with open_storage(url) as storage:
         for number in range(30):
             partition = Partition("orders", f"{number}")
             async with trio.open_nursery() as nursery:
                 for sequence in range(4):
                     nursery.start_soon(storage.append, [batch(sequence, 1, partition=partition)])
-                    await trio.lowlevel.checkpoint()  # so that they begin in order
+                    await trio.lowlevel.checkpoint()  # so that they start in order
             assert await storage.read(partition, 0, 10) == batch(0, 4, partition=partition)
 
 
@@ -220,7 +220,7 @@ async def test_append_waits_for_the_one_before(url: str) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_text_file_is_no_store(path: Path, read_only: bool) -> None:
+async def test_text_file_is_not_a_store(path: Path, read_only: bool) -> None:
     path.write_text("sequence,content\n" * 1000)
     error = await failure(f"sqlite:{path}", read_only=read_only)
     assert type(error) is StorageFormatError
@@ -230,25 +230,25 @@ async def test_text_file_is_no_store(path: Path, read_only: bool) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_database_of_another_program_is_no_store(path: Path, read_only: bool) -> None:
+async def test_database_of_another_program_is_not_a_store(path: Path, read_only: bool) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE records (id)")
-    octets = path.read_bytes()
+    data = path.read_bytes()
     error = await failure(f"sqlite:{path}", read_only=read_only)
     assert type(error) is StorageFormatError
     assert str(error) == f"{path} is not a dafka store, but the database of another program"
-    assert path.read_bytes() == octets
+    assert path.read_bytes() == data
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_folder_is_no_store(tmp_path: Path, read_only: bool) -> None:
+async def test_folder_is_not_a_store(tmp_path: Path, read_only: bool) -> None:
     error = await failure(f"sqlite:{tmp_path}", read_only=read_only)
     assert type(error) is StorageFormatError
     assert str(error) == f"{tmp_path} is a folder, not a dafka store"
 
 
-async def test_missing_folder_is_not_made(tmp_path: Path) -> None:
+async def test_missing_folder_is_not_created(tmp_path: Path) -> None:
     error = await failure(f"sqlite:{tmp_path}/missing/store.db")
     assert (
         str(error)
@@ -257,13 +257,13 @@ async def test_missing_folder_is_not_made(tmp_path: Path) -> None:
     assert not (tmp_path / "missing").exists()
 
 
-async def test_missing_file_is_not_made_for_a_reader(url: str, path: Path) -> None:
+async def test_missing_file_is_not_created_by_a_reader(url: str, path: Path) -> None:
     error = await failure(url, read_only=True)
     assert str(error) == f"{path} does not exist"
     assert not path.exists()
 
 
-async def test_empty_file_becomes_a_store_but_is_none_for_a_reader(url: str, path: Path) -> None:
+async def test_empty_file_becomes_a_store_for_a_writer_only(url: str, path: Path) -> None:
     path.touch()
     error = await failure(url, read_only=True)
     assert type(error) is StorageFormatError
@@ -283,7 +283,7 @@ async def test_newer_schema_is_refused(url: str, path: Path, read_only: bool) ->
     )
 
 
-async def test_store_that_was_killed_while_it_was_made_is_made_again(url: str, path: Path) -> None:
+async def test_store_killed_while_it_was_created_is_created_again(url: str, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(
             "CREATE TABLE _sqlite_migrations (id INTEGER PRIMARY KEY, migration_set TEXT, name TEXT, applied_at TEXT)"
@@ -291,14 +291,14 @@ async def test_store_that_was_killed_while_it_was_made_is_made_again(url: str, p
     await make_store(url)
 
 
-async def test_path_may_hold_any_character(tmp_path: Path) -> None:
+async def test_path_may_contain_any_character(tmp_path: Path) -> None:
     for name in ("a b#c%41&d.db", "é.db", "\udcff.db"):
         await make_store(f"sqlite:{tmp_path / name}")
         assert (tmp_path / name).stat().st_size > 0
 
 
 @pytest.mark.parametrize("place", ["", "?synchronous=FULL", "a\0b"])
-async def test_place_without_a_path_is_refused(place: str) -> None:
+async def test_location_without_a_path_is_refused(place: str) -> None:
     assert str(await failure(f"sqlite:{place}")) == "storage 'sqlite:': expected a path, as in sqlite:dafka.db"
 
 
@@ -306,7 +306,7 @@ async def test_place_without_a_path_is_refused(place: str) -> None:
 
 
 @pytest.mark.parametrize(("option", "level"), [("", 2), ("?synchronous=NORMAL", 1), ("?synchronous=extra", 3)])
-async def test_synchronous_is_set_on_the_connection_that_writes(url: str, option: str, level: int) -> None:
+async def test_synchronous_is_set_on_the_writing_connection(url: str, option: str, level: int) -> None:
     async with open_storage(url + option) as storage:
         assert isinstance(storage, SqliteStorage)
         assert storage._writer is not None
@@ -315,7 +315,7 @@ async def test_synchronous_is_set_on_the_connection_that_writes(url: str, option
 
 
 @pytest.mark.parametrize("option", ["synchronous=", "synchronous=2", "synchronous=FULL;DROP TABLE records"])
-async def test_bad_value_of_an_option_is_refused(url: str, path: Path, option: str) -> None:
+async def test_invalid_value_of_an_option_is_refused(url: str, path: Path, option: str) -> None:
     error = await failure(f"{url}?{option}")
     assert str(error) == (
         f"storage 'sqlite:': synchronous: expected FULL or EXTRA or NORMAL or OFF, not {option.partition('=')[2]!r}"
@@ -351,7 +351,7 @@ trio.run(main)
 """
 
 
-async def test_what_was_acknowledged_survives_kill_9(url: str, path: Path) -> None:
+async def test_acknowledged_records_survive_kill_9(url: str, path: Path) -> None:
     partitions = [Partition("orders", "1"), Partition("orders", "2")]
     randomness = random.Random(9)
     acknowledged = 0
@@ -380,7 +380,7 @@ async def test_what_was_acknowledged_survives_kill_9(url: str, path: Path) -> No
     assert len(identities) == 1
 
 
-async def test_identity_is_the_stores_own(tmp_path: Path) -> None:
+async def test_each_store_has_its_own_identity(tmp_path: Path) -> None:
     identities = []
     for name in ("a.db", "b.db", "a.db"):
         async with open_storage(f"sqlite:{tmp_path / name}") as storage:
@@ -390,17 +390,17 @@ async def test_identity_is_the_stores_own(tmp_path: Path) -> None:
 
 
 @contextmanager
-def file_size_limit(octets: int) -> Iterator[None]:
-    """The operating system refuses to write files beyond this size."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Let the operating system refuse to write files beyond a size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (octets, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_write_error_leaves_nothing_and_passes(url: str, path: Path) -> None:
+async def test_write_error_changes_nothing_and_the_next_write_succeeds(url: str, path: Path) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, 10, 100)])
         with file_size_limit(2**20):
@@ -414,7 +414,7 @@ async def test_write_error_leaves_nothing_and_passes(url: str, path: Path) -> No
         assert await storage.read(PARTITION, 11, 100) == batch(11, 100, 10_000)
 
 
-async def test_full_disk_leaves_nothing_and_passes(url: str, path: Path) -> None:
+async def test_full_disk_changes_nothing_and_the_next_write_succeeds(url: str, path: Path) -> None:
     new = Partition("orders", "B" * 32)
     async with open_storage(url) as storage:
         assert isinstance(storage, SqliteStorage)
@@ -434,7 +434,7 @@ async def test_full_disk_leaves_nothing_and_passes(url: str, path: Path) -> None
 # Sequences
 
 
-async def test_sequences_count_up_from_0_in_the_order_of_the_key(url: str, path: Path) -> None:
+async def test_records_are_stored_in_the_order_of_their_sequences(url: str, path: Path) -> None:
     partitions = [Partition("orders", "1"), Partition("orders", "2")]
     async with open_storage(url) as storage:
         for first_sequence in range(0, 30, 10):
@@ -447,7 +447,7 @@ async def test_sequences_count_up_from_0_in_the_order_of_the_key(url: str, path:
     assert rows == [(id_, n, b"%d" % n, "integer") for id_ in (1, 2) for n in range(30)]
 
 
-async def test_batch_of_more_records_than_one_insert_takes(url: str) -> None:
+async def test_batch_of_more_records_than_one_insert(url: str) -> None:
     count = 2 * INSERT_RECORDS_MAX + 7
     async with open_storage(url) as storage:
         await storage.append([batch(0, count)])
@@ -459,7 +459,7 @@ async def test_batch_of_more_records_than_one_insert_takes(url: str) -> None:
     assert sequence == count
 
 
-async def test_batch_of_more_octets_than_one_insert_takes(url: str) -> None:
+async def test_batch_of_more_bytes_than_one_insert(url: str) -> None:
     sizes = [INSERT_BYTES_MAX - 2, 0, 3, INSERT_BYTES_MAX + 1, 0, 5, 2**20, INSERT_BYTES_MAX]
     contents = [(b"%d" % sequence).ljust(size, b".") for sequence, size in enumerate(sizes)]
     contents[1] = b""
@@ -472,7 +472,7 @@ async def test_batch_of_more_octets_than_one_insert_takes(url: str) -> None:
         assert (await storage.partitions())[PARTITION].content_bytes == sum(map(len, contents))
 
 
-async def test_sequence_beyond_64_bits_with_a_sign_is_refused(url: str) -> None:
+async def test_sequence_beyond_signed_64_bits_is_refused(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(2**63 - 4, 2)])
         for last in (batch(2**63 - 2, 2), batch(2**63, 1, partition=Partition("orders", "B"))):
@@ -486,7 +486,7 @@ async def test_sequence_beyond_64_bits_with_a_sign_is_refused(url: str) -> None:
         assert await held(storage) == {PARTITION: PartitionInfo(2**63 - 4, 2**63 - 2, 38)}
 
 
-async def test_opening_leaves_no_file_open(url: str) -> None:
+async def test_closing_leaves_no_open_file(url: str) -> None:
     await make_store(url)
     before = sorted(os.listdir("/proc/self/fd"))
     await make_store_again(url)

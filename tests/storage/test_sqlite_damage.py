@@ -1,6 +1,6 @@
-"""Files that are not as they were written: errors of one sentence, and the records beyond the damage."""
+"""Damaged files: errors of one sentence, and the records after the damage stay readable."""
 
-# ruff: noqa: ASYNC240  (files of a few octets, in tests)
+# ruff: noqa: ASYNC240  (small files in tests)
 from __future__ import annotations
 
 import os
@@ -48,7 +48,7 @@ async def corrupt(storage: Storage, sequence: int) -> StorageCorruptError:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_missing_records_are_damage_and_those_beyond_are_read(path: Path, read_only: bool) -> None:
+async def test_missing_records_are_damage_and_later_ones_are_read(path: Path, read_only: bool) -> None:
     damage(path, "DELETE FROM records WHERE partition_id = 1 AND sequence BETWEEN 10 AND 12 OR sequence >= 990")
     async with open_storage(f"sqlite:{path}", read_only=read_only) as storage:
         assert await storage.read(PARTITION, 5, 100) == batch(5, 5, 50)
@@ -66,7 +66,7 @@ async def test_missing_records_are_damage_and_those_beyond_are_read(path: Path, 
 
 
 @pytest.mark.parametrize("value", ["NULL", "7", "0.5", "'text'", "CAST(x'ff' AS TEXT)"])
-async def test_content_that_is_no_octets_is_damage(path: Path, value: str) -> None:
+async def test_content_that_is_not_a_blob_is_damage(path: Path, value: str) -> None:
     damage(path, "PRAGMA writable_schema = ON")
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA writable_schema = ON")
@@ -80,12 +80,12 @@ async def test_content_that_is_no_octets_is_damage(path: Path, value: str) -> No
         assert {(0, 1), (4, 5)} <= set(found)
 
 
-async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
-    damage(path, "VACUUM")  # or copies of it may stand in the unused parts of pages
-    octets = bytearray(path.read_bytes())
-    start = octets.index(b"500" + b"." * 47) // PAGE_BYTES * PAGE_BYTES
-    octets[start : start + PAGE_BYTES] = b"\xee" * PAGE_BYTES
-    path.write_bytes(octets)
+async def test_damaged_page_damages_a_range_of_records(path: Path) -> None:
+    damage(path, "VACUUM")  # removes copies in unused parts of pages
+    data = bytearray(path.read_bytes())
+    start = data.index(b"500" + b"." * 47) // PAGE_BYTES * PAGE_BYTES
+    data[start : start + PAGE_BYTES] = b"\xee" * PAGE_BYTES
+    path.write_bytes(data)
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         error = await corrupt(storage, 500)
         assert 501 < error.end_sequence < 800
@@ -110,7 +110,7 @@ async def test_damaged_page_is_a_stretch_of_damage(path: Path) -> None:
         ("INSERT INTO records VALUES (77, 0, 0, x'00')", "records of 1 partitions without a row"),
     ],
 )
-async def test_check_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
+async def test_find_damage_compares_rows_with_records(path: Path, statement: str, reason: str) -> None:
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         assert await storage.find_damage() == []
         damage(path, statement)
@@ -132,7 +132,7 @@ async def test_damaged_row_is_refused(path: Path, column: str, value: str) -> No
     with pytest.raises(StorageError, match="the row of partition 1 is damaged") as caught:
         async with open_storage(f"sqlite:{path}"):
             pass
-    assert caught.traceback  # which holds on to whatever was not closed
+    assert caught.traceback  # it keeps everything alive that was not closed
     assert not [target for target in open_files() if target.startswith(str(path))]
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         with pytest.raises(StorageError, match="the row of partition 1 is damaged"):
@@ -158,17 +158,17 @@ async def read_what_can_be_read(storage: Storage, partition: Partition) -> dict[
     return found
 
 
-async def test_flipped_octets_give_errors_of_one_sentence(path: Path) -> None:
+async def test_flipped_bytes_raise_errors_of_one_sentence(path: Path) -> None:
     good = path.read_bytes()
     randomness = random.Random(46)
     refused: list[str] = []
     for number in range(120):
-        octets = bytearray(good)
-        # The first pages hold the tables' roots and what describes them: most flips elsewhere hit contents.
-        limit = 100 if number % 4 == 0 else PAGE_BYTES * 12 if number % 4 == 1 else len(octets)
+        data = bytearray(good)
+        # The first pages hold the schema and the roots of the tables; most flips elsewhere hit contents.
+        limit = 100 if number % 4 == 0 else PAGE_BYTES * 12 if number % 4 == 1 else len(data)
         for _ in range(randomness.randint(1, 12)):
-            octets[randomness.randrange(limit)] ^= 1 << randomness.randrange(8)
-        path.write_bytes(octets)
+            data[randomness.randrange(limit)] ^= 1 << randomness.randrange(8)
+        path.write_bytes(data)
         for suffix in ("-wal", "-shm"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         try:

@@ -1,6 +1,6 @@
-"""Files of schema version 1: read as they are, and brought up to date by the first store that opens them."""
+"""Files of schema version 1: readers read them as they are, and the first writer upgrades them."""
 
-# ruff: noqa: ASYNC221, ASYNC240  (short programs, and files of a few octets, in tests)
+# ruff: noqa: ASYNC221, ASYNC240  (short programs and small files in tests)
 from __future__ import annotations
 
 import signal
@@ -50,7 +50,7 @@ INSERT INTO positions VALUES ('billing', 'orders', 'A', 3, 900);
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = 1;
 """
-"""As that version made it; the clock was set back after sequence 3."""
+"""A store as version 1 created it; the clock was set back after sequence 3."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def query(path: Path, statement: str) -> list[tuple[object, ...]]:
 
 
 async def test_version_1_is_read_as_it_is(path: Path) -> None:
-    octets = path.read_bytes()
+    data = path.read_bytes()
     async with open_storage(f"sqlite:{path}", read_only=True) as storage:
         assert storage.identity == "0123456789ABCDEF0123456789ABCDEF"
         assert await storage.partitions() == {
@@ -81,7 +81,7 @@ async def test_version_1_is_read_as_it_is(path: Path) -> None:
         )
         assert await storage.find_sequence_by_time(STRANGE, 501) == 1
         assert await storage.load_positions("billing") == {A: 3}
-    assert path.read_bytes() == octets
+    assert path.read_bytes() == data
 
 
 async def expect_version_2(path: Path) -> None:
@@ -94,7 +94,7 @@ async def expect_version_2(path: Path) -> None:
     assert query(path, "SELECT stored_at FROM records WHERE partition_id = 1") == [(1000,), (3000,), (3000,), (3000,)]
 
 
-async def test_version_1_is_brought_up_to_date_with_times_that_never_go_back(path: Path) -> None:
+async def test_version_1_is_upgraded_with_times_that_never_decrease(path: Path) -> None:
     async with open_storage(f"sqlite:{path}", read_only=True) as reader:
         async with open_storage(f"sqlite:{path}") as storage:
             await expect_version_2(path)
@@ -126,7 +126,7 @@ trio.run(main)
 """
 
 
-async def test_store_killed_while_it_brings_a_file_up_to_date_leaves_the_old_one(path: Path) -> None:
+async def test_store_killed_while_it_upgrades_a_file_leaves_the_old_version(path: Path) -> None:
     for _ in range(2):
         killed = subprocess.run([sys.executable, "-c", KILLED, f"sqlite:{path}"], check=False)
         assert killed.returncode == -signal.SIGKILL
@@ -139,19 +139,19 @@ async def test_store_killed_while_it_brings_a_file_up_to_date_leaves_the_old_one
     await expect_version_2(path)
 
 
-async def test_store_killed_between_the_two_versions_is_finished(tmp_path: Path) -> None:
+async def test_store_killed_between_two_migrations_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "new.db"
     program = KILLED.replace("name: os", 'name: name == "add_partition_times" and os')
     subprocess.run([sys.executable, "-c", program, f"sqlite:{path}"], check=False)
     assert query(path, "PRAGMA user_version") == [(1,)]
-    with closing(sqlite3.connect(path)) as connection, connection:  # what the killed one could not record
+    with closing(sqlite3.connect(path)) as connection, connection:  # what the killed process could not record
         connection.execute("INSERT INTO _sqlite_migrations VALUES (1, 'dafka', 'create_tables', '')")
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append([RecordBatch(A, 0, [b"0"], [7])])
         assert await storage.partitions() == {A: PartitionInfo(0, 1, 1, 7, 7)}
 
 
-async def test_version_of_the_future_is_refused(path: Path) -> None:
+async def test_newer_version_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
     with pytest.raises(StorageFormatError, match="has schema version 99"):

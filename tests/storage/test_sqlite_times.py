@@ -42,7 +42,7 @@ async def read_times(url: str) -> list[int]:
         [7],
     ],
 )
-async def test_times_given_are_kept_and_never_go_back(url: str, times: list[int]) -> None:
+async def test_given_times_are_kept_and_never_decrease(url: str, times: list[int]) -> None:
     expected = [max(times[: index + 1]) for index in range(len(times))]
     async with open_storage(url) as storage:
         await storage.append([RecordBatch(PARTITION, 0, contents(0, len(times)), times)])
@@ -56,7 +56,7 @@ async def test_times_given_are_kept_and_never_go_back(url: str, times: list[int]
     assert await read_times(url) == [*expected, expected[-1]]
 
 
-async def test_time_of_each_record_costs_no_statement_of_its_own(url: str) -> None:
+async def test_different_times_need_few_statements(url: str) -> None:
     async with open_storage(url) as storage:
         assert isinstance(storage, SqliteStorage)
         assert storage._writer is not None
@@ -75,7 +75,7 @@ async def test_time_of_each_record_costs_no_statement_of_its_own(url: str) -> No
         assert not any("json_each" in statement for statement in statements), "an array for every two records"
 
 
-async def test_latest_time_outlives_the_records(url: str) -> None:
+async def test_latest_time_is_kept_without_records(url: str) -> None:
     future = 2**42
     async with open_storage(url) as storage:
         await storage.append([RecordBatch(PARTITION, 0, contents(0, 3), [future] * 3)])
@@ -91,7 +91,7 @@ async def test_latest_time_outlives_the_records(url: str) -> None:
         assert await storage.partitions() == {PARTITION: PartitionInfo(10, 11, 2, future, future)}
 
 
-async def test_reader_gives_what_the_writer_knows(url: str) -> None:
+async def test_reader_and_writer_return_the_same(url: str) -> None:
     others = [Partition("orders", "B"), Partition("logs", "B"), Partition("\udcff", "\udcfe")]
     async with open_storage(url) as storage, open_storage(url, read_only=True) as reader:
         for partition in (PARTITION, *others):
@@ -111,7 +111,7 @@ async def test_reader_gives_what_the_writer_knows(url: str) -> None:
         assert await reader.position_names() == await storage.position_names() == ["a", "b"]
 
 
-async def test_time_beyond_what_sqlite_holds_is_refused(url: str) -> None:
+async def test_time_beyond_64_bits_is_refused(url: str) -> None:
     async with open_storage(url) as storage:
         with pytest.raises(StorageError, match="too large"):
             await storage.append([RecordBatch(PARTITION, 0, [b"0", b"1"], [0, 2**64])])

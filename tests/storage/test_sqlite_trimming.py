@@ -47,7 +47,7 @@ def traced(storage: Storage) -> Iterator[list[str]]:
     writer(storage).set_trace_callback(None)
 
 
-async def test_trim_of_many_records_goes_by_short_transactions_that_wait_for_no_disk(url: str) -> None:
+async def test_trim_of_many_records_uses_short_transactions_that_do_not_sync(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])
         with traced(storage) as statements:
@@ -66,7 +66,7 @@ async def test_trim_of_many_records_goes_by_short_transactions_that_wait_for_no_
         assert await storage.find_damage() == []
 
 
-async def test_appends_take_turns_with_retention(url: str) -> None:
+async def test_appends_run_between_steps_of_retention(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])
         appended = 0
@@ -87,7 +87,7 @@ async def test_appends_take_turns_with_retention(url: str) -> None:
         assert await storage.find_damage() == []
 
 
-async def test_cancelled_retention_leaves_a_sound_store_and_goes_on(url: str) -> None:
+async def test_cancelled_retention_leaves_an_undamaged_store(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])
         async with trio.open_nursery() as nursery:
@@ -120,7 +120,7 @@ trio.run(main)
 """
 
 
-async def test_store_killed_in_the_middle_of_retention_is_sound(url: str, tmp_path: Path) -> None:
+async def test_store_killed_during_retention_is_undamaged(url: str, tmp_path: Path) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, 5 * COUNT)])
     with subprocess.Popen([sys.executable, "-c", RETAIN, url], stdout=subprocess.PIPE) as process:  # noqa: ASYNC220
@@ -185,7 +185,7 @@ async def test_retention_of_many_partitions(url: str) -> None:
         assert await storage.find_damage() == []
 
 
-async def test_long_contents_are_dropped_one_by_one(url: str) -> None:
+async def test_large_contents_are_dropped_one_by_one(url: str) -> None:
     contents = [b"." * 2**20 for _ in range(8)]
     async with open_storage(url) as storage:
         await storage.append([RecordBatch(PARTITION, 0, contents)])
@@ -194,7 +194,7 @@ async def test_long_contents_are_dropped_one_by_one(url: str) -> None:
         assert sum(statement.startswith("DELETE") for statement in statements) == 6
 
 
-async def test_trim_goes_beyond_a_gap_and_a_missing_end(url: str, tmp_path: Path) -> None:
+async def test_trim_continues_past_a_gap_and_a_missing_end(url: str, tmp_path: Path) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, 1000)])
         with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
@@ -207,7 +207,7 @@ async def test_trim_goes_beyond_a_gap_and_a_missing_end(url: str, tmp_path: Path
         await storage.append([batch(1000, 1)])
 
 
-async def test_skip_of_many_records_and_an_append_between(url: str) -> None:
+async def test_reset_with_many_records_and_a_concurrent_append(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(0, COUNT)])
         async with trio.open_nursery() as nursery:

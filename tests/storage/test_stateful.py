@@ -1,4 +1,4 @@
-"""Random appends, reads, trims and re-opens of every storage, held against a dictionary of lists."""
+"""Random operations on every storage, compared with a model in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 @attrs.define
 class Model:
-    """One partition, as it should be."""
+    """The model of one partition."""
 
     earliest: int
     contents: list[bytes] = attrs.field(factory=list)
@@ -57,7 +57,7 @@ class Model:
         self.earliest += count
 
     def kept_from(self, retention: RetentionPolicy, now: int) -> int:
-        """The first record that the limits keep."""
+        """Return the sequence of the first record that the limits keep."""
         first = self.earliest
         if retention.records_max is not None:
             first = max(first, self.end - retention.records_max)
@@ -69,7 +69,7 @@ class Model:
         return first
 
     def is_older(self, age_ms: int, now: int) -> bool:
-        """Is every record of it?"""
+        """Return whether the batch equals the model."""
         return all(time < now - age_ms for time in self.times)
 
     def info(self) -> PartitionInfo:
@@ -78,7 +78,7 @@ class Model:
 
 
 class StorageMachine(RuleBasedStateMachine):
-    """A storage and its models. `url` may name `{folder}`; `exact` tells whether retention drops all that it may."""
+    """A storage and its models. `url` may contain `{folder}`; `exact` says whether retention is exact."""
 
     url: str
     reopens: bool
@@ -193,7 +193,7 @@ class StorageMachine(RuleBasedStateMachine):
         topic=st.sampled_from([None, *{partition.topic for partition in PARTITIONS}]),
     )
     def retain(self, age_h: int | None, bytes_max: int | None, records_max: int | None, topic: str | None) -> None:
-        # Half an hour from any record's age: the test may take a while.
+        # Half an hour away from the age of any record, because the test takes time.
         age_ms = None if age_h is None else age_h * HOUR_MS + HOUR_MS // 2
         retention = RetentionPolicy(age_ms=age_ms, bytes_max=bytes_max, records_max=records_max)
         moved = self.call(self.storage.apply_retention, retention, topic)
@@ -253,7 +253,7 @@ class StorageMachine(RuleBasedStateMachine):
     ],
     ids=["memory", "sqlite", "filelog"],
 )
-def test_random_operations_do_as_the_model_does(storage_url: str, does_reopen: bool, is_exact: bool) -> None:
+def test_random_operations_match_the_model(storage_url: str, does_reopen: bool, is_exact: bool) -> None:
     class Machine(StorageMachine):
         url = storage_url
         reopens = does_reopen

@@ -21,6 +21,9 @@ StorageWork: TypeAlias = ResetPosition | list[RecordBatch]
 class CommitQueue:
     """The work that waits for a store's storage. It tells the machine what waits and what is durable.
 
+    Args:
+        machine: The store's machine.
+
     Attributes:
         records: Records made durable so far.
         bytes: Their contents.

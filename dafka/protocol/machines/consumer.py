@@ -36,6 +36,11 @@ _OWN_COMMANDS = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO
 class ConsumerMachine:
     """The state machine of one consumer of any number of topics.
 
+    Args:
+        address: The node's address.
+        config: The configuration.
+        positions: By partition, the first sequence to receive.
+
     Attributes:
         topics: The subscribed topics, and from when on GET-HEADS may be sent for each again.
         reassembler: The position of each partition.

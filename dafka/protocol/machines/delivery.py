@@ -13,6 +13,9 @@ from dafka.records import Partition, Record, RecordBatch
 class DeliveryBuffer:
     """The records that wait for a consumer's program. It tells the machine how much waits.
 
+    Args:
+        machine: The consumer's machine.
+
     Attributes:
         positions: By partition, the sequence after the last record that the program received.
         records: Records that have left the buffer so far.
@@ -46,6 +49,9 @@ class DeliveryBuffer:
 
     def take_run(self, now: float) -> tuple[RecordBatch, list[Action]] | None:
         """Take the next run out of the buffer, to be passed to `open_run` or `hand_over`.
+
+        Args:
+            now: The time in seconds.
 
         Returns:
             The run, and what the machine does with the room that this makes. None if no record waits.

@@ -1,6 +1,6 @@
 """One node without its sockets: a role's state machine, the connections to peers, and what carries out actions.
 
-Whoever owns the sockets calls `Node` with what they bring and the time. The machine answers with actions, and `Node`
+The owner of the sockets calls `Node` with what they bring and the time. The machine returns actions, and `Node`
 carries them out at once, before anything else happens: messages and subscriptions go to the sockets (`NodeIO`), records
 and events to the role (`NodeCallbacks`). The roles in `dafka.roles` and the simulation in `tests.simulation` both
 run their nodes this way.

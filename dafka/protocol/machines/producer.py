@@ -38,6 +38,16 @@ STORES_MAX = 1024
 class ProducerMachine:
     """The state machine of one producer, which publishes one partition.
 
+    Args:
+        partition: The topic and the producer's address.
+        config: The `[producer]` section.
+        replies_max: FETCHes that are answered at the same time.
+        reply_records_max: Records that one FETCH is given.
+        next_sequence: The sequence of the next record.
+        acknowledged_end: All records before this were acknowledged when the producer was opened.
+        is_spooled: Whether a spool holds the records.
+        spool_trim_records: Records that stay in the spool until they are trimmed together.
+
     Attributes:
         partition: The topic and the producer's address.
         next_sequence: The sequence of the next record.

@@ -54,6 +54,12 @@ _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET
 class StoreMachine:
     """The state machine of one store.
 
+    Args:
+        address: The node's address.
+        config: The configuration.
+        ends: By partition, the sequence after the last record in the storage.
+        earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
         durable: By topic and by the producer's address, the sequence after the last durable record.

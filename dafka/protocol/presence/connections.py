@@ -27,6 +27,9 @@ CONNECT_S = 1.0
 class ConnectionManager:
     """Decides which endpoints a node connects to, and tells when it is settled.
 
+    Args:
+        connecting_max: How many endpoints that never answered are tried at the same time.
+
     Attributes:
         is_settled: Whether the peers that were there before have been found and connected to.
     """
@@ -52,6 +55,10 @@ class ConnectionManager:
 
     def begin_connecting(self, endpoint: PeerEndpoint, now: float) -> list[PeerEndpoint] | None:
         """Make room to connect to a new endpoint.
+
+        Args:
+            endpoint: The endpoint.
+            now: The time in seconds.
 
         Returns:
             The endpoints to disconnect first. None if the endpoint has to wait; `next_queued` returns it later.

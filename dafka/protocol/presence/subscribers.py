@@ -40,8 +40,8 @@ class EarliestResponder:
     """Answers FETCHes for records that this node does not hold with DIRECT-EARLIEST (erratum 26).
 
     RFC 46 has no such message. A node that understands it subscribes to it with its own address; it is never sent to
-    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered, and a further one waits for
-    its records as if nobody answered.
+    other nodes, such as libdafka's. At most `subscribers_max` subscribers are remembered. A further one gets no answer,
+    and waits for its records until it gives up.
     """
 
     def __init__(self, subscribers_max: int) -> None:

@@ -40,7 +40,7 @@ class FilePool:
         with self._lock:
             file = self._files.get(path)
             if file is None:
-                # Opened under the lock: a file that was unlinked and dropped meanwhile must not be added again.
+                # Opened under the lock: a file that was unlinked and dropped must not be added again.
                 file = self._files[path] = _File(os.open(path, self._flags))
             else:
                 self._files.move_to_end(path)

@@ -40,6 +40,12 @@ _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
 def read_identity(folder: str) -> str:
     """Return the identity of the file log in a folder.
 
+    Args:
+        folder: The folder.
+
+    Returns:
+        The node address of the storage.
+
     Raises:
         StorageFormatError: If the folder holds no file log, or one of a newer version.
         StorageError: If the folder does not exist.
@@ -67,6 +73,9 @@ def read_identity(folder: str) -> str:
 
 def prepare_folder(folder: str) -> None:
     """Create the folder of a writer if it is missing, in a folder that exists.
+
+    Args:
+        folder: The folder.
 
     Raises:
         StorageFormatError: If the folder holds something else.
@@ -102,6 +111,12 @@ def _crc(version: object, identity: object) -> int:
 
 def encode_name(name: str) -> bytes:
     """Return the bytes of a topic, an address, or a consumer's name.
+
+    Args:
+        name: The name as text.
+
+    Returns:
+        The name as bytes.
 
     Raises:
         StorageError: If `decode_text` would not return the same text.

@@ -62,12 +62,17 @@ class Head(NamedTuple):
 
 
 class PartitionLog:
-    """A partition of the file log. Kept small, because there may be very many."""
+    """A partition of the file log. Kept small, because there may be very many.
+
+    Args:
+        partition: The partition.
+        topics: The folder of all topics.
+        slot: The slot of the partition in the catalog; -1 if it has none yet.
+    """
 
     __slots__ = ("_head", "_info", "bases", "folder", "is_tail_dirty", "lock", "partition", "seed", "slot")
 
     def __init__(self, partition: Partition, topics: str, slot: int = -1) -> None:
-        """Describe a partition; `topics` is the folder of all topics, `slot` the partition's slot in the catalog."""
         self.partition = partition
         topic, address = self.name
         self.folder = "/".join((topics, *name_to_parts(topic), *name_to_parts(address)))
@@ -165,7 +170,13 @@ def is_segment_name(name: str, suffix: str) -> bool:
 
 
 def read_earliest_file(folder: str) -> tuple[int, int] | None:
-    """Return the earliest sequence and the time of the latest record from the file `earliest`; None if it is missing.
+    """Read the file `earliest` of a partition.
+
+    Args:
+        folder: The folder of the partition.
+
+    Returns:
+        The earliest sequence and the time of the latest record; None if there is no such file.
 
     Raises:
         ValueError: If the file is damaged.

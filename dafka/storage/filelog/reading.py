@@ -71,22 +71,21 @@ class _Segment(NamedTuple):
 
 
 class LogReader:
-    """Reads partitions through a pool of open files."""
+    """Reads partitions through a pool of open files.
+
+    Args:
+        pool: The open files.
+        refresh: Updates a partition that another process writes; None for the writer's own reader.
+    """
 
     def __init__(self, pool: FilePool, refresh: Callable[[PartitionLog], None] | None = None) -> None:
-        """Create a reader.
-
-        Args:
-            pool: The open files.
-            refresh: Updates a partition that another process writes; None for the writer's own reader.
-        """
         self.pool = pool
         self._refresh = refresh
         self._lock = threading.Lock()
         self._indexes: OrderedDict[str, SegmentIndex] = OrderedDict()
         self._cursors: OrderedDict[tuple[str, int], int] = OrderedDict()
-        self._half_read: OrderedDict[tuple[str, int], _PartialRead] = OrderedDict()
-        self._half_read_bytes = 0
+        self._partial_reads: OrderedDict[tuple[str, int], _PartialRead] = OrderedDict()
+        self._partial_read_bytes = 0
 
     def read_records(
         self, log: PartitionLog, first_sequence: int, count: int, bytes_max: int, *, with_times: bool
@@ -104,7 +103,7 @@ class LogReader:
                         log, segment, first_sequence, min(count, READ_RECORDS_MAX), bytes_max, with_times
                     )
             except (FileNotFoundError, StorageCorruptError) as error:
-                # The segment may have been trimmed or replaced meanwhile, possibly by another process.
+                # The segment may have been trimmed or replaced, possibly by another process.
                 path = log.log_path(log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
                     self.drop_index(path)
@@ -220,7 +219,7 @@ class LogReader:
         parts: list[Sequence[bytes]] = []
         times: list[int] = []
         sequence, stop = first_sequence, min(first_sequence + count, segment.end_sequence)
-        partial_read = self._take_half_read(segment, sequence)
+        partial_read = self._take_partial_read(segment, sequence)
         entry = partial_read.entry if partial_read else self._locate(log, segment, buffer, sequence)
         if entry is None or entry.first_sequence > sequence:
             raise _corrupt_error(
@@ -241,7 +240,7 @@ class LogReader:
             bytes_max -= count_bytes(part)
             sequence = entry.first_sequence + end
             if end < entry.records:
-                self._keep_half_read(segment, sequence, _PartialRead(entry, contents))
+                self._keep_partial_read(segment, sequence, _PartialRead(entry, contents))
                 break
             next_entry = (
                 read_entry_at(buffer, entry.next_position, segment.seed) if sequence < stop and bytes_max > 0 else None
@@ -312,20 +311,20 @@ class LogReader:
             if len(self._cursors) > CURSORS_MAX:
                 self._cursors.popitem(last=False)
 
-    def _take_half_read(self, segment: _Segment, sequence: int) -> _PartialRead | None:
+    def _take_partial_read(self, segment: _Segment, sequence: int) -> _PartialRead | None:
         with self._lock:
-            partial_read = self._half_read.pop((segment.path, sequence), None)
+            partial_read = self._partial_reads.pop((segment.path, sequence), None)
             if partial_read is not None:
-                self._half_read_bytes -= partial_read.memory_bytes
+                self._partial_read_bytes -= partial_read.memory_bytes
             return partial_read
 
-    def _keep_half_read(self, segment: _Segment, sequence: int, partial_read: _PartialRead) -> None:
+    def _keep_partial_read(self, segment: _Segment, sequence: int, partial_read: _PartialRead) -> None:
         with self._lock:
-            before = self._half_read.pop((segment.path, sequence), None)
-            self._half_read[segment.path, sequence] = partial_read
-            self._half_read_bytes += partial_read.memory_bytes - (before.memory_bytes if before else 0)
-            while self._half_read_bytes > PARTIAL_READ_BYTES_MAX:
-                self._half_read_bytes -= self._half_read.popitem(last=False)[1].memory_bytes
+            before = self._partial_reads.pop((segment.path, sequence), None)
+            self._partial_reads[segment.path, sequence] = partial_read
+            self._partial_read_bytes += partial_read.memory_bytes - (before.memory_bytes if before else 0)
+            while self._partial_read_bytes > PARTIAL_READ_BYTES_MAX:
+                self._partial_read_bytes -= self._partial_reads.popitem(last=False)[1].memory_bytes
 
 
 def _matches_segment(index: SegmentIndex, segment: _Segment) -> bool:

@@ -119,16 +119,15 @@ BODY_READ_BYTES = 2**20
 
 
 class ReadBuffer:
-    """The part of a segment that was read last."""
+    """The part of a segment that was read last.
+
+    Args:
+        fd: The descriptor of the segment.
+        limit: The size of the valid part of the file, in bytes.
+        chunk_bytes: The minimum size of a read, in bytes.
+    """
 
     def __init__(self, fd: int, limit: int, chunk_bytes: int) -> None:
-        """Read from an open file.
-
-        Args:
-            fd: The descriptor of the segment.
-            limit: The size of the valid part of the file, in bytes.
-            chunk_bytes: The minimum size of a read, in bytes.
-        """
         self.data = b""
         self.limit = limit
         self._fd = fd

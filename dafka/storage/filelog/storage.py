@@ -118,12 +118,18 @@ def _parse_fsync(text: str) -> int | None:
 
 
 class FilelogStorage:
-    """A `Storage` in a folder of log files."""
+    """A `Storage` in a folder of log files.
+
+    Args:
+        folder: The folder.
+        identity: See `Storage.identity`.
+        source: The writer, or a follower for reading only.
+        repairs: See `Storage.repairs`.
+    """
 
     def __init__(
         self, folder: str, identity: str, source: LogWriter | PartitionFollower, repairs: Sequence[Damage] = ()
     ) -> None:
-        """Wrap a writer, or a follower for reading only."""
         self.identity = identity
         self.repairs = repairs
         self._folder = folder

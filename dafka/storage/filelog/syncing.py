@@ -15,10 +15,14 @@ SYNC_THREADS = 8
 
 
 class Syncer:
-    """Syncs files and folders. Every method but `close` raises `OSError`."""
+    """Syncs files and folders. Every method but `close` raises `OSError`.
+
+    Args:
+        pool: The open files.
+        delay_ms: When to sync: 0 for at once, None for only in `flush`, otherwise after this many milliseconds.
+    """
 
     def __init__(self, pool: FilePool, delay_ms: int | None) -> None:
-        """Sync after `delay_ms` milliseconds; at once if it is 0, only in `flush` if it is None."""
         self._pool = pool
         self._delay_ms = delay_ms
         self._files: set[str] = set()

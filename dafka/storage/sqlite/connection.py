@@ -67,10 +67,13 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def reject_other_files(path: str) -> None:
-    """Refuse a path that is not a store before a lock file is created beside it.
+    """Refuse a path that is not a store before a lock file is created next to it.
 
     The file is read through SQLite. If this process opened and closed the file itself, POSIX would release the locks
     that SQLite holds on it, for example those of a writer in this process.
+
+    Args:
+        path: The path to check.
 
     Raises:
         StorageFormatError: If the path is a folder or another kind of file.
@@ -87,7 +90,14 @@ def reject_other_files(path: str) -> None:
 
 
 def prepare_database(path: str, *, read_only: bool) -> int:
-    """Create the file or bring its schema up to date unless `read_only`, and return its schema version.
+    """Create the file or upgrade its schema, unless `read_only`.
+
+    Args:
+        path: The path of the file.
+        read_only: Whether the file must exist and must not be changed.
+
+    Returns:
+        The schema version of the file.
 
     Raises:
         StorageError: If the file is missing and `read_only` is true, or SQLite cannot open it.

@@ -1,8 +1,8 @@
 """Reading records.
 
-Each row that SQLite returns takes the interpreter lock: beside a busy event loop, a few thousand rows per second. A run
-of records is therefore read as one row, whose contents SQLite concatenates without the lock. If that fails, or the run
-is short, the records are read row by row.
+Each row that SQLite returns takes the interpreter lock. Next to a busy event loop, that allows a few thousand rows per
+second. A run of records is therefore read as one row, whose contents SQLite concatenates without the lock. If that
+fails, or the run is short, the records are read row by row.
 """
 
 from __future__ import annotations

@@ -38,14 +38,21 @@ EARLIEST_STORED_AT = """
 LATEST_STORED_AT = """
     (SELECT stored_at FROM records WHERE partition_id = partitions.id AND sequence = partitions.end_sequence - 1)
 """
-"""Computes `latest_stored_at` likewise; NULL if the record is no longer held."""
+"""Computes what version 2 keeps in the column `latest_stored_at`; NULL if the record is no longer held."""
 
 # A process that is killed while it creates a store may leave only the table of the migrations.
 _COUNT_TABLES = "SELECT count(*) FROM sqlite_master WHERE tbl_name != '_sqlite_migrations'"
 
 
 def read_version(connection: sqlite3.Connection, path: str) -> int:
-    """Return the schema version, or 0 for an empty database, which can become a store.
+    """Read the schema version of a database.
+
+    Args:
+        connection: The database.
+        path: Its path, for error messages.
+
+    Returns:
+        The version; 0 for an empty database, which can become a store.
 
     Raises:
         StorageFormatError: If the file is not a store, or has a newer schema version.
@@ -113,10 +120,13 @@ class PartitionRow:
 
 
 class PartitionTable:
-    """Reads rows of the table `partitions`. Every method raises `sqlite3.DataError` if a row is damaged."""
+    """Reads rows of the table `partitions`. Every method raises `sqlite3.DataError` if a row is damaged.
+
+    Args:
+        version: The schema version of the file.
+    """
 
     def __init__(self, version: int) -> None:
-        """Read from a file with this schema version."""
         self._columns = "id, topic, address, earliest_sequence, end_sequence, content_bytes, " + (
             "earliest_stored_at, latest_stored_at" if version > 1 else f"{EARLIEST_STORED_AT}, {LATEST_STORED_AT}"
         )

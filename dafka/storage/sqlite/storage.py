@@ -94,18 +94,17 @@ def _open(path: str, synchronous: str | None) -> SqliteStorage:
 
 
 class SqliteStorage:
-    """A `Storage` in a SQLite file."""
+    """A `Storage` in a SQLite file. Call `load` before using it.
+
+    Args:
+        path: The path of the file, which `prepare_database` has prepared.
+        version: Its schema version.
+        synchronous: The value of `PRAGMA synchronous`; None to open the file for reading only.
+    """
 
     repairs: Sequence[Damage] = ()
 
     def __init__(self, path: str, version: int, synchronous: str | None) -> None:
-        """Prepare a storage for `load`.
-
-        Args:
-            path: The path of the file, which `prepare_database` has prepared.
-            version: Its schema version.
-            synchronous: The value of `PRAGMA synchronous`; None to open the file for reading only.
-        """
         self._path = path
         self._synchronous = synchronous
         self._table = PartitionTable(version)

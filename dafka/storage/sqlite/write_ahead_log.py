@@ -35,17 +35,16 @@ RETRY_S = (0.1, 2.0)
 
 
 class WriteAheadLog:
-    """The log of one writer. The caller must hold the write lock, except for `checkpoint`."""
+    """The log of one writer. The caller must hold the write lock, except for `checkpoint`.
+
+    Args:
+        path: The path of the database.
+        writer: The connection that writes.
+        helper: A connection that only `checkpoint` uses.
+        synchronous: The value of `PRAGMA synchronous`.
+    """
 
     def __init__(self, path: str, writer: sqlite3.Connection, helper: sqlite3.Connection, synchronous: str) -> None:
-        """Configure the log.
-
-        Args:
-            path: The path of the database.
-            writer: The connection that writes.
-            helper: A connection that only `checkpoint` uses.
-            synchronous: The value of `PRAGMA synchronous`.
-        """
         self._path = f"{os.path.realpath(path)}-wal"
         self._file_identity: FileIdentity | None = None
         self._writer = writer

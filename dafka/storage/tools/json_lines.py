@@ -1,9 +1,9 @@
-"""Exporting records as JSON Lines, and importing them: one JSON object per line, in ASCII.
+r"""Exporting records as JSON Lines, and importing them: one JSON object per line, in ASCII.
 
     {"topic": "orders", "partition": "4F0C", "sequence": 7, "stored_at": 1767225600000, "content": "..."}
 
 `stored_at` (milliseconds since 1970, UTC) is optional. A content that is not UTF-8 is given as `content_base64`
-instead. Bytes of a topic or a partition that are not UTF-8 are given as lone surrogates, `\\udc80` to `\\udcff`
+instead. Bytes of a topic or a partition that are not UTF-8 are given as lone surrogates, `\udc80` to `\udcff`
 (PEP 383).
 """
 

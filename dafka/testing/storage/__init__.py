@@ -1,4 +1,4 @@
-"""The contract of a storage plugin, as checks that `check_storage` runs."""
+"""`check_storage`: the checks that a storage plugin must pass."""
 
 from dafka.testing.storage.contract import check_storage
 

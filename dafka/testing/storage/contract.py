@@ -1,7 +1,7 @@
-"""The judge of a storage plugin: every promise of `dafka.storage.Storage`, one small check each, without pytest.
+"""`check_storage`, which runs every check of a storage plugin, without pytest.
 
-Every check makes its own topics, so that all of them may share one storage, also one that holds other records. One of
-them drops every record of the storage by retention.
+Every check creates its own topics, so that all of them can share one storage, also one that holds other records. One
+check drops every record of the storage by retention.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
 
 
 async def check_storage(open_storage_fn: OpenStorage, *, reopens: bool) -> None:
-    """Opens the storage a few dozen times and checks what it promises. Takes seconds.
+    """Check that a storage plugin keeps the contract of `dafka.storage.Storage`. This takes seconds.
 
     Args:
-        open_storage_fn: opens the storage for the length of a block.
-        reopens: true where every block opens the same storage again, false where each opens a fresh one.
+        open_storage_fn: Opens the storage for the duration of an `async with` block. It is called a few dozen times.
+        reopens: Whether every block opens the same storage again; false if each block opens a new one.
 
-    Raises `AssertionError`, with the promise that is not kept.
+    Raises:
+        AssertionError: If a check fails. The message says what was expected.
     """
     for check in _CHECKS:
         async with open_storage_fn() as storage:
             await check(storage)
     if reopens:
-        await _check_everything_outlives_the_block(open_storage_fn)
-        await _check_identity_outlives_the_block(open_storage_fn)
+        await _check_records_are_kept_when_closed(open_storage_fn)
+        await _check_identity_is_kept_when_closed(open_storage_fn)
 
 
 async def _check_every_call_is_a_checkpoint(storage: Storage) -> None:
@@ -82,7 +83,7 @@ async def _check_statistics(storage: Storage) -> None:
         after.content_bytes - before.content_bytes,
     )
     assert added == (2, 50, 40 * 50 + 13), f"50 records in 2 partitions are counted as {added!r}"
-    assert after.stored_bytes > 0, "a storage that holds records takes no room"
+    assert after.stored_bytes > 0, "a storage that holds records reports 0 stored bytes"
 
 
 async def _check_nothing_is_damaged(storage: Storage) -> None:
@@ -90,9 +91,9 @@ async def _check_nothing_is_damaged(storage: Storage) -> None:
     await storage.append([make_batch(partition, 0, 100)])
     await storage.trim(partition, 30)
     await storage.flush()
-    assert list(storage.repairs) == [], f"a sound storage was repaired: {storage.repairs!r}"
+    assert list(storage.repairs) == [], f"an undamaged storage was repaired: {storage.repairs!r}"
     damages = await storage.find_damage()
-    assert damages == [], f"a sound storage is damaged: {damages!r}"
+    assert damages == [], f"find_damage returned damage of an undamaged storage: {damages!r}"
 
 
 async def _check_positions(storage: Storage) -> None:
@@ -107,14 +108,14 @@ async def _check_positions(storage: Storage) -> None:
     for name, expected in ((alice, {first: 5, second: 2**40, third: 1}), (bob, {first: 6})):
         positions = await storage.load_positions(name)
         assert positions == expected, f"positions of {name!r}: expected {expected!r}, loaded {positions!r}"
-    assert await list_partitions(storage, first.topic) == {}, "saving a position made a partition"
+    assert await list_partitions(storage, first.topic) == {}, "saving a position created a partition"
     names = await storage.position_names()
-    assert names == sorted(names), f"names of positions are not in order: {names!r}"
-    assert {alice, bob} <= set(names), f"names of positions lack {alice!r} or {bob!r}: {names!r}"
+    assert names == sorted(names), f"position_names is not sorted: {names!r}"
+    assert {alice, bob} <= set(names), f"position_names lacks {alice!r} or {bob!r}: {names!r}"
 
 
 async def _check_identity(storage: Storage) -> None:
-    assert encode_text(storage.identity), "the identity is no node address: it is empty"
+    assert encode_text(storage.identity), "the identity is empty, expected a node address"
     assert storage.identity == storage.identity, "the identity changes"
 
 
@@ -130,7 +131,7 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
 )
 
 
-async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> None:
+async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> None:
     partition, trimmed, skipped, timed = (new_partition() for _ in range(4))
     name = new_address()
     async with open_storage_fn() as storage:
@@ -153,7 +154,9 @@ async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> 
         await expect_contents(storage, partition, make_contents(4, 6), 4)
         times = await read_times(storage, timed, 0)
         assert times == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have times {times!r}"
-        assert await storage.load_positions(name) == {partition: 6}, "positions are lost when it is opened again"
+        assert await storage.load_positions(name) == {partition: 6}, (
+            "positions are lost when the storage is opened again"
+        )
         for known in (partition, trimmed):
             await expect_refused(storage, [make_batch(known, 11, 1)], "a gap to what an earlier block appended")
             await expect_refused(storage, [make_batch(known, 0, 1)], "an overlap with what an earlier block appended")
@@ -163,7 +166,7 @@ async def _check_everything_outlives_the_block(open_storage_fn: OpenStorage) -> 
         await expect_contents(storage, trimmed, make_contents(10, 2), 10)
 
 
-async def _check_identity_outlives_the_block(open_storage_fn: OpenStorage) -> None:
+async def _check_identity_is_kept_when_closed(open_storage_fn: OpenStorage) -> None:
     identities = set()
     for _ in range(3):
         async with open_storage_fn() as storage:

@@ -1,4 +1,4 @@
-"""What a storage promises about appending and reading: one small check a promise."""
+"""Checks of appending, reading and listing: one small check per promise."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def _check_append_is_all_or_nothing(storage: Storage) -> None:
     for batches in ([good, bad], [bad, good], [make_batch(known, 3, 2), good, make_batch(unknown, 4, 1)]):
         await expect_refused(storage, batches, "one bad batch in the list")
         found = await list_partitions(storage, unknown.topic)
-        assert not found, f"a refused append wrote the list's good batches: {found!r}"
+        assert not found, f"a refused append wrote the valid batches of the list: {found!r}"
         await expect_contents(storage, known, make_contents(0, 3))
         await expect_absent(storage, unknown, [0])
     await storage.append([good, make_batch(known, 3, 2)])
@@ -93,10 +93,10 @@ async def _check_ranges_are_read_lazily(storage: Storage) -> None:
     async for batch in read_range(storage, partition, 5, 1000):
         assert batch.first_sequence == sequence, f"a range continues at {batch.first_sequence}, expected {sequence}"
         assert batch.contents == make_contents(sequence, len(batch), 100_000), f"wrong records from {sequence} on"
-        assert batch.content_bytes <= 2 * MIB, f"a range's batch has {batch.content_bytes} octets"
+        assert batch.content_bytes <= 2 * MIB, f"a batch of a range has {batch.content_bytes} bytes"
         sequence, batches = batch.end_sequence, batches + 1
     assert sequence == 40, f"a range up to 40 ends at {sequence}"
-    assert batches > 1, "4 MB were read at once"
+    assert batches > 1, "4 MB were read as one batch"
 
 
 async def _check_reads_past_either_end(storage: Storage) -> None:
@@ -115,7 +115,7 @@ async def _check_empty_contents(storage: Storage) -> None:
     await storage.append([RecordBatch(empty, 3, [b""])])
     await expect_contents(storage, mixed, contents)
     await expect_contents(storage, empty, [b""] * 4)
-    assert (await read_info(storage, mixed)).content_bytes == 2, "empty contents count as octets"
+    assert (await read_info(storage, mixed)).content_bytes == 2, "empty contents count as bytes"
     assert await read_info(storage, empty) == PartitionInfo(0, 4, 0), "a partition of empty contents is listed wrongly"
 
 
@@ -124,7 +124,7 @@ async def _check_batch_without_records(storage: Storage) -> None:
     await storage.append([])
     await storage.append([RecordBatch(partition, 5, [])])
     found = await list_partitions(storage, partition.topic)
-    assert not found, f"a batch without records made a partition: {found!r}"
+    assert not found, f"a batch without records created a partition: {found!r}"
     await storage.append([make_batch(partition, 0, 2), RecordBatch(partition, 9, []), make_batch(partition, 2, 1)])
     await expect_contents(storage, partition, make_contents(0, 3))
 
@@ -138,7 +138,7 @@ async def _check_large_content(storage: Storage) -> None:
     assert (await read_info(storage, partition)).content_bytes == 5 * MIB + 2
 
 
-async def _check_every_octet(storage: Storage) -> None:
+async def _check_every_byte(storage: Storage) -> None:
     partition = new_partition()
     contents = [bytes((value,)) for value in range(256)] + [bytes(range(256)), b"\0" * 10, b"\xff" * 10]
     await storage.append([RecordBatch(partition, 0, contents)])
@@ -147,14 +147,14 @@ async def _check_every_octet(storage: Storage) -> None:
 
 async def _check_every_topic(storage: Storage) -> None:
     names = ["", "\0", "a", "A", "a\0", "a\0b", "a%", "a_", "_", "*", "'; --", "a/b", "..", " ", "é", "e\u0301", "😀"]
-    octets = [b"\xff", b"\xff" * 255, b"\x80a", bytes(range(255)), bytes(range(1, 256)), b"123", b"\xc3", b"a" * 255]
-    topics = names + [decode_text(topic) for topic in octets]
+    binary = [b"\xff", b"\xff" * 255, b"\x80a", bytes(range(255)), bytes(range(1, 256)), b"123", b"\xc3", b"a" * 255]
+    topics = names + [decode_text(topic) for topic in binary]
     partitions = [Partition(topic, new_address() + tail) for topic in topics for tail in ("", "\0", "\udcfe")]
     await storage.append([RecordBatch(partition, 0, [b"0 %d" % i]) for i, partition in enumerate(partitions)])
     for i, partition in enumerate(partitions):
         found = await list_partitions(storage, partition.topic)
         wrong = [other for other in found if other.topic != partition.topic]
-        assert not wrong, f"partitions({partition.topic!r}) gives partitions of another topic: {wrong!r}"
+        assert not wrong, f"partitions({partition.topic!r}) returned partitions of another topic: {wrong!r}"
         assert partition in found, f"partitions({partition.topic!r}) lacks {partition!r}"
         await expect_contents(storage, partition, [b"0 %d" % i])
     await storage.save_positions(name := new_address(), {partition: i for i, partition in enumerate(partitions)})
@@ -184,7 +184,7 @@ async def _check_partitions_are_listed(storage: Storage) -> None:
     assert found == expected, f"expected {expected!r}, partitions of the topic are {found!r}"
     found = await list_partitions(storage)
     assert expected.items() <= found.items(), "partitions of all topics lack some of one topic"
-    assert found.get(other) == PartitionInfo(0, 1, 1), "partitions of all topics lack another topic's"
+    assert found.get(other) == PartitionInfo(0, 1, 1), "partitions of all topics lack those of another topic"
 
 
 async def _check_tasks_take_turns(storage: Storage) -> None:
@@ -241,7 +241,7 @@ RECORD_CHECKS = (
     _check_empty_contents,
     _check_batch_without_records,
     _check_large_content,
-    _check_every_octet,
+    _check_every_byte,
     _check_every_topic,
     _check_many_partitions,
     _check_partitions_are_listed,

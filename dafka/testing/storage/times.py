@@ -1,4 +1,4 @@
-"""What a storage promises about time: when records were stored, and finding them by it."""
+"""Checks of times: when records were stored, and finding records by time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dafka.testing.storage.expectations import make_batch, new_partition, read_t
 
 
 async def _check_time_of_storing(storage: Storage) -> None:
-    """A record that brings no time is stored now; only who asks for times is given them."""
+    """Records without a time are stored with the current time; times are returned only on request."""
     partition = new_partition()
     before = now_ms()
     await storage.append([make_batch(partition, 0, 3)])
@@ -21,11 +21,11 @@ async def _check_time_of_storing(storage: Storage) -> None:
     assert before <= times[0] <= times[-1] <= after, f"stored between {before} and {after}, read as {times!r}"
     batch = await storage.read(partition, 0, 3)
     assert batch is not None
-    assert batch.stored_at is None, "read gives times that nobody asked for"
+    assert batch.stored_at is None, "read returned times that were not requested"
 
 
 async def _check_given_times_are_kept(storage: Storage) -> None:
-    """Each record keeps the time that it brings, whatever the clock says."""
+    """Each record keeps its given time, independent of the clock."""
     partition = new_partition()
     times = [1_000, 1_000, 1_001, 5_000, 5_000, 2**41]
     await storage.append([_timed(partition, 0, times[:4])])
@@ -46,7 +46,7 @@ async def _check_given_times_are_kept(storage: Storage) -> None:
 
 
 async def _check_a_time_for_each_record(storage: Storage) -> None:
-    """Many times in one batch are no trouble."""
+    """Every record of a batch may have a different time."""
     partition = new_partition()
     times = list(range(10**12, 10**12 + 5_000))
     await storage.append([_timed(partition, 0, times)])
@@ -54,7 +54,7 @@ async def _check_a_time_for_each_record(storage: Storage) -> None:
 
 
 async def _check_times_never_go_back(storage: Storage) -> None:
-    """A record is never older than the one before it."""
+    """Times never decrease within a partition."""
     partition = new_partition()
     future = now_ms() + 3_600_000
     await storage.append([_timed(partition, 0, [7_000, 6_000, 8_000])])
@@ -69,10 +69,10 @@ async def _check_times_never_go_back(storage: Storage) -> None:
 
 
 async def _check_find_time(storage: Storage) -> None:
-    """The first record of a time or later, wherever it is."""
+    """`find_sequence_by_time` returns the first record of a time or later."""
     partition = new_partition()
     assert await storage.find_sequence_by_time(partition, 0) == 0, (
-        "find_sequence_by_time of an unknown partition gives a sequence"
+        "find_sequence_by_time of an unknown partition returned a sequence, expected 0"
     )
     for first_sequence in range(100, 200, 10):
         times = [1_000 + 10 * (sequence // 2) for sequence in range(first_sequence, first_sequence + 10)]
@@ -85,7 +85,7 @@ async def _check_find_time(storage: Storage) -> None:
     for stored_at in (1_991, 2**60):
         found = await storage.find_sequence_by_time(partition, stored_at)
         assert found == 200, (
-            f"find_sequence_by_time({stored_at}), later than all records, gives {found}, expected the end, 200"
+            f"find_sequence_by_time({stored_at}), later than all records, returned {found}, expected the end, 200"
         )
 
 

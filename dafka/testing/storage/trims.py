@@ -1,4 +1,4 @@
-"""What a storage promises about dropping records: trimming, skipping and retention."""
+"""Checks of dropping records: `trim`, `reset_to` and retention."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def _check_trim_of_everything(storage: Storage) -> None:
     for earliest in (10, 1000, SEQUENCE_BEYOND):
         await storage.trim(partition, earliest)
         info = await read_info(storage, partition)
-        assert info == PartitionInfo(10, 10, 0), f"a partition of which all was trimmed is listed as {info!r}"
+        assert info == PartitionInfo(10, 10, 0), f"a partition whose records were all trimmed is listed as {info!r}"
     await expect_absent(storage, partition, [0, 9, 10])
-    await expect_refused(storage, [make_batch(partition, 0, 1)], "a trimmed partition begun anew")
+    await expect_refused(storage, [make_batch(partition, 0, 1)], "a trimmed partition that starts again")
     await expect_refused(storage, [make_batch(partition, 11, 1)], "a gap after trimming")
     await storage.append([make_batch(partition, 10, 3)])
     await expect_contents(storage, partition, make_contents(10, 3), 10)
@@ -54,30 +54,30 @@ async def _check_trim_of_everything(storage: Storage) -> None:
 async def _check_trim_of_nothing(storage: Storage) -> None:
     partition = new_partition()
     await storage.trim(partition, 5)
-    assert await list_partitions(storage, partition.topic) == {}, "trimming an unknown partition made it"
+    assert await list_partitions(storage, partition.topic) == {}, "trimming an unknown partition created it"
     await storage.append([make_batch(partition, 0, 1)])
 
 
-async def _check_skip(storage: Storage) -> None:
-    """A partition goes on at a later sequence, without what it held."""
+async def _check_reset(storage: Storage) -> None:
+    """A partition continues at a later sequence, without its records."""
     partition, neighbour = new_partition(), new_partition()
     await storage.append([make_batch(partition, 0, 10), make_batch(neighbour, 0, 5)])
     await storage.reset_to(partition, 50)
     info = await read_info(storage, partition)
-    assert info == PartitionInfo(50, 50, 0), f"after skip(50) it is listed as {info!r}"
+    assert info == PartitionInfo(50, 50, 0), f"after reset_to(50) it is listed as {info!r}"
     await expect_absent(storage, partition, [0, 9, 10, 49, 50])
-    await expect_refused(storage, [make_batch(partition, 10, 1)], "records that were skipped")
-    await expect_refused(storage, [make_batch(partition, 51, 1)], "a gap after skipping")
+    await expect_refused(storage, [make_batch(partition, 10, 1)], "records before a reset")
+    await expect_refused(storage, [make_batch(partition, 51, 1)], "a gap after a reset")
     await storage.append([make_batch(partition, 50, 3)])
     await expect_contents(storage, partition, make_contents(50, 3), 50)
     await storage.reset_to(partition, 53)
     info = await read_info(storage, partition)
-    assert info == PartitionInfo(53, 53, 0), f"after a skip to its own end it is listed as {info!r}"
+    assert info == PartitionInfo(53, 53, 0), f"after a reset to its own end it is listed as {info!r}"
     await expect_contents(storage, neighbour, make_contents(0, 5))
 
 
-async def _check_skip_goes_forward(storage: Storage) -> None:
-    """What is held from a sequence on cannot be skipped."""
+async def _check_reset_goes_forward(storage: Storage) -> None:
+    """A partition cannot be reset to before its end."""
     partition = new_partition()
     await storage.append([make_batch(partition, 0, 10)])
     for sequence in (0, 5, 9):
@@ -85,23 +85,23 @@ async def _check_skip_goes_forward(storage: Storage) -> None:
             await storage.reset_to(partition, sequence)
         except StorageSequenceError:
             continue
-        raise AssertionError(f"skip({sequence}) of a partition that ends at 10 did not raise StorageSequenceError")
+        raise AssertionError(f"reset_to({sequence}) of a partition that ends at 10 did not raise StorageSequenceError")
     await expect_contents(storage, partition, make_contents(0, 10))
 
 
-async def _check_skip_begins_a_partition(storage: Storage) -> None:
-    """An unknown partition is begun, without records."""
+async def _check_reset_creates_a_partition(storage: Storage) -> None:
+    """An unknown partition is created, without records."""
     partition = new_partition()
     await storage.reset_to(partition, 7)
     info = await read_info(storage, partition)
-    assert info == PartitionInfo(7, 7, 0), f"an unknown partition after skip(7) is listed as {info!r}"
-    await expect_refused(storage, [make_batch(partition, 8, 1)], "a gap after a partition was begun by skipping")
+    assert info == PartitionInfo(7, 7, 0), f"an unknown partition after reset_to(7) is listed as {info!r}"
+    await expect_refused(storage, [make_batch(partition, 8, 1)], "a gap after a reset that created the partition")
     await storage.append([make_batch(partition, 7, 2)])
     await expect_contents(storage, partition, make_contents(7, 2), 7)
 
 
 async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
-    """No record within the limits goes, and what is said to be gone is."""
+    """No record within the limits is dropped, and the result matches what was dropped."""
     time_ms = now_ms()
     limits = (
         (RetentionPolicy(records_max=30), 30),
@@ -110,21 +110,21 @@ async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
         (RetentionPolicy(age_ms=10**12, bytes_max=10**9, records_max=10**9), 40),
         (RetentionPolicy(records_max=25, bytes_max=3_000), 25),
     )
-    for retention, kept in limits:
+    for policy, kept in limits:
         partition, neighbour = new_partition(), new_partition()
         for first_sequence in range(0, 40, 4):
             times = [time_ms - (40 - sequence) * 3_600_000 for sequence in range(first_sequence, first_sequence + 4)]
             contents = make_contents(first_sequence, 4, size=100)
             await storage.append([RecordBatch(partition, first_sequence, contents, times)])
         await storage.append([make_batch(neighbour, 0, 40)])
-        moved = await storage.apply_retention(retention, partition.topic)
+        moved = await storage.apply_retention(policy, partition.topic)
         info = await read_info(storage, partition)
-        assert info.end_sequence == 40, f"{retention!r} moved the end to {info.end_sequence}"
-        assert info.count >= kept, f"{retention!r} left {info.count} of 40 records, {kept} are within the limits"
-        assert info.content_bytes == 100 * info.count, f"{retention!r} left {info!r}"
+        assert info.end_sequence == 40, f"{policy!r} moved the end to {info.end_sequence}"
+        assert info.count >= kept, f"{policy!r} left {info.count} of 40 records, {kept} are within the limits"
+        assert info.content_bytes == 100 * info.count, f"{policy!r} left {info!r}"
         earliest = info.earliest_sequence
         expected = {partition: earliest} if earliest else {}
-        assert moved == expected, f"{retention!r} left {info!r}, and gave {moved!r}"
+        assert moved == expected, f"{policy!r} left {info!r}, and returned {moved!r}"
         await expect_absent(storage, partition, range(earliest))
         await expect_contents(storage, partition, make_contents(earliest, 40 - earliest, size=100), earliest)
         await expect_contents(storage, neighbour, make_contents(0, 40))
@@ -132,27 +132,29 @@ async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
 
 
 async def _check_retention_of_nothing(storage: Storage) -> None:
-    """Where the limits keep nothing, nothing stays, and partitions go on where they stand."""
-    for retention in (RetentionPolicy(records_max=0), RetentionPolicy(bytes_max=0), RetentionPolicy(age_ms=1_000)):
+    """If the limits keep nothing, all records are dropped, and the partitions continue at their ends."""
+    for policy in (RetentionPolicy(records_max=0), RetentionPolicy(bytes_max=0), RetentionPolicy(age_ms=1_000)):
         topic = f"check-{new_address()}"
         partitions = [Partition(topic, new_address()) for _ in range(3)]
         old = [now_ms() - 60_000] * 20
         await storage.append([RecordBatch(each, 5, make_contents(5, 20), old) for each in partitions])
-        moved = await storage.apply_retention(retention, topic)
-        assert moved == dict.fromkeys(partitions, 25), f"{retention!r} gave {moved!r}, expected 25 for each of three"
+        moved = await storage.apply_retention(policy, topic)
+        assert moved == dict.fromkeys(partitions, 25), f"{policy!r} returned {moved!r}, expected 25 for each of three"
         found = await list_partitions(storage, topic)
-        assert set(found.values()) == {PartitionInfo(25, 25, 0)}, f"{retention!r} left {found!r}"
-        assert await storage.apply_retention(retention, topic) == {}, "retention that drops nothing names partitions"
+        assert set(found.values()) == {PartitionInfo(25, 25, 0)}, f"{policy!r} left {found!r}"
+        assert await storage.apply_retention(policy, topic) == {}, "retention that drops nothing returned partitions"
         await storage.append([make_batch(each, 25, 1) for each in partitions])
         await expect_contents(storage, partitions[1], make_contents(25, 1), 25)
 
 
 async def _check_retention_is_of_every_topic(storage: Storage) -> None:
-    """Without a topic, all are meant."""
+    """Without a topic, the policy applies to all topics."""
     partitions = [new_partition(), new_partition()]
     await storage.append([make_batch(each, 0, 10) for each in partitions])
     moved = await storage.apply_retention(RetentionPolicy(records_max=0))
-    assert {each: moved.get(each) for each in partitions} == dict.fromkeys(partitions, 10), f"retain gave {moved!r}"
+    assert {each: moved.get(each) for each in partitions} == dict.fromkeys(partitions, 10), (
+        f"apply_retention returned {moved!r}"
+    )
     held = {each: info for each, info in (await list_partitions(storage)).items() if info.count}
     assert not held, f"retention of nothing left {held!r}"
 
@@ -161,9 +163,9 @@ TRIM_CHECKS = (
     _check_trim,
     _check_trim_of_everything,
     _check_trim_of_nothing,
-    _check_skip,
-    _check_skip_goes_forward,
-    _check_skip_begins_a_partition,
+    _check_reset,
+    _check_reset_goes_forward,
+    _check_reset_creates_a_partition,
     _check_retention_keeps_what_it_must,
     _check_retention_of_nothing,
     _check_retention_is_of_every_topic,

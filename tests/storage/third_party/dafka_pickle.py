@@ -1,4 +1,4 @@
-"""A storage plugin as somebody else would write it: a folder of pickles, one a partition, replaced by each change.
+"""A storage plugin as a third party would write it: a folder with one pickle per partition, replaced by each change.
 
 It uses only what docs/how-to/embed.md documents: the protocol `Storage` with its types, and
 `dafka.storage.plugin_helpers`.
@@ -71,7 +71,7 @@ class PickleStorage:
     def __init__(self, folder: Path, read_only: bool) -> None:
         self._folder = folder
         self._read_only = read_only
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
         self.identity = new_address()
         self._logs: dict[Partition, Log] = {}
         self._positions: dict[str, dict[Partition, int]] = {}
@@ -184,12 +184,12 @@ class PickleStorage:
         return sorted(name for name, positions in self._positions.items() if positions)
 
     async def _change(self, change: Callable[[], object], changed: Collection[Partition]) -> None:
-        """`changed` is looked at after the change."""
+        """Run a change, and save the partitions that `changed` lists afterwards."""
         if self._read_only:
             raise StorageError(f"{self._folder} was opened read-only; open it for writing to change it")
         await trio.lowlevel.checkpoint()
         with trio.CancelScope(shield=True):
-            async with self._turn:
+            async with self._lock:
                 change()
                 await trio.to_thread.run_sync(self._save, changed)
 

@@ -1,4 +1,4 @@
-"""A storage whose files are removed or replaced while it is open says so, and never that something is durable."""
+"""A storage whose files are removed or replaced while it is open raises, and acknowledges nothing more."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOSSES: dict[str, list[Callable[[Path], object]]] = {
 
 
 @pytest.mark.parametrize(("scheme", "lose"), [(scheme, lose) for scheme, several in LOSSES.items() for lose in several])
-async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
+async def test_lost_storage_refuses_changes_and_can_be_opened_again(
     scheme: str, lose: Callable[[Path], object], tmp_path: Path
 ) -> None:
     url, path = f"{scheme}:{tmp_path}/store", tmp_path / "store"
@@ -77,8 +77,8 @@ async def test_lost_storage_takes_nothing_more_and_can_be_opened_again(
         assert await storage.read(PARTITION, 0, 100) == batch(0, 30)
 
 
-async def test_log_that_is_removed_loses_nothing(tmp_path: Path) -> None:
-    """SQLite goes on writing to it; what it held is copied into the database when that is closed."""
+async def test_removed_write_ahead_log_loses_nothing(tmp_path: Path) -> None:
+    """SQLite continues to write to the log, and copies its pages into the database when that is closed."""
     url = f"sqlite:{tmp_path}/store"
     async with open_storage(url) as storage:
         assert isinstance(storage, DetectsRemoval)
@@ -96,7 +96,7 @@ async def test_log_that_is_removed_loses_nothing(tmp_path: Path) -> None:
         assert found.between(0, 10) == batch(0, 10)
 
 
-async def test_copy_that_is_put_in_place_keeps_nothing_of_the_log_of_the_one_before(tmp_path: Path) -> None:
+async def test_replaced_database_gets_nothing_from_the_log_of_the_previous_one(tmp_path: Path) -> None:
     url, path, copy = f"sqlite:{tmp_path}/store", tmp_path / "store", tmp_path / "copy"
     async with open_storage(url) as storage:
         await storage.append([batch(0, 10)])
@@ -115,13 +115,13 @@ async def test_copy_that_is_put_in_place_keeps_nothing_of_the_log_of_the_one_bef
         assert await storage.find_damage() == []
 
 
-async def test_storage_in_memory_has_no_place() -> None:
+async def test_memory_cannot_be_removed() -> None:
     async with open_storage("memory:") as storage:
         assert not isinstance(storage, DetectsRemoval)
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
-async def test_what_trimming_removes_is_not_missed(scheme: str, tmp_path: Path) -> None:
+async def test_segments_removed_by_trimming_do_not_count_as_lost(scheme: str, tmp_path: Path) -> None:
     options = "?segment_bytes=2000" if scheme == "filelog" else ""
     async with open_storage(f"{scheme}:{tmp_path}/store{options}") as storage:
         assert isinstance(storage, DetectsRemoval)

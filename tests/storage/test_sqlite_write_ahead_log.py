@@ -1,6 +1,6 @@
-"""The write-ahead log stays short, whoever reads."""
+"""The write-ahead log stays small while readers come and go."""
 
-# ruff: noqa: ASYNC221, ASYNC240  (short programs, and sizes of files, in tests)
+# ruff: noqa: ASYNC221, ASYNC240  (short programs and file sizes in tests)
 from __future__ import annotations
 
 import sqlite3
@@ -37,7 +37,7 @@ def log_bytes(path: Path) -> int:
 
 
 async def append(storage: Storage, path: Path, first_sequence: int, count: int) -> int:
-    """Appends of about 64 KiB; gives the longest that the log was after one."""
+    """Append batches of about 64 KiB, and return the largest size of the log after one of them."""
     longest = 0
     for sequence in range(first_sequence, first_sequence + count):
         await storage.append([RecordBatch(PARTITION, sequence, [b"." * 2**16])])
@@ -45,7 +45,7 @@ async def append(storage: Storage, path: Path, first_sequence: int, count: int) 
     return longest
 
 
-# Two transactions, each begun before the other ends: there is always one.
+# Two transactions, each of which begins before the other one ends.
 OVERLAPPING = """
 import sqlite3, sys, time
 
@@ -78,7 +78,7 @@ def overlapping_readers(path: Path) -> Iterator[None]:
             process.kill()
 
 
-async def test_log_is_bounded_while_there_is_always_a_reader(path: Path) -> None:
+async def test_log_stays_small_while_there_is_always_a_reader(path: Path) -> None:
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
         with ExitStack() as stack:
@@ -89,7 +89,7 @@ async def test_log_is_bounded_while_there_is_always_a_reader(path: Path) -> None
         assert await storage.find_damage() == []
 
 
-async def test_reader_that_stays_stops_no_append_and_the_log_is_cut_when_it_leaves(path: Path) -> None:
+async def test_long_reader_blocks_no_append_and_the_log_is_truncated_when_it_leaves(path: Path) -> None:
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 1)
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None)) as connection:
@@ -106,7 +106,7 @@ async def test_reader_that_stays_stops_no_append_and_the_log_is_cut_when_it_leav
             assert connection.execute("SELECT count(*) FROM records").fetchone() == (102,)
 
 
-async def test_waits_for_a_reader_that_stays_become_rare(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_a_long_reader_become_rare(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     waits: list[float] = []
 
@@ -130,7 +130,7 @@ async def test_waits_for_a_reader_that_stays_become_rare(path: Path, monkeypatch
     assert 0.1 < len(waits) * write_ahead_log.POLL_S < 1.2
 
 
-async def test_trim_leaves_no_long_log(path: Path) -> None:
+async def test_trim_leaves_no_large_log(path: Path) -> None:
     async with open_storage(f"sqlite:{path}") as storage:
         await storage.append([RecordBatch(PARTITION, 0, [b"." * 100] * 50_000)])
         assert isinstance(storage, SqliteStorage)
@@ -151,9 +151,7 @@ async def test_trim_leaves_no_long_log(path: Path) -> None:
         ("FULL", []),
     ],
 )
-async def test_flush_commits_durably_whatever_is_left_to_the_system(
-    path: Path, level: str, expected: list[str]
-) -> None:
+async def test_flush_commits_durably_with_every_synchronous_option(path: Path, level: str, expected: list[str]) -> None:
     async with open_storage(f"sqlite:{path}?synchronous={level}") as storage:
         await append(storage, path, 0, 1)
         assert isinstance(storage, SqliteStorage)
@@ -168,7 +166,7 @@ async def test_flush_commits_durably_whatever_is_left_to_the_system(
         assert await storage.partitions() != {}
 
 
-async def test_flush_copies_the_log_back_where_nothing_waits_for_the_disk(path: Path) -> None:
+async def test_flush_runs_a_checkpoint_if_synchronous_is_off(path: Path) -> None:
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
         await append(storage, path, 0, 3)
         assert path.stat().st_size < 3 * 2**16
@@ -179,7 +177,7 @@ async def test_flush_copies_the_log_back_where_nothing_waits_for_the_disk(path: 
         assert storage._writer.execute("PRAGMA synchronous").fetchone() == (0,)
 
 
-async def test_flush_syncs_everything_where_a_reader_keeps_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_flush_syncs_everything_if_a_reader_uses_the_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr("dafka.storage.sqlite.write_ahead_log.os.sync", lambda: synced.append(True))
     async with open_storage(f"sqlite:{path}?synchronous=OFF") as storage:
@@ -192,10 +190,10 @@ async def test_flush_syncs_everything_where_a_reader_keeps_the_log(path: Path, m
             assert synced == [True]
 
 
-# A reader of the store's own process must not take the writer's locks away: a foreign program would delete the log.
+# A reader in the process of the writer must not release its locks: another program would then delete the log.
 
 
-async def test_reader_in_the_writers_process_leaves_its_locks(path: Path) -> None:
+async def test_reader_in_the_process_of_the_writer_keeps_its_locks(path: Path) -> None:
     foreign = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()"
     async with open_storage(f"sqlite:{path}") as storage:
         await append(storage, path, 0, 1)

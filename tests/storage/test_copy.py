@@ -22,7 +22,7 @@ TRIMMED = Partition("orders", "D")
 
 
 def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS, size: int = 0) -> RecordBatch:
-    """Each record was stored at ten times its sequence."""
+    """Return records whose time is ten times their sequence."""
     sequences = range(first_sequence, end_sequence)
     contents = [(b"%d" % sequence).ljust(size, b".") for sequence in sequences]
     return RecordBatch(partition, first_sequence, contents, [10 * sequence for sequence in sequences])
@@ -47,7 +47,7 @@ async def everything(
 
 
 class Recorder(MemoryStorage):
-    """Remembers what was appended, and can fail."""
+    """Records what was appended, and can be made to fail."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Corrupt(MemoryStorage):
         return await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
 
 
-async def test_round_trip_through_every_kind(tmp_path: Path) -> None:
+async def test_round_trip_through_every_kind_of_storage(tmp_path: Path) -> None:
     source = await memory(batch(3, 5000), batch(0, 7, BILLS), batch(0, 9, TRIMMED))
     await source.append([RecordBatch(BILLS, 7, [b"\xff\0", b""])])
     await source.reset_to(SKIPPED, 12)
@@ -110,7 +110,7 @@ async def test_round_trip_through_every_kind(tmp_path: Path) -> None:
         assert len({storage.identity for storage in storages}) == len(storages)
 
 
-async def test_what_is_told() -> None:
+async def test_summary_and_progress() -> None:
     source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), Recorder()
     shown: list[tuple[int, int | None]] = []
     summary = await copy_storage(source, target, progress=lambda done, total: shown.append((done, total)))
@@ -139,7 +139,7 @@ async def test_topics() -> None:
     assert BILLS not in await target.partitions()
 
 
-async def test_small_partitions_share_an_append_and_large_ones_are_divided() -> None:
+async def test_small_partitions_share_an_append_and_large_ones_are_split() -> None:
     many = [batch(0, 10, Partition("small", f"{number:04}")) for number in range(1000)]
     source, target = await memory(*many, batch(0, 3000, BILLS, size=1000)), Recorder()
     await copy_storage(source, target)
@@ -147,11 +147,11 @@ async def test_small_partitions_share_an_append_and_large_ones_are_divided() -> 
     assert len(sizes) <= 6
     assert max(sizes) < 3 * GROUP_BYTES
     assert await everything(source) == await everything(target)
-    # The source gives runs of one time, here single records: they come as one batch.
+    # The source returns runs with one time, here single records; they are appended as one batch.
     assert len(target.appends[-1]) <= 1001
 
 
-async def test_reading_goes_on_while_the_last_is_being_appended() -> None:
+async def test_reading_continues_while_a_group_is_appended() -> None:
     reads: list[int] = []
 
     class Source(MemoryStorage):
@@ -177,12 +177,12 @@ async def test_reading_goes_on_while_the_last_is_being_appended() -> None:
     source = Source()
     await source.append([batch(0, 20, size=GROUP_BYTES)])
     await copy_storage(source, Target())
-    assert read_before[0] == 3  # one being appended, one that waits, one that is read and finds no room
+    assert read_before[0] == 3  # one is being appended, one is queued, one waits for the queue
     assert read_before[5] == 8
 
 
 @pytest.mark.parametrize("held", [1, 4, 9, 10])
-async def test_a_first_part_is_continued(held: int) -> None:
+async def test_an_incomplete_copy_is_continued(held: int) -> None:
     source, target = await memory(batch(0, 10)), Recorder()
     await MemoryStorage.append(target, [batch(0, held)])
     summary = await copy_storage(source, target)
@@ -190,7 +190,7 @@ async def test_a_first_part_is_continued(held: int) -> None:
     assert await everything(source) == await everything(target)
 
 
-async def test_a_failing_target_keeps_what_it_took_and_is_continued() -> None:
+async def test_a_failing_target_keeps_what_it_appended_and_is_continued() -> None:
     source, target = await memory(batch(0, 10, size=GROUP_BYTES), batch(0, 3, BILLS)), Recorder()
     target.room = 4
     with pytest.raises(StorageError, match="the disk is full"):
@@ -201,7 +201,7 @@ async def test_a_failing_target_keeps_what_it_took_and_is_continued() -> None:
     assert await everything(source) == await everything(target)
 
 
-async def test_cancelled_anywhere_it_goes_on(tmp_path: Path) -> None:
+async def test_a_copy_cancelled_anywhere_is_continued(tmp_path: Path) -> None:
     many = [batch(0, 10, Partition("small", f"{number:02}")) for number in range(20)]
     many.append(batch(0, 12, size=GROUP_BYTES // 4))
     source = await memory(*(attrs.evolve(batch, stored_at=[7] * len(batch)) for batch in many))
@@ -224,21 +224,21 @@ async def test_cancelled_anywhere_it_goes_on(tmp_path: Path) -> None:
     assert await everything(source) == await everything(target)
 
 
-async def test_a_source_that_trimmed_what_was_copied() -> None:
+async def test_a_source_that_trimmed_copied_records() -> None:
     source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
     await source.trim(ORDERS, 5)
     assert (await copy_storage(source, target)).records == 5
     assert (await everything(target))[1][ORDERS] == list(zip(batch(0, 10).contents, range(0, 100, 10), strict=True))
 
 
-async def test_a_target_that_trimmed_what_was_copied() -> None:
+async def test_a_target_that_trimmed_copied_records() -> None:
     source, target = await memory(batch(0, 10)), await memory(batch(0, 5))
     await target.trim(ORDERS, 5)
     assert (await copy_storage(source, target)).records == 5
     assert (await target.partitions())[ORDERS].earliest_sequence == 5
 
 
-async def test_an_empty_partition_of_the_target_is_moved_on_to_where_the_source_begins() -> None:
+async def test_an_empty_partition_of_the_target_is_reset_to_the_start_of_the_source() -> None:
     source, target = await memory(batch(7, 10)), MemoryStorage()
     await target.reset_to(ORDERS, 3)
     assert (await copy_storage(source, target)).records == 3
@@ -246,7 +246,7 @@ async def test_an_empty_partition_of_the_target_is_moved_on_to_where_the_source_
 
 
 @pytest.mark.parametrize("end", [7, 10])
-async def test_records_that_nobody_has_any_more(end: int) -> None:
+async def test_records_between_target_and_source_are_missing(end: int) -> None:
     source, target = await memory(batch(0, 10), batch(0, 3, BILLS)), await memory(batch(0, 5))
     await source.trim(ORDERS, end)
     with pytest.raises(StorageSequenceError) as caught:
@@ -266,7 +266,7 @@ async def test_records_that_nobody_has_any_more(end: int) -> None:
     ],
 )
 @pytest.mark.parametrize("source_end", [3, 10])
-async def test_another_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
+async def test_a_different_record_in_the_target(held: RecordBatch, what: str, source_end: int) -> None:
     source = await memory(batch(0, 3, BILLS), batch(0, source_end))
     target = await memory(held)
     with pytest.raises(RecordsDifferError, match=f"^orders/A: sequence 2 has a different {what} in the target"):
@@ -274,7 +274,7 @@ async def test_another_record_in_the_target(held: RecordBatch, what: str, source
     assert list(await target.partitions()) == [ORDERS]
 
 
-async def test_a_target_that_holds_more_is_left_as_it_is() -> None:
+async def test_a_target_that_holds_more_is_not_changed() -> None:
     source, target = await memory(batch(0, 3), batch(0, 3, BILLS)), await memory(batch(0, 5))
     await source.save_positions("billing", {ORDERS: 1, BILLS: 1})
     await target.save_positions("billing", {ORDERS: 5})
@@ -284,7 +284,7 @@ async def test_a_target_that_holds_more_is_left_as_it_is() -> None:
     assert await target.load_positions("billing") == {ORDERS: 5, BILLS: 1}
 
 
-async def test_damage_stops_it_after_what_comes_before() -> None:
+async def test_records_before_damage_are_copied() -> None:
     source, target = Corrupt(), MemoryStorage()
     await source.append([batch(0, 5, BILLS), batch(0, 10)])
     for _ in range(2):
@@ -294,7 +294,7 @@ async def test_damage_stops_it_after_what_comes_before() -> None:
         assert {partition: len(records) for partition, records in held.items()} == {ORDERS: 5, BILLS: 5}
 
 
-async def test_records_that_are_dropped_while_they_are_copied() -> None:
+async def test_records_dropped_while_they_are_copied() -> None:
     class Dropping(MemoryStorage):
         async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
             infos = await super().partitions(topic)

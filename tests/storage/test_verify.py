@@ -21,19 +21,19 @@ def batch(first_sequence: int, end_sequence: int, partition: Partition = ORDERS)
 
 
 class DamagedStorage(MemoryStorage):
-    """Some sequences are not there, some cannot be read, and some totals are wrong."""
+    """A storage with missing sequences, damaged sequences, and wrong totals."""
 
     def __init__(self) -> None:
         super().__init__()
         self.missing: set[int] = set()
         self.corrupt: dict[int, int] = {}
-        """The sequence after the damage, by each sequence hit."""
-        self.message = "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7)"
+        """The sequence after the damage, for each damaged sequence."""
+        self.message = "orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7)"
         self.found: list[Damage] = []
         self.listed: dict[Partition, PartitionInfo] = {}
         self.lost: int = 0
         self.dropping: Mapping[int, int] = {}
-        """Reading a sequence drops everything before another."""
+        """For each key: reading this sequence drops everything before the value."""
         self.read_calls = 0
 
     async def read(
@@ -79,7 +79,7 @@ def ranges(found: Verification) -> list[tuple[int, int]]:
     return [(damage.first_sequence, damage.end_sequence) for damage in found.damages]
 
 
-async def test_all_is_there(storage: DamagedStorage) -> None:
+async def test_an_undamaged_storage(storage: DamagedStorage) -> None:
     shown: list[tuple[int, int | None]] = []
     found = await verify_storage(storage, progress=lambda done, total: shown.append((done, total)))
     assert found == Verification(2, 13, 13, (), ())
@@ -87,7 +87,7 @@ async def test_all_is_there(storage: DamagedStorage) -> None:
 
 
 @pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/store.db"])
-async def test_a_sound_storage_of_every_kind(url: str, tmp_path: Path) -> None:
+async def test_an_undamaged_storage_of_every_kind(url: str, tmp_path: Path) -> None:
     gone = Partition("gone", "C")
     async with open_storage(url.format(folder=tmp_path)) as opened:
         await opened.append([batch(0, 10_000), batch(5, 8, BILLS), batch(0, 2, gone)])
@@ -102,13 +102,13 @@ async def test_an_empty_storage() -> None:
     assert await verify_storage(MemoryStorage()) == Verification(0, 0, 0, (), ())
 
 
-async def test_damage_is_told_and_read_past(storage: DamagedStorage) -> None:
+async def test_damage_is_reported_and_skipped(storage: DamagedStorage) -> None:
     storage.corrupt = {1: 3, 7: 8}
     found = await verify_storage(storage)
     assert ranges(found) == [(1, 3), (7, 8)]
     assert found.records == 13 - 3
     assert str(found.damages[0]) == (
-        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at octet 7) (found by reading)"
+        "orders/A, sequences 1 to 2: the CRC is wrong (0.log at byte 7) (found by reading)"
     )
 
 
@@ -122,18 +122,18 @@ async def test_damage_is_told_and_read_past(storage: DamagedStorage) -> None:
         ("a bad CRC", "a bad CRC"),
     ],
 )
-async def test_the_partition_is_named_once(storage: DamagedStorage, message: str, reason: str) -> None:
+async def test_a_reason_does_not_repeat_the_partition(storage: DamagedStorage, message: str, reason: str) -> None:
     storage.corrupt = {1: 2}
     storage.message = message
     assert [damage.reason for damage in (await verify_storage(storage)).damages] == [reason]
 
 
-async def test_damage_that_runs_on_is_one(storage: DamagedStorage) -> None:
+async def test_adjacent_damage_is_joined(storage: DamagedStorage) -> None:
     storage.corrupt = {sequence: sequence + 1 for sequence in range(2, 9)}
     assert ranges(await verify_storage(storage)) == [(2, 9)]
 
 
-async def test_damage_that_leads_nowhere_or_too_far_ends_all_the_same(storage: DamagedStorage) -> None:
+async def test_wrong_ends_of_damage_are_limited(storage: DamagedStorage) -> None:
     storage.corrupt = {3: 3, 4: 0, 9: 1000}
     found = await verify_storage(storage)
     assert ranges(found) == [(3, 5), (9, 10)]
@@ -148,14 +148,14 @@ async def test_missing_records_are_found(storage: DamagedStorage, missing: set[i
     assert {damage.reason for damage in found.damages} == {"missing"}
 
 
-async def test_a_long_gap_is_not_felt_out_one_by_one(storage: DamagedStorage) -> None:
+async def test_a_long_gap_takes_few_reads(storage: DamagedStorage) -> None:
     await storage.append([batch(10, 50_000)])
     storage.missing = set(range(100, 49_000))
     assert ranges(await verify_storage(storage)) == [(100, 49_000)]
     assert storage.read_calls < 200
 
 
-async def test_missing_records_before_damaged_ones_are_told_with_them(storage: DamagedStorage) -> None:
+async def test_missing_records_before_damaged_ones_are_joined_with_them(storage: DamagedStorage) -> None:
     storage.missing = {2, 3}
     storage.corrupt = {4: 6}
     assert ranges(await verify_storage(storage)) == [(2, 6)]
@@ -181,7 +181,7 @@ async def test_totals_of_a_partition(changes: dict[str, int], reason: str) -> No
     assert reasons == [reason]
 
 
-async def test_times_that_go_back(storage: DamagedStorage) -> None:
+async def test_times_that_decrease(storage: DamagedStorage) -> None:
     class Backwards(MemoryStorage):
         async def read(
             self,
@@ -211,7 +211,7 @@ async def test_totals_of_the_storage(storage: DamagedStorage) -> None:
     assert str(damage) == "statistics: 10 records, but the partitions add up to 13"
 
 
-async def test_records_that_are_dropped_meanwhile_are_no_damage(storage: DamagedStorage) -> None:
+async def test_records_dropped_meanwhile_are_not_damage(storage: DamagedStorage) -> None:
     storage.dropping = {0: 4}
     await storage.append([batch(10, 12)])
     found = await verify_storage(storage)
@@ -221,7 +221,7 @@ async def test_records_that_are_dropped_meanwhile_are_no_damage(storage: Damaged
     assert (found.records, found.damages) == (3, ())
 
 
-async def test_what_is_appended_meanwhile_is_no_damage(storage: DamagedStorage) -> None:
+async def test_records_appended_meanwhile_are_not_damage(storage: DamagedStorage) -> None:
     class Growing(MemoryStorage):
         async def statistics(self) -> StorageStatistics:
             await self.append([batch(10, 12)])
@@ -232,7 +232,7 @@ async def test_what_is_appended_meanwhile_is_no_damage(storage: DamagedStorage) 
     assert await verify_storage(growing) == Verification(1, 12, 14, (), ())
 
 
-async def test_what_the_storage_itself_finds(storage: DamagedStorage) -> None:
+async def test_damage_that_the_storage_finds(storage: DamagedStorage) -> None:
     storage.corrupt = {1: 3}
     known = Damage("0.log", "again", ORDERS, 2, 5)
     elsewhere = Damage("0.log", "another", ORDERS, 3, 5)
