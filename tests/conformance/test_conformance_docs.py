@@ -27,6 +27,8 @@ from dafka_conformance.targets.target_file import BUILTIN_PLACEHOLDERS, NODE_PLA
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "how-to" / "conformance.md").read_text("utf-8")
 TIMEOUT_S = 60
+PATIENCE = 3.0
+"""The factor for time limits: the programs of the page are shell scripts, which start slowly on a busy machine."""
 
 PROGRAMS = {
     "mydafka-tower": 'dafka tower --sub "tcp://127.0.0.1:$2" --pub "tcp://127.0.0.1:$4"',
@@ -85,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def play(catalog: Catalog, target: Target, patterns: Sequence[str]) -> Run:
-    finished = await run(catalog, target, patterns=patterns, jobs=2)
+    finished = await run(catalog, target, patterns=patterns, jobs=2, patience=PATIENCE)
     assert [result.scenario for result in finished.results if result.outcome is not Outcome.PASSED] == [], [
         finding.message for failure in failures(finished) for finding in failure.findings
     ]

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
+from dafka.protocol.actions import Publish
 from dafka.records import Partition, RecordBatch
 
 PARTITION = Partition("t", "A" * 32)
@@ -55,3 +57,19 @@ def test_taking_the_whole_run_leaves_nothing() -> None:
     assert batch is not None
     assert len(batch) == 3
     assert (delivery.waiting_positions(), take(delivery)) == ({}, None)
+
+
+def test_dropping_a_topic_from_a_full_buffer_makes_room_to_fetch_more() -> None:
+    machine = ConsumerMachine("C" * 32, Config().with_consumer(buffer_bytes_max=100, offset_reset="earliest"))
+    machine.start(0.0)
+    machine.subscribe("dropped", 0.0)
+    machine.subscribe("t", 0.0)
+    delivery = DeliveryBuffer(machine)
+    delivery.put_records(RecordBatch(Partition("dropped", PARTITION.address), 0, [b"x" * 1000]))
+    head = wire.Head(PARTITION.address, "t", 9)
+    assert [each for each in machine.receive([head], 0.1) if isinstance(each, Publish)] == []
+    actions = delivery.drop_topic("dropped", 0.2)
+    assert machine.buffered_bytes == 0
+    assert [each.message for each in actions if isinstance(each, Publish)] == [
+        wire.Fetch(PARTITION.address, "C" * 32, "t", 0, 10)
+    ]

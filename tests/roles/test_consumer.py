@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
+from dafka import Config, Consumer, Partition, Producer, Record, RecordBatch, open_consumer
 from dafka.errors import ConfigError
 from dafka.protocol import PartitionSilent
 from dafka.protocol.events import PartitionHeard
@@ -329,3 +330,17 @@ async def test_silent_and_returning_partitions_are_events() -> None:
         await producer.send(b"1")
         assert (await wait_event(consumer.events, PartitionHeard)).partition == producer.partition
         await receive_partition(consumer, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ({("hello", "A" * 32): 1}, "positions: expected a Partition as key, not ('hello', 'AAA"),
+        ({Partition("hello", "A" * 32): -1}, "positions: expected a sequence from 0 on for hello/AAA"),
+        ({Partition("hello", "A" * 32): 1.0}, "positions: expected a sequence from 0 on for hello/AAA"),
+    ],
+)
+async def test_invalid_positions_are_refused(positions: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        async with open_consumer(["hello"], positions=positions):
+            pass
