@@ -1,4 +1,4 @@
-"""Nodes with keys: who gets in, who is thrown out, who may say what; and what everybody is told of it."""
+"""Nodes with keys: which ones connect, which are disconnected, what they may send, and which events report it."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ async def test_two_closed_clusters_in_one_process_do_not_mix(tmp_path: Path) -> 
             assert consumer.statistics().peers == 0
 
 
-async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
+async def test_a_refused_node_is_notified_and_connects_once_authorized(
     keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys.authorise("tower", "store", "producer")
+    keys.authorize("tower", "store", "producer")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
         async with (
             open_store(keys.config("store", cluster.config)),
@@ -106,13 +106,13 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
                 assert (refused.own_key, refused.reason) == (public, "key not authorized")
                 assert "its key is not authorized there" in str(refused)
                 assert f"Refused 127.0.0.1: its public key {public} is not authorized here" in caplog.text
-                keys.authorise("tower", "store", "producer", "other")
+                keys.authorize("tower", "store", "producer", "other")
                 await receive_partition(consumer, 0, 10)
         secrets = [pair.secret for pair in keys.pairs.values()]
         assert not any(secret in caplog.text for secret in secrets)
 
 
-async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
+async def test_a_node_that_is_no_longer_authorized_is_disconnected(keys: Keys) -> None:
     async with (
         open_cluster(keys.config("tower"), storage=None) as cluster,
         cluster.producer("t", keys.config("producer", cluster.config.with_producer(min_stores=0))) as producer,
@@ -122,7 +122,7 @@ async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
         await producer.send_many(contents(0, 10))
         await receive(staying, 10)
         await receive(leaving, 10)
-        keys.authorise("tower", "producer", "consumer", "store")
+        keys.authorize("tower", "producer", "consumer", "store")
         await wait_event(producer.events, PeerNotAuthorized)
         await wait_event(producer.events, PeerRefused)
         await producer.send_many(contents(10, 20))
@@ -131,8 +131,8 @@ async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
         assert leaving.statistics().lag == {}
 
 
-async def test_a_node_whose_key_a_node_does_not_authorise_is_not_connected_to(keys: Keys, tmp_path: Path) -> None:
-    """The tower may let in whom a node does not."""
+async def test_a_node_does_not_connect_to_a_peer_whose_key_it_does_not_authorize(keys: Keys, tmp_path: Path) -> None:
+    """The tower may authorize a key that a node does not."""
     own_list = tmp_path / "own"
     own_list.write_text(f"{keys.pairs['tower'].public}\n")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
@@ -152,7 +152,7 @@ async def test_a_node_whose_key_a_node_does_not_authorise_is_not_connected_to(ke
 
 
 async def open_insider(keys: Keys, config: Config, address: str, task_status: trio.TaskStatus[Mesh]) -> None:
-    """An authorized node that says what it likes, under an address of its choice."""
+    """Open an authorized node that sends arbitrary messages, under an address of its choice."""
     config = keys.config("other", config)
     async with open_mesh(config.node, 0, open_security(config)) as mesh, trio.open_nursery() as nursery:
         await nursery.start(open_discovery(config).run, Advertisement(address, "127.0.0.1", mesh.port), lambda _: None)
@@ -161,7 +161,7 @@ async def open_insider(keys: Keys, config: Config, address: str, task_status: tr
 
 
 async def say(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
-    """Publishes, when somebody listens to each."""
+    """Publish messages once each has a subscriber."""
     missing = {
         frames[0][:1] for frames in wire.BatchEncoder(wire.Dialect.RFC46).encode(messages) if isinstance(frames, list)
     }
