@@ -69,7 +69,7 @@ class ScenarioRegistry:
 
         Args:
             name: The scenario's name. Its first part is the role of the target, as in `store.durable`.
-            clauses: The ids of the clauses that it tests.
+            *clauses: The ids of the clauses that it tests.
             needs: The abilities that the target must have.
             dialects: The dialects that it can run in.
             shares_target: Whether it can run on a target that has already run other scenarios.

@@ -40,7 +40,7 @@ def every_role(
 
     Args:
         name: The name without the role.
-        clauses: The ids of the clauses that it tests.
+        *clauses: The ids of the clauses that it tests.
         feeds: Whether a producer is given records, to check that it still works.
         shares_target: Whether it can run on a target that has already run other scenarios.
 
