@@ -77,14 +77,14 @@ or one text with commas.
 CLAUSES_PREFACE = """\
 # The clauses of the conformance suite
 
-This page is made from `clauses.toml` and the scenarios by `docs/generate.py`.
-[conformance.md](../how-to/conformance.md) describes the suite.
+`docs/generate.py` writes this page from `clauses.toml` and the scenarios. [conformance.md](../how-to/conformance.md)
+describes the suite.
 
-A clause is one requirement of RFC 46. Its level is the RFC's keyword, or **grammar** for a grammar rule, its comment or
-the meaning of a field, or **deployed** for a rule that is not written down but that every implementation relies on.
-SHOULD, RECOMMENDED and MAY are not binding; all other levels are. If the RFC contradicts itself, the page gives the
-readings, and the one that holds is in bold. `store.grammar.*` (37) stands for 37 scenarios, one for each sentence of
-the grammar. *Always* means that every message of the target, in all scenarios, is checked against the clause.
+A clause is one requirement of RFC 46. Its level is the RFC's keyword; **grammar** for what a grammar rule, its comment,
+or the meaning of a field determines; or **deployed** for what is not written down but every implementation relies on.
+All levels are binding, except SHOULD, RECOMMENDED and MAY. If the RFC contradicts itself, the readings are listed, and
+the one that the suite tests is in bold. `store.grammar.*` (37) stands for 37 of the grammar's sentences. *Always* means
+that every message of the target is checked, in every scenario.
 """
 
 

@@ -21,7 +21,7 @@ pytest_plugins = [
 LONGEST_FIRST = (
     "one Spark session",
     "another Spark session",
-    "tests/conformance/test_ours.py",
+    "tests/conformance/test_own_roles.py",
     "tests/conformance/test_mutants.py",
     "tests/storage/test_crash_loop.py",
     "tests/spark/test_stream_kills.py",

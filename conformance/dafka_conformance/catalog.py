@@ -83,6 +83,9 @@ class Catalog:
             roles: The roles.
             dialect: A dialect that the scenario can run in; None for any.
             patterns: Glob patterns for names, of which one must match; empty for all names.
+
+        Returns:
+            The scenarios, in the order of the catalog.
         """
         wanted = set(roles)
         return [

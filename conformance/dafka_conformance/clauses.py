@@ -38,6 +38,10 @@ class UnknownClauseError(LookupError):
 
     Attributes:
         id: The unknown id.
+
+    Args:
+        clause_id: The unknown id.
+        known_ids: All ids.
     """
 
     def __init__(self, clause_id: str, known_ids: list[str]) -> None:
@@ -103,6 +107,9 @@ class Clauses:
 
         Args:
             roles: The roles that send each message, by the message's name.
+
+        Returns:
+            The clauses.
         """
         new = [
             Clause(

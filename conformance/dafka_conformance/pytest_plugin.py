@@ -93,6 +93,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Open the target, if there is one.
 
+    Args:
+        session: The test session.
+
     Raises:
         pytest.UsageError: An option or the target's description is wrong.
     """
@@ -257,6 +260,9 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
     """A scenario failed, or could not be run.
 
     Attributes:
+        result: The scenario's result.
+
+    Args:
         result: The scenario's result.
     """
 

@@ -44,6 +44,9 @@ class EndedBySignalError(Exception):
 
     Attributes:
         number: The signal.
+
+    Args:
+        number: The signal's number.
     """
 
     def __init__(self, number: int) -> None:
@@ -237,8 +240,9 @@ class _GroupRunner:
         self._listener.started(scenario.name, testbed.dialect)
         testbed.begin_scenario()
         begin, outcome, reason = time.monotonic(), Outcome.PASSED, ""
+        timeout_s = SCENARIO_TIMEOUT_S * max(self._patience, 1.0)
         try:
-            with trio.fail_after(SCENARIO_TIMEOUT_S * self._patience):
+            with trio.fail_after(timeout_s):
                 if not scenario.starts_target and testbed.node is None:
                     await testbed.start(reset=scenario.reset)
                 await scenario.run(testbed)
@@ -247,9 +251,7 @@ class _GroupRunner:
         except TargetError as error:
             outcome, reason = Outcome.BROKEN, str(error)
         except trio.TooSlowError:
-            testbed.check_clause(
-                scenario.clauses[0], False, f"the scenario did not end within {SCENARIO_TIMEOUT_S:g} s"
-            )
+            testbed.check_clause(scenario.clauses[0], False, f"the scenario did not end within {timeout_s:g} s")
         checks = self._complete(scenario, testbed, outcome)
         if outcome is Outcome.PASSED and any(not check.holds and self._is_binding(check.clause) for check in checks):
             outcome = Outcome.FAILED

@@ -69,7 +69,7 @@ class ScenarioRegistry:
 
         Args:
             name: The scenario's name. Its first part is the role of the target, as in `store.durable`.
-            clauses: The ids of the clauses that it tests.
+            *clauses: The ids of the clauses that it tests.
             needs: The abilities that the target must have.
             dialects: The dialects that it can run in.
             shares_target: Whether it can run on a target that has already run other scenarios.
@@ -82,25 +82,25 @@ class ScenarioRegistry:
             The decorator.
         """
 
-        def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
+        def add(run: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
             role = next(role for role in Role if role.title == name.partition(".")[0])
             self.scenarios.append(
                 Scenario(
                     name,
-                    " ".join((play.__doc__ or "").split()),
+                    " ".join((run.__doc__ or "").split()),
                     role,
                     clauses,
-                    play,
+                    run,
                     needs=frozenset(needs) | ({Ability.START} if starts_target else set()),
                     dialects=dialects,
                     shares_target=shares_target,
                     starts_target=starts_target,
                     reset=reset,
                     topic=topic,
-                    script=tuple(inspect.getsource(play).splitlines()),
+                    script=tuple(inspect.getsource(run).splitlines()),
                     runs_alone=runs_alone,
                 )
             )
-            return play
+            return run
 
         return add

@@ -103,6 +103,13 @@ def select_roles(titles: Sequence[str]) -> list[Role]:
 def select_dialects(names: Sequence[str], target: Target) -> list[Dialect]:
     """Return the dialects with these names; all dialects of the target if there are no names.
 
+    Args:
+        names: The names.
+        target: The target.
+
+    Returns:
+        The dialects, without duplicates.
+
     Raises:
         SelectionError: The target cannot send one of the dialects.
     """
@@ -117,7 +124,17 @@ def select_dialects(names: Sequence[str], target: Target) -> list[Dialect]:
 def count_scenarios(
     catalog: Catalog, target: Target, roles: list[Role], dialects: list[Dialect], patterns: Sequence[str]
 ) -> int:
-    """Return how many scenarios a run has, skipped ones included. A scenario counts once in each dialect.
+    """Return how many scenarios a run has, skipped ones included.
+
+    Args:
+        catalog: The scenarios.
+        target: The target.
+        roles: The selected roles.
+        dialects: The selected dialects.
+        patterns: Glob patterns for scenario names; empty for all.
+
+    Returns:
+        The number of scenarios. Each dialect counts.
 
     Raises:
         SelectionError: The target has none of the roles, a pattern matches no scenario, or no scenario is left.
@@ -136,6 +153,10 @@ def count_scenarios(
 
 def check_patterns(catalog: Catalog, patterns: Sequence[str]) -> None:
     """Check that each pattern matches a scenario.
+
+    Args:
+        catalog: The scenarios.
+        patterns: Glob patterns for scenario names.
 
     Raises:
         SelectionError: A pattern matches none.

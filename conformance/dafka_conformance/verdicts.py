@@ -35,6 +35,9 @@ def judge_clauses(
         results: The results of the scenarios, in all dialects.
         dialects: The dialects of the run.
         missing_roles: The roles that were not tested, and why.
+
+    Returns:
+        The verdicts.
     """
     evidence: dict[tuple[str, Dialect], _Evidence] = defaultdict(_Evidence)
     for result in results:

@@ -24,7 +24,7 @@ def advise(event: object) -> str:
     """Return what an operator can do about an event or an error; empty if the event says it all."""
     advice = ""
     match event:
-        case PeerRefused(key=key, list=path) | PeerNotAuthorized(key=key, list=path) if key:
+        case PeerRefused(key=key, authorized_keys=path) | PeerNotAuthorized(key=key, authorized_keys=path) if key:
             advice = f"to authorize it, run: dafka keys authorize '{key}' --authorized-keys {path}"
         case PeerRefused(reason="no key"):
             advice = f"if it belongs to the cluster, start it with {CLOSED_CLUSTER}"

@@ -26,7 +26,7 @@ from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
 from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.roles.log_events import MetricsServed, Stopping
-from dafka.transport import raise_descriptors_max
+from dafka.transport import diagnose_connection, raise_descriptors_max
 
 _T = TypeVar("_T")
 
@@ -248,5 +248,7 @@ async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
             if isinstance(event, TowersSilent):
                 where = ", ".join(config.beacon.tower_pub)
-                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s; {advice}")
+                problems = [await diagnose_connection(endpoint) for endpoint in config.beacon.tower_pub]
+                problem = next((f": {each}" for each in problems if each), "")
+                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s{problem}; {advice}")
     raise DiscoveryError(f"no tower accepts this node: {advice}")

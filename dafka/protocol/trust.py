@@ -1,4 +1,7 @@
-"""What an embedding program may want to know of who is let in, and who is not."""
+"""Events about who may connect to a node, and whom it may connect to.
+
+`str(event)` states what happened. `dafka.cli.advice` adds what an operator can do about it.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,43 @@ from typing import TypeAlias
 
 import attrs
 
+KEY_NOT_AUTHORIZED = "key not authorized"
+NO_KEY = "no key"
+WRONG_KEY = "another key expected"
+UNKNOWN = "unknown"
+
 
 @attrs.frozen
 class PeerRefused:
-    """Somebody tried to connect to this node or tower, and was let have nothing.
+    """This node or tower refused a connection from a peer.
 
     Attributes:
-        host: the IP address that it came from; empty where it did not get as far as showing a key.
-        key: the public key that it showed; may be empty.
+        host: The IP address of the peer; empty if the handshake ended before a key was shown.
+        key: The public key that the peer showed; may be empty.
         reason: `key not authorized`, `no key`, or `another key expected`.
-        list: the file or folder of those who are let in.
+        authorized_keys: The file or folder of authorized keys.
     """
 
     host: str
     key: str
     reason: str
-    list: str
+    authorized_keys: str
 
     def __str__(self) -> str:
         if self.key:
             return f"Refused {self.host}: its public key {self.key} is not authorized here"
-        if self.reason == "no key":
+        if self.reason == NO_KEY:
             return "Refused a connection without a key"
         return "Refused a connection that expects another public key than this node's"
 
 
 @attrs.frozen
 class RefusedByPeer:
-    """This node does not get into somebody else's: a tower or a node, at `endpoint`. It is tried again.
+    """A tower or a node refused this node's connection. The connection is tried again.
 
     Attributes:
-        endpoint: where it was to connect to.
-        own_key: this node's public key; empty in a plain cluster.
+        endpoint: The endpoint of the peer.
+        own_key: This node's public key; empty in a plain cluster.
         reason: `key not authorized`, `no key`, `another key expected`, or `unknown`.
     """
 
@@ -47,28 +55,34 @@ class RefusedByPeer:
 
     @property
     def is_certain(self) -> bool:
-        """Has it been said why? Who ends a handshake without a word may also be on its way up or down."""
-        return self.reason != "unknown"
+        """Whether the peer gave a reason. A peer that just ends a handshake may also be starting or stopping."""
+        return self.reason != UNKNOWN
 
     def __str__(self) -> str:
         begin = f"{self.endpoint} refuses this node's connection"
-        if self.reason == "key not authorized":
+        if self.reason == KEY_NOT_AUTHORIZED:
             return f"{begin}: its key is not authorized there"
         if not self.own_key:
             what = "it requires a key" if self.is_certain else "it requires a key, or is neither a tower nor a node"
             return f"{begin}: {what}, and this node has no key"
-        if self.reason == "no key":
+        if self.reason == NO_KEY:
             return f"{begin}: only one of the two has a key"
         return f"{begin}: it may have another public key than the expected one"
 
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """A node was discovered whose key is not authorized here: it is not connected to until it is."""
+    """A node was discovered whose key is not authorized here. It is not connected to until it is.
+
+    Attributes:
+        endpoint: The endpoint of the node.
+        key: Its public key.
+        authorized_keys: The file or folder of authorized keys.
+    """
 
     endpoint: str
     key: str
-    list: str
+    authorized_keys: str
 
     def __str__(self) -> str:
         return f"Not connecting to {self.endpoint}: its public key {self.key} is not authorized here"
@@ -76,7 +90,12 @@ class PeerNotAuthorized:
 
 @attrs.frozen
 class AddressConflict:
-    """A node uses the address of another one, which has shown itself with another key: it is ignored."""
+    """A node uses the address of another node, which has another key. It is ignored.
+
+    Attributes:
+        address: The address.
+        endpoint: The endpoint of the node that is ignored.
+    """
 
     address: str
     endpoint: str
@@ -87,7 +106,11 @@ class AddressConflict:
 
 @attrs.frozen
 class AuthorizedKeysUnreadable:
-    """The authorized keys changed and cannot be read; those read before stay in force."""
+    """The authorized keys have changed and cannot be read. The keys read before remain authorized.
+
+    Attributes:
+        reason: What is wrong with the file or folder.
+    """
 
     reason: str
 
@@ -97,7 +120,11 @@ class AuthorizedKeysUnreadable:
 
 @attrs.frozen
 class EndpointsExposed:
-    """Sockets are open to whoever reaches this machine: there are no keys."""
+    """Other machines can connect to this node or tower, and there are no keys.
+
+    Attributes:
+        endpoints: The endpoints that other machines can reach.
+    """
 
     endpoints: tuple[str, ...]
 
@@ -108,7 +135,12 @@ class EndpointsExposed:
 
 @attrs.frozen
 class LoopbackOnly:
-    """The node listens where only this machine reaches it, and its tower is on another one."""
+    """The node listens on a loopback address, and its tower may be on another machine.
+
+    Attributes:
+        endpoint: The endpoint of the node.
+        tower: The endpoint of the tower.
+    """
 
     endpoint: str
     tower: str

@@ -1,7 +1,7 @@
 """ZeroMQ under trio: sockets that receive and send by the batch, and the keys of closed clusters."""
 
 from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
-from dafka.transport.connector import Connector, listen
+from dafka.transport.connector import Connector, diagnose_connection, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
@@ -22,6 +22,7 @@ __all__ = [
     "Socket",
     "ZapHandler",
     "choose_loops",
+    "diagnose_connection",
     "find_connection",
     "is_open",
     "listen",

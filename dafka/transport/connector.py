@@ -1,7 +1,7 @@
-"""A socket of a closed cluster that connects to others, each of whom must prove who it is; and tries again.
+"""Connecting to peers: authenticate the peer, report the outcome of each handshake, and try again.
 
-libzmq connects again by itself after a loss, but not after a handshake that failed for a reason that it was told: the
-key is not authorized, say. That may change at any time, so it is tried again here, once a second.
+libzmq reconnects by itself after a loss, but not after a handshake that failed for a known reason, such as a key that
+is not authorized. That reason may disappear at any time, so the connection is tried again here, once a second.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from socket import gaierror
 
 import attrs
 import trio
@@ -16,17 +17,36 @@ import zmq
 
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import RefusedByPeer
+from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, UNKNOWN, WRONG_KEY
 from dafka.transport.security import Security
 from dafka.transport.socket import BaseSocket, Socket
 
-EVENTS = (
+HANDSHAKE_EVENTS = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
+"""The events of libzmq's monitor that end a handshake."""
 
-_HEADING = struct.Struct("=Hi")
+RETRY_S = 1.0
+"""Seconds between a refusal and the next attempt."""
+
+BROKEN_MAX = 3
+"""Handshakes in a row that end without a reason before that is reported. One may be a node that is stopping."""
+
+HIGH_WATERMARK = 100_000
+"""Messages of one peer that `listen` queues. Further ones wait at the sender."""
+
+MESSAGE_BYTES_MAX = 4096
+"""The largest message that `listen` accepts, in bytes. Beacons and all commands but RECORD are smaller."""
+
+DIAGNOSIS_S = 1.0
+"""Seconds that `diagnose_connection` waits for a TCP connection."""
+
+EVENT_HEADING = struct.Struct("=Hi")
+"""The first frame of a monitor's message: the event and its value."""
+
 _CRYPTOGRAPHIC = 0x11000001
 _MECHANISM_MISMATCH = 0x11000002
 
@@ -36,43 +56,52 @@ class Outcome(enum.Enum):
 
     MADE = enum.auto()
     NOT_AUTHORIZED = enum.auto()
-    """The side that was connected to does not authorise the other's key."""
+    """The peer does not authorize the key of the connecting side."""
     WRONG_SERVER_KEY = enum.auto()
-    """Of the side that is connected to: another public key was expected there."""
+    """The connecting side expects another public key of the peer. Only the peer sees this outcome."""
     NO_CURVE = enum.auto()
-    """One of the two has no keys."""
+    """One of the two sides has no key."""
     BROKEN = enum.auto()
-    """The other side ended it without a word: it may have had any of these reasons, or be gone."""
+    """The peer ended the handshake without a reason. It may have any of these reasons, or be stopping."""
+
+
+_REASONS = {
+    Outcome.NOT_AUTHORIZED: KEY_NOT_AUTHORIZED,
+    Outcome.NO_CURVE: NO_KEY,
+    Outcome.WRONG_SERVER_KEY: WRONG_KEY,
+    Outcome.BROKEN: UNKNOWN,
+}
 
 
 @attrs.frozen
 class Handshake:
-    """One end: at which endpoint, and how."""
+    """The end of one handshake: its endpoint and its outcome."""
 
     endpoint: str
     outcome: Outcome
 
 
-class Monitor:
-    """Tells every handshake of a socket from now on. The caller closes it, before or after the socket."""
+class HandshakeMonitor:
+    """A monitor of the handshakes of one socket. The caller closes it, before or after the socket."""
 
     def __init__(self, socket: BaseSocket) -> None:
-        self._watched = socket
-        self._socket: Socket = socket.monitor(EVENTS)
+        """Monitor the handshakes of a socket from now on."""
+        self._monitored = socket
+        self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS)
 
     async def receive_many(self) -> list[Handshake]:
-        """Waits for handshakes to end."""
-        return [read_handshake(frames) for frames in await self._socket.receive_many()]
+        """Wait for handshakes to end, and return them."""
+        return [decode_handshake(frames) for frames in await self._socket.receive_many()]
 
     def close(self) -> None:
-        """Harmless when repeated."""
-        self._watched.stop_monitor()
+        """Stop monitoring. May be repeated."""
+        self._monitored.stop_monitor()
         self._socket.close(0)
 
 
-def read_handshake(frames: Sequence[bytes]) -> Handshake:
-    """Reads one message of a monitor."""
-    event, value = _HEADING.unpack(frames[0])
+def decode_handshake(frames: Sequence[bytes]) -> Handshake:
+    """Decode one message of a monitor."""
+    event, value = EVENT_HEADING.unpack(frames[0])
     return Handshake(frames[-1].decode("utf-8", "replace"), _outcome(event, value))
 
 
@@ -88,56 +117,53 @@ def _outcome(event: int, value: int) -> Outcome:
     return Outcome.BROKEN
 
 
-RETRY_S = 1.0
-"""How long after a refusal the other side is asked again."""
-
-BROKEN_MAX = 3
-"""So many handshakes in a row that end without a word are told of: one may be a node that has just gone."""
-
-_REASONS = {
-    Outcome.NOT_AUTHORIZED: "key not authorized",
-    Outcome.NO_CURVE: "no key",
-    Outcome.WRONG_SERVER_KEY: "another key expected",
-    Outcome.BROKEN: "unknown",
-}
-
-
 class Connector:
-    """Connects one socket, and watches what becomes of it. A plain cluster's has no `security`."""
+    """The connections of one socket to peers."""
 
     def __init__(
         self,
         socket: BaseSocket,
         security: Security | None,
-        made: Callable[[str], None],
-        refused: Callable[[RefusedByPeer], None],
+        on_connected: Callable[[str], None],
+        on_refused: Callable[[RefusedByPeer], None],
     ) -> None:
-        """`made` is told the endpoint of every connection that is made, `refused` of each that is not, and why."""
+        """Manage the connections of a socket. `watch` must run.
+
+        Args:
+            socket: The socket to connect.
+            security: The keys of this node; None in a plain cluster.
+            on_connected: Called with the endpoint of every connection that is made.
+            on_refused: Called when a peer refuses a connection, once for each reason.
+        """
         self._socket = socket
         self._security = security
-        self._made = made
-        self._refused = refused
-        self._monitor = Monitor(socket)
+        self._on_connected = on_connected
+        self._on_refused = on_refused
+        self._monitor = HandshakeMonitor(socket)
         self._keys: dict[str, str] = {}
-        self._broken: dict[str, int] = {}
-        self._told: dict[str, str] = {}
+        self._broken_counts: dict[str, int] = {}
+        self._reported: dict[str, str] = {}
 
     def connect(self, endpoint: str, key: str) -> None:
-        """Connects to whoever has the secret key of this public one. Raises `TransportError`: that is no endpoint."""
+        """Connect to the peer at an endpoint, which must hold the secret key of this public key.
+
+        Raises:
+            TransportError: The endpoint is invalid.
+        """
         if self._security is not None:
-            self._security.expect(self._socket, key)
+            self._security.expect_key(self._socket, key)
         self._socket.connect(endpoint)
         self._keys[endpoint] = key
 
     def disconnect(self, endpoint: str) -> None:
-        """Undoes `connect`."""
+        """Undo `connect`."""
         if self._keys.pop(endpoint, None) is not None:
             self._socket.disconnect(endpoint)
-            self._told.pop(endpoint, None)
-            self._broken.pop(endpoint, None)
+            self._reported.pop(endpoint, None)
+            self._broken_counts.pop(endpoint, None)
 
     async def watch(self) -> None:
-        """Reports how connecting goes, and asks those again who have refused."""
+        """Report the outcome of each handshake, and try refused connections again. Run until cancelled."""
         async with trio.open_nursery() as nursery:
             while True:
                 for handshake in await self._monitor.receive_many():
@@ -145,29 +171,29 @@ class Connector:
                     if endpoint not in self._keys:
                         continue
                     if outcome is Outcome.MADE:
-                        self._broken.pop(endpoint, None)
-                        self._told.pop(endpoint, None)
-                        self._made(endpoint)
+                        self._broken_counts.pop(endpoint, None)
+                        self._reported.pop(endpoint, None)
+                        self._on_connected(endpoint)
                         continue
                     if outcome is not Outcome.BROKEN:
-                        nursery.start_soon(self._ask_again, endpoint)
-                    self._tell(endpoint, outcome)
+                        nursery.start_soon(self._connect_again, endpoint)
+                    self._report_refusal(endpoint, outcome)
 
     def close(self) -> None:
-        """After the socket. Harmless when repeated."""
+        """Stop monitoring. Call it after the socket is closed; may be repeated."""
         self._monitor.close()
 
-    def _tell(self, endpoint: str, outcome: Outcome) -> None:
+    def _report_refusal(self, endpoint: str, outcome: Outcome) -> None:
         if outcome is Outcome.BROKEN:
-            self._broken[endpoint] = self._broken.get(endpoint, 0) + 1
-            if self._broken[endpoint] < BROKEN_MAX or endpoint in self._told:
+            self._broken_counts[endpoint] = self._broken_counts.get(endpoint, 0) + 1
+            if self._broken_counts[endpoint] < BROKEN_MAX or endpoint in self._reported:
                 return
-        if self._told.get(endpoint) != _REASONS[outcome]:
-            self._told[endpoint] = _REASONS[outcome]
+        if self._reported.get(endpoint) != _REASONS[outcome]:
+            self._reported[endpoint] = _REASONS[outcome]
             own_key = self._security.pair.public if self._security is not None else ""
-            self._refused(RefusedByPeer(endpoint, own_key, _REASONS[outcome]))
+            self._on_refused(RefusedByPeer(endpoint, own_key, _REASONS[outcome]))
 
-    async def _ask_again(self, endpoint: str) -> None:
+    async def _connect_again(self, endpoint: str) -> None:
         await trio.sleep(RETRY_S)
         key = self._keys.get(endpoint)
         if key is not None:
@@ -175,30 +201,31 @@ class Connector:
             self.connect(endpoint, key)
 
 
-HIGH_WATERMARK = 100_000
-"""Messages queued, of whoever sends faster than they are taken; further ones wait with the sender."""
-
-MESSAGE_BYTES_MAX = 4096
-"""Enough for beacons, and for every command but RECORDs: those are not what is listened to."""
-
-
 async def listen(
     context: zmq.Context[zmq.Socket[bytes]],
     security: Security | None,
     peer: PeerEndpoint,
     prefixes: Iterable[bytes],
-    take: Callable[[list[list[bytes]]], None],
-    made: Callable[[str], None],
-    refused: Callable[[RefusedByPeer], None],
+    on_messages: Callable[[list[list[bytes]]], None],
+    on_connected: Callable[[str], None],
+    on_refused: Callable[[RefusedByPeer], None],
 ) -> None:
-    """Pass what a peer publishes to `take`, until cancelled.
+    """Receive from one peer by a SUB socket of its own, until cancelled.
 
-    `made` is called with the endpoint whenever a connection is made, `refused` when one is refused.
+    Args:
+        context: The ZeroMQ context of the socket.
+        security: The keys of this node; None in a plain cluster.
+        peer: The peer to connect to.
+        prefixes: The subscriptions.
+        on_messages: Called with each batch of messages.
+        on_connected: Called with the endpoint whenever the connection is made.
+        on_refused: Called when the peer refuses the connection.
 
-    Raises `TransportError` if the endpoint is invalid.
+    Raises:
+        TransportError: The endpoint is invalid.
     """
     socket = Socket(context.socket(zmq.SocketType.SUB))
-    connector = Connector(socket, security, made, refused)
+    connector = Connector(socket, security, on_connected, on_refused)
     try:
         socket.set_options(rcvhwm=HIGH_WATERMARK, maxmsgsize=MESSAGE_BYTES_MAX)
         for prefix in prefixes:
@@ -207,7 +234,30 @@ async def listen(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connector.watch)
             while True:
-                take(await socket.receive_many())
+                on_messages(await socket.receive_many())
     finally:
         socket.close(0)
         connector.close()
+
+
+async def diagnose_connection(endpoint: str) -> str:
+    """Return why no TCP connection to an endpoint can be made, in one clause; empty if one can be made.
+
+    libzmq reports neither names that cannot be resolved nor refused connections: it just tries again.
+    """
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    if not endpoint.startswith("tcp://") or not port.isdecimal():
+        return ""
+    try:
+        with trio.fail_after(DIAGNOSIS_S):
+            stream = await trio.open_tcp_stream(host.strip("[]"), int(port))
+    except gaierror:
+        return f"the host name {host!r} cannot be resolved"
+    except trio.TooSlowError:
+        return f"nothing answers at {endpoint}: check the address and the firewall"
+    except OSError as error:
+        causes = [*error.__cause__.exceptions] if isinstance(error.__cause__, BaseExceptionGroup) else [error.__cause__]
+        is_refused = any(isinstance(cause, ConnectionRefusedError) for cause in causes)
+        return f"nothing listens at {endpoint}" if is_refused else f"{endpoint} cannot be reached"
+    await trio.aclose_forcefully(stream)
+    return ""

@@ -1,7 +1,7 @@
 """CURVE keys and their files, in the form of ZeroMQ's certificates (CZMQ's zcert, pyzmq's `zmq.auth`).
 
-A public key is written as 40 characters of Z85. It is shown to anybody; the secret key stands in its file alone, which
-nobody but its owner may read.
+A public key is written as 40 characters of Z85 (ZeroMQ RFC 32) and may be shown to anybody. The secret key is stored in
+its file only, which no other user of the machine may read.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 
 KEY_FILE_BYTES_MAX = 2**20
-"""Nobody's list of keys is larger: what is, is another kind of file, and is not read."""
+"""The largest file of keys that is read, in bytes. A larger file is not a list of keys."""
 
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
-_HEADING = (
-    "# A secret key: whoever has it is this node. `dafka keys show` tells its public key, which others may know.\n"
-)
+_HEADING = "# A secret key: its holder is this node. Keep it private. `dafka keys show` prints its public key.\n"
+
+_FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
+"""The files with their inode, size and time of change, by which a change is noticed."""
 
 
 @attrs.frozen
 class KeyPair:
-    """A node's own keys. The secret one is not shown where this is printed.
+    """The keys of one node. `repr` does not show the secret key.
 
     Attributes:
-        public: the public key, in Z85.
-        secret: the secret key, in Z85.
-        name: what the file says whose it is; may be empty.
+        public: The public key, in Z85.
+        secret: The secret key, in Z85.
+        name: The name in the key file; may be empty.
     """
 
     public: str
@@ -44,7 +45,14 @@ class KeyPair:
 
     @classmethod
     def generate(cls, name: str = "") -> KeyPair:
-        """A new pair, of which the public key looks neither like an option nor like a comment."""
+        """Create a new pair. Its public key begins with neither `-` nor `#`, so it is no option and no comment.
+
+        Args:
+            name: The name to write into the key file.
+
+        Returns:
+            The pair.
+        """
         while True:
             public, secret = zmq.curve_keypair()
             if public[:1] not in b"-#":
@@ -52,7 +60,15 @@ class KeyPair:
 
 
 def write_key_file(path: Path, pair: KeyPair) -> None:
-    """Makes the file, with mode 0600. Raises `ConfigError` where something is there already, or it cannot be made."""
+    """Create a key file that only its owner can read (mode 0600).
+
+    Args:
+        path: The file to create.
+        pair: The keys to write.
+
+    Raises:
+        ConfigError: The file exists already, or cannot be written.
+    """
     text = f'{_HEADING}metadata\n    name = "{pair.name}"\n'
     text += f'curve\n    public-key = "{pair.public}"\n    secret-key = "{pair.secret}"\n'
     try:
@@ -62,39 +78,53 @@ def write_key_file(path: Path, pair: KeyPair) -> None:
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
-        raise ConfigError(f"{path} is there already, and a key is not written over") from None
+        raise ConfigError(f"{path} exists already; a key file is never overwritten: choose another name") from None
     except OSError as error:
         raise ConfigError(f"cannot write the key file {path}: {error.strerror}") from None
 
 
 def read_key_file(path: Path) -> KeyPair:
-    """Reads a secret key and its public one.
+    """Read the keys of a node.
 
-    Raises `ConfigError` where the file cannot be read, can be read by others, or holds no pair of keys.
+    Args:
+        path: A file made by `write_key_file`, CZMQ or pyzmq.
+
+    Returns:
+        The keys.
+
+    Raises:
+        ConfigError: The file cannot be read, can be read by other users, or holds no pair of keys.
     """
     text, mode = _read_text(path, "key file")
     if mode & 0o077:
-        raise ConfigError(f"key file {path} is open to others (mode {mode:04o}): chmod 600 {path}")
+        raise ConfigError(f"key file {path} can be read by other users (mode {mode:04o}): chmod 600 {path}")
     entries = _entries(text)
     public, secret = entries.get("public-key", ""), entries.get("secret-key", "")
     if not secret:
-        what = "a public key alone" if public else "no key"
-        raise ConfigError(f"key file {path} holds {what}: expected a file made by `dafka keys new`")
+        found = "only a public key" if public else "no key"
+        raise ConfigError(f"key file {path} holds {found}: expected a file made by `dafka keys new`")
     if not is_key(secret) or zmq.curve_public(secret.encode("ascii")).decode("ascii") != public:
-        raise ConfigError(f"key file {path} is damaged: its keys are no pair")
+        raise ConfigError(f"key file {path} is damaged: its two keys do not belong together; restore it from a backup")
     return KeyPair(public, secret, entries.get("name", ""))
 
 
 def read_public_keys(path: Path) -> dict[str, str]:
-    """The names by public key that a file holds: a certificate, or a key a line with whatever name behind it.
+    """Read a file of public keys: a certificate, or one key on each line with an optional name after it.
 
-    Raises `ConfigError` where it cannot be read, or a line is neither a key nor empty nor a comment (`# ...`).
+    Args:
+        path: The file. Empty lines and lines that begin with `#` are ignored.
+
+    Returns:
+        The names, by public key.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line holds no key.
     """
     text, _ = _read_text(path, "file of public keys")
     entries = _entries(text)
     if "public-key" in entries:
         if not is_key(entries["public-key"]):
-            raise ConfigError(f"{path}: its public-key is not 40 characters of Z85")
+            raise ConfigError(f"{path}: expected 40 characters of Z85 as public-key, not {entries['public-key']!r}")
         return {entries["public-key"]: entries.get("name", "")}
     keys: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -107,76 +137,75 @@ def read_public_keys(path: Path) -> dict[str, str]:
 
 
 def parse_public_key(text: str) -> str:
-    """The public key that this is, or that the file of this name holds. Raises `ConfigError` where there is not one."""
+    """Return the public key that a text is, or that the file of this name holds.
+
+    Args:
+        text: A public key in Z85, or the path of a file with one.
+
+    Returns:
+        The public key.
+
+    Raises:
+        ConfigError: It is neither, or the file does not hold exactly one key.
+    """
     if is_key(text):
         return text
     if not os.path.exists(text):
-        raise ConfigError(f"expected a public key (40 characters of Z85), or a file that holds one, not {text!r}")
+        raise ConfigError(f"expected a public key (40 characters of Z85) or a file that holds one, not {text!r}")
     keys = list(read_public_keys(Path(text)))
     if len(keys) != 1:
-        raise ConfigError(f"{text} holds {len(keys)} public keys: expected one")
+        raise ConfigError(f"expected one public key in {text}, not {len(keys)}")
     return keys[0]
 
 
-def _entries(text: str) -> dict[str, str]:
-    found = (_ENTRY.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2] for match in found if match is not None}
-
-
-def _read_text(path: Path, what: str) -> tuple[str, int]:
-    """The file's text and its permissions, both of the same file."""
-    try:
-        with path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            octets = file.read(KEY_FILE_BYTES_MAX + 1)
-        if len(octets) > KEY_FILE_BYTES_MAX:
-            raise ConfigError(f"{what} {path} is too large to be one")
-        return octets.decode("utf-8"), mode
-    except OSError as error:
-        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path} is not text") from None
-
-
-_State: TypeAlias = tuple[tuple[str, int, int, int], ...]
-"""By which a change is noticed: the files, and of each its number, its size and when it was written."""
-
-
 class AuthorizedKeys:
-    """The public keys that are let in.
+    """The public keys of the peers that may connect, from a file or a folder that is read again when it changes.
 
-    What cannot be read when it changes leaves the former keys in force: a slip in an editor locks nobody out.
+    If a change cannot be read, the former keys remain authorized, so that a mistake in an editor locks nobody out.
 
     Attributes:
-        path: the file or folder.
-        own: the node's own public key, which need not be listed.
+        path: The file or folder.
+        own: The node's own public key, which is always authorized.
     """
 
     def __init__(self, path: Path, own: str) -> None:
-        """Reads the keys. Raises `ConfigError` where they cannot be read."""
+        """Read the keys.
+
+        Args:
+            path: The file or folder.
+            own: The node's own public key.
+
+        Raises:
+            ConfigError: The keys cannot be read.
+        """
         self.path = path
         self.own = own
-        self._state = _look(path)
+        self._state = _file_state(path)
         self._keys = _read_keys(path)
 
     def __contains__(self, key: str) -> bool:
+        """Return whether a key is authorized."""
         return key == self.own or key in self._keys
 
     def __len__(self) -> int:
+        """Return the number of keys in the file or folder."""
         return len(self._keys)
 
     def names(self) -> dict[str, str]:
-        """By public key, what the list says whose it is."""
+        """Return the names in the file or folder, by public key."""
         return dict(self._keys)
 
     def refresh(self) -> set[str] | None:
-        """Reads the keys again where they have changed since; gives those that are authorized no longer.
+        """Read the keys again if the file or folder has changed.
 
-        None where the keys are the same. Raises `ConfigError`, once a change, where they cannot be read; then the
-        former ones stay.
+        Returns:
+            The keys that are no longer authorized; None if the keys are the same as before.
+
+        Raises:
+            ConfigError: The change cannot be read. It is raised once for each change, and the former keys remain.
         """
         try:
-            state = _look(self.path)
+            state = _file_state(self.path)
         except ConfigError:
             if not self._state:
                 return None
@@ -192,7 +221,7 @@ class AuthorizedKeys:
 
 
 def key_files(path: Path) -> Iterator[Path]:
-    """The files that `path` stands for: itself, or those in the folder that are not hidden."""
+    """Yield a file itself, or the files of a folder that are not hidden."""
     if path.is_dir():
         yield from sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith("."))
     else:
@@ -211,7 +240,7 @@ def _read_keys(path: Path) -> dict[str, str]:
     return keys
 
 
-def _look(path: Path) -> _State:
+def _file_state(path: Path) -> _FileState:
     try:
         found = [(file, file.stat()) for file in key_files(path)]
     except OSError as error:
@@ -221,3 +250,23 @@ def _look(path: Path) -> _State:
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"cannot read the authorized keys {path}: {os.strerror(error.errno or 0)}")
+
+
+def _entries(text: str) -> dict[str, str]:
+    found = (_ENTRY.fullmatch(line) for line in text.splitlines())
+    return {match[1]: match[2] for match in found if match is not None}
+
+
+def _read_text(path: Path, what: str) -> tuple[str, int]:
+    """Return the text and the permissions of a file, both from one open file."""
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            content = file.read(KEY_FILE_BYTES_MAX + 1)
+        if len(content) > KEY_FILE_BYTES_MAX:
+            raise ConfigError(f"{what} {path}: expected at most {KEY_FILE_BYTES_MAX} bytes; is it another file?")
+        return content.decode("utf-8"), mode
+    except OSError as error:
+        raise ConfigError(f"cannot read the {what} {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{what} {path}: expected text") from None

@@ -1,6 +1,10 @@
-"""Which loops move messages in and out of sockets: the compiled ones where they are to be had, else those in Python.
+"""The loops that move messages into and out of ZeroMQ sockets, in C if that was built, otherwise in Python.
 
-The environment variable `DAFKA_ACCELERATOR` forces either: `on` the compiled ones, `off` those in Python.
+The loops in Python are the reference: the accelerator, the C files in `dafka/transport/accelerator/`, does the same,
+message by message. It calls the functions of pyzmq's own libzmq on pyzmq's sockets, so that both see the same queues.
+It is compiled when the package is built or installed with a C compiler (`hatch_build.py`).
+
+The environment variable `DAFKA_ACCELERATOR` selects the loops: `on` requires those in C, `off` those in Python.
 """
 
 from __future__ import annotations
@@ -24,38 +28,37 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class Loops(Protocol):
-    """The inner loops of a socket. None of them waits, and errors of libzmq are pyzmq's exceptions.
+    """The inner loops of a socket. None of them waits. They raise pyzmq's exceptions for errors of libzmq.
 
     Attributes:
-        name: what `dafka --version` calls them.
-        receive_count_max: messages to be drained in one call, a few milliseconds' work; then others get their turn.
+        receive_count_max: Messages to receive in one call, so that handling them takes a few milliseconds.
     """
 
     receive_count_max: int
 
     @property
     def name(self) -> str:
-        """`compiled` or `pure Python`."""
+        """`compiled` or `pure Python`, as `dafka --version` shows it."""
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
-        """The messages that are here: up to `count_max`, and none after `bytes_max` octets have been reached."""
+        """Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last."""
 
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
-        """The same, where consecutive records of a partition may come as one, where the first of them stood."""
+        """Return the same, but consecutive records of a partition as one run, at the position of the first."""
 
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
-        """Queues messages; gives how many. One that is not taken is dropped."""
+        """Queue messages, and return how many were queued. A message that does not fit is dropped."""
 
 
 FRAME_BYTES = 64
-"""What keeping a frame costs beyond its octets, about: many empty frames are not for nothing."""
+"""The memory that a frame takes besides its content, in bytes, roughly. It limits the number of empty frames."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _RECORD_IDS = (Command.RECORD.value, Command.DIRECT_RECORD.value)
 
 
 class PureLoops:
-    """The loops over pyzmq's own calls."""
+    """The loops in Python, over pyzmq's own calls."""
 
     name = "pure Python"
     receive_count_max = 1000
@@ -65,7 +68,7 @@ class PureLoops:
         return list(_drain(socket, count_max, bytes_max))
 
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
-        """See `Loops.receive_runs`. Gathers those that follow each other: comparing is quicker than reading."""
+        """See `Loops.receive_runs`. Comparing with the expected header is faster than decoding each."""
         items: list[list[bytes] | EncodedRun] = []
         expected: list[bytes] | None = None
         contents: list[bytes] | None = None
@@ -96,7 +99,7 @@ class PureLoops:
 
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """See `Loops.send`."""
-        send = Backend.send  # what `zmq.Socket.send` adds is for sockets of other kinds, and takes longer than sending
+        send = Backend.send  # `zmq.Socket.send` adds checks for other kinds of sockets, which take longer than sending
         more, last = _NOBLOCK | int(zmq.SNDMORE), _NOBLOCK
         count = 0
         for frames in iter_frames(messages):
@@ -111,23 +114,23 @@ class PureLoops:
 
 
 def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterator[list[bytes]]:
-    """The frames of each message that is here, up to the two limits."""
+    """Yield the frames of each waiting message, up to the two limits."""
     receive = socket.recv
     size = 0
     try:
         for _ in range(count_max):
             if size >= bytes_max:
                 return
-            # A frame that is not copied knows whether more follow; asking the socket costs half as much again.
+            # A frame that is not copied knows whether more follow; asking the socket takes half as long again.
             frame = receive(_NOBLOCK, False)
-            octets = frame.bytes
-            size += len(octets) + FRAME_BYTES
-            frames = [octets]
+            content = frame.bytes
+            size += len(content) + FRAME_BYTES
+            frames = [content]
             while frame.more:
                 frame = receive(_NOBLOCK, False)
-                octets = frame.bytes
-                size += len(octets) + FRAME_BYTES
-                frames.append(octets)
+                content = frame.bytes
+                size += len(content) + FRAME_BYTES
+                frames.append(content)
             yield frames
     except zmq.Again:
         return
@@ -135,16 +138,17 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
 
 _MODULE = "dafka.transport._accelerator"
 _INTERFACE = 4
-"""The module's, as `accelerator/module.c` counts it."""
+"""The version of the interface that `accelerator/module.c` must have."""
 
 
 class CompiledLoops:
-    """The loops over `_accelerator`, connected to libzmq."""
+    """The loops in C, the extension module `_accelerator`."""
 
     name = "compiled"
     receive_count_max = 4000
 
     def __init__(self, module: Any) -> None:
+        """Use a module that is connected to libzmq."""
         self._receive = module.receive
         self._send = module.send
 
@@ -168,15 +172,15 @@ class CompiledLoops:
 
 @functools.cache
 def load_compiled() -> CompiledLoops | str:
-    """The compiled loops, or why there are none."""
+    """Return the loops in C, or the reason why they are not available."""
     try:
         module: Any = importlib.import_module(_MODULE)
     except ModuleNotFoundError:
-        return "it was not built: install again where a C compiler and Python.h are"
+        return "it was not built; reinstall dafka with a C compiler and Python.h"
     except ImportError as error:
         return f"it cannot be loaded: {error}"
     if module.INTERFACE != _INTERFACE:
-        return "it was built from another version's sources: install again"
+        return "it was built from the sources of another version; reinstall dafka"
     try:
         _connect(module)
     except (ImportError, OSError) as error:
@@ -185,15 +189,15 @@ def load_compiled() -> CompiledLoops | str:
 
 
 def _connect(module: Any) -> None:
-    """Raises ImportError or OSError where the module cannot be connected to pyzmq's own libzmq."""
+    """Connect the module to pyzmq's own libzmq. Raises ImportError or OSError if that is impossible."""
     library: Any = importlib.import_module("zmq.backend.cython._zmq")
     version = module.connect(library.__file__, EncodedRun, PackedContents, _failure)
     if version != zmq.zmq_version_info():
-        raise OSError(f"found is version {'.'.join(map(str, version))}, and pyzmq's is {zmq.zmq_version()}")
+        raise OSError(f"expected version {zmq.zmq_version()}, which pyzmq uses, not {'.'.join(map(str, version))}")
 
 
 def _failure(number: int) -> zmq.ZMQError:
-    """What pyzmq raises for this error number of libzmq's."""
+    """Return the exception that pyzmq raises for an error number of libzmq."""
     return zmq.ContextTerminated(number) if number == zmq.ETERM else zmq.ZMQError(number)
 
 
@@ -201,9 +205,10 @@ _PURE = PureLoops()
 
 
 def choose_loops() -> Loops:
-    """The loops that a socket made now uses.
+    """Return the loops for a new socket.
 
-    Raises `ConfigError` where `DAFKA_ACCELERATOR` asks for what is not to be had, or says neither `on` nor `off`.
+    Raises:
+        ConfigError: `DAFKA_ACCELERATOR` is invalid, or requires loops that are not available.
     """
     choice = os.environ.get(VARIABLE, "")
     if choice not in ("", "on", "off"):

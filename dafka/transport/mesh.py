@@ -1,92 +1,51 @@
-"""The two sockets by which a node stands in the mesh (RFC 46, "Interconnection Model").
+"""The two sockets of a node in the mesh (RFC 46, "Interconnection Model").
 
-An XPUB that others connect to, which also tells who subscribed to what; and a SUB that is connected to the others'. In
-a closed cluster the first is guarded, and the second is many (`ClosedSubscriber`).
+An XPUB, which other nodes connect to and which receives their subscriptions; and a subscriber, which connects to the
+publishers of other nodes. In a closed cluster the XPUB accepts authorized peers only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
 
 import trio
 import zmq
 
 from dafka.config import NodeConfig
-from dafka.endpoints import PeerEndpoint
 from dafka.protocol import Event
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security
-from dafka.transport.subscribers import ClosedSubscriber, Messages, PlainSubscriber
+from dafka.transport.subscribers import ClosedSubscriber, PlainSubscriber, Subscriber
 from dafka.transport.zap import open_zap_handler
 
 SLACK_S = 2.0
-"""Seconds beyond the linger that closing waits before it leaves libzmq's threads to finish by themselves."""
+"""Seconds beyond the linger time that closing waits for libzmq's threads before it leaves them behind."""
 
 SOCKETS_MAX = 60_000
-"""Of a node in a closed cluster, which has three for each key that it is connected to; libzmq can have 65,535."""
+"""Sockets of a node in a closed cluster, which needs three for each key it connects to. libzmq allows 65,535."""
 
 SUBSCRIPTION_BYTES_MAX = 1024
-"""A publisher hears subscriptions alone: a command and a topic. A peer that sends more is disconnected."""
+"""The largest subscription, in bytes: a command and a topic. A peer that sends more is disconnected."""
 
 RECONNECT_MAX_MS = 2000
-"""Whoever does not answer is tried ever more rarely, at last so often."""
+"""The longest delay between two attempts to connect to a peer that does not answer."""
 
 HANDSHAKE_MS = 10_000
-"""How long a connection may take to become one."""
-
-
-class Subscriber(Protocol):
-    """What is connected to others' publishers.
-
-    Attributes:
-        discarded: connections ended, by reason.
-    """
-
-    discarded: Counter[str]
-
-    def subscribe(self, prefix: bytes) -> None:
-        """Receives messages whose first frame begins with this."""
-
-    def unsubscribe(self, prefix: bytes) -> None:
-        """Undoes one `subscribe`."""
-
-    def connect_peer(self, peer: PeerEndpoint) -> None:
-        """Connect in the background, and again after every loss.
-
-        Raises `TransportError` if the endpoint is invalid.
-        """
-
-    def disconnect_peer(self, peer: PeerEndpoint) -> None:
-        """Undo `connect_peer`. Without an earlier `connect_peer`, do nothing."""
-
-    async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """Wait for messages, and return them with the peer that sent them.
-
-        In a closed cluster the peer's key is known, in a plain one its endpoint, and that only while `report_discards`
-        has led to a closer look. Both are empty otherwise.
-        """
-
-    def report_discards(self, source: PeerEndpoint, count: int) -> None:
-        """Report how many of the messages that `receive` returned last had to be discarded."""
-
-    async def watch(self) -> None:
-        """Looks after the connections until cancelled."""
-
-    async def receive_connections(self) -> list[PeerEndpoint]:
-        """Wait until connections are made, and return their peers. A peer is returned again after each loss."""
+"""Milliseconds after which a handshake has failed."""
 
 
 class Mesh:
-    """Attributes:
-    publisher: the XPUB socket.
-    subscriber: what is connected to others.
-    endpoint: where the publisher listens, with its port.
+    """The two sockets of a node.
+
+    Attributes:
+        publisher: The XPUB socket.
+        subscriber: The connections to the publishers of peers.
+        endpoint: The endpoint of the publisher, with its port.
     """
 
     def __init__(self, publisher: PublisherSocket, subscriber: Subscriber, endpoint: str) -> None:
+        """Combine a bound publisher and a subscriber."""
         self.publisher = publisher
         self.subscriber = subscriber
         self.endpoint = endpoint
@@ -99,9 +58,14 @@ class Mesh:
 
 @asynccontextmanager
 async def open_context(linger_ms: int, sockets_max: int = 0) -> AsyncIterator[zmq.Context[zmq.Socket[bytes]]]:
-    """A ZeroMQ context of its own, whose threads are gone when the block is left.
+    """Open a ZeroMQ context for the duration of a block, and then wait until its threads have ended.
 
-    Sockets made from it must be closed inside the block. `sockets_max` where libzmq's own limit (1023) may not do.
+    Args:
+        linger_ms: Milliseconds for which the sockets may still send after they are closed.
+        sockets_max: Sockets in the context; 0 for libzmq's own limit (1023).
+
+    Yields:
+        The context. Its sockets must be closed inside the block.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     if sockets_max:
@@ -120,11 +84,20 @@ async def open_mesh(
     security: Security | None = None,
     report: Callable[[Event], None] = lambda _: None,
 ) -> AsyncIterator[Mesh]:
-    """Binds a node's publisher and makes its subscriber; both are closed when the block is left.
+    """Open the sockets of a node for the duration of a block.
 
-    With `security` it is closed to strangers, and `report` is told of them.
+    Args:
+        config: The settings of the node.
+        high_watermark: Messages queued for each peer before further ones are dropped; 0 for no limit.
+        security: The keys of the node; None in a plain cluster.
+        report: Called with events about peers that are refused or refuse this node.
 
-    Raises `AddressInUseError` where the publisher cannot listen at the configured endpoint.
+    Yields:
+        The sockets. The publisher is bound.
+
+    Raises:
+        AddressInUseError: The publisher cannot listen at the configured endpoint.
+        TransportError: The configured endpoint is invalid.
     """
     options = {
         "rcvhwm": min(high_watermark or config.receive_messages_max, config.receive_messages_max),
@@ -143,10 +116,10 @@ async def open_mesh(
                 with _open_plain(context, options) as plain:
                     yield Mesh(publisher, plain, publisher.bind(config.bind))
             else:
-                async with open_zap_handler(context, security, report) as guard, trio.open_nursery() as nursery:
+                async with open_zap_handler(context, security, report) as handler, trio.open_nursery() as nursery:
                     closed = ClosedSubscriber(context, security, options, report)
-                    guard.on_change(closed.authorized_keys_changed)
-                    endpoint = guard.bind(publisher, config.bind)
+                    handler.on_keys_changed(closed.review_keys)
+                    endpoint = handler.bind(publisher, config.bind)
                     await nursery.start(closed.run)
                     yield Mesh(publisher, closed, endpoint)
                     nursery.cancel_scope.cancel()

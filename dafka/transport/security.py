@@ -1,4 +1,4 @@
-"""What makes a socket one of a closed cluster: CURVE, and the keys of this node, its towers and whoever is let in."""
+"""The security settings of a closed cluster: CURVE, the keys of this node and its towers, and the authorized keys."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Security:
     """The keys of one node or tower in a closed cluster.
 
     Attributes:
-        pair: its own.
-        authorized: whom it lets in, and connects to.
-        tower_keys: the towers' public keys: one for all, or one for each; empty where the configuration names none.
+        pair: The node's own keys.
+        authorized: The public keys of the peers that may connect, and that this node connects to.
+        tower_keys: The public keys of the towers: one for all, or one for each; empty if none are configured.
     """
 
     pair: KeyPair
     authorized: AuthorizedKeys
     tower_keys: tuple[str, ...]
 
-    def guard(self, socket: BaseSocket) -> None:
-        """Before `bind`: nobody's connection is taken but by the handler of `ZapHandler`, which must be there."""
+    def require_keys(self, socket: BaseSocket) -> None:
+        """Accept authorized peers only. Call it before `bind`; a `ZapHandler` must run in the socket's context."""
         socket.set_options(
             curve_server=1,
             curve_secretkey=self.pair.secret.encode("ascii"),
@@ -37,8 +37,8 @@ class Security:
             zap_enforce_domain=1,
         )
 
-    def expect(self, socket: BaseSocket, key: str) -> None:
-        """Before each `connect`: the other side must prove that it has the secret key of this public one."""
+    def expect_key(self, socket: BaseSocket, key: str) -> None:
+        """Require that the peer holds the secret key of this public key. Call it before each `connect`."""
         socket.set_options(
             curve_serverkey=key.encode("ascii"),
             curve_publickey=self.pair.public.encode("ascii"),
@@ -46,37 +46,55 @@ class Security:
         )
 
     def tower_key(self, index: int, count: int) -> str:
-        """The public key of the tower at this place among `count` ones. Raises `ConfigError` where there is none."""
+        """Return the public key of a tower.
+
+        Args:
+            index: The position of the tower in the configuration, from 0.
+            count: The number of towers in the configuration.
+
+        Returns:
+            The public key, in Z85.
+
+        Raises:
+            ConfigError: The number of keys fits neither one for all towers nor one for each.
+        """
         keys = self.tower_keys
         if not keys:
             raise ConfigError(
-                "[security] tower_keys: expected the tower's public key (`dafka keys show` there): none is given"
+                "[security] tower_keys: expected the tower's public key, not none; "
+                "`dafka keys show` on the tower's machine prints it"
             )
         if len(keys) not in (1, count):
             raise ConfigError(
-                f"[security] tower_keys: expected one for all towers, or {count}, one for each, not {len(keys)}"
+                f"[security] tower_keys: expected one key for all towers, or {count}, one for each, not {len(keys)}"
             )
         return keys[index] if len(keys) > 1 else keys[0]
 
 
 def open_security(config: Config) -> Security | None:
-    """Reads the files that `[security]` names; None where it names none: a plain cluster.
+    """Read the files that `[security]` names.
 
-    Raises `ConfigError` where one of them is missing, cannot be read, is open to others, or does not hold what it
-    should.
+    Args:
+        config: The configuration.
+
+    Returns:
+        The keys; None in a plain cluster, which has no `[security] key_file`.
+
+    Raises:
+        ConfigError: A setting or a file is missing, unreadable, readable by other users, or damaged.
     """
     settings = config.security
     if not settings.key_file:
         if settings.authorized_keys or settings.tower_keys:
             name = "authorized_keys" if settings.authorized_keys else "tower_keys"
             raise ConfigError(
-                f"[security] {name} without key_file: a closed cluster needs this node's own key (`dafka keys new`)"
+                f"[security] {name}: expected a key_file beside it, the node's own key; `dafka keys new` creates one"
             )
         return None
     if not settings.authorized_keys:
         raise ConfigError(
-            "[security] key_file without authorized_keys: expected a file or folder of public keys, "
-            "which says whom to let in (`dafka keys authorize`)"
+            "[security] key_file: expected authorized_keys beside it, a file or folder of the public keys that may "
+            "connect; `dafka keys authorize` adds one"
         )
     pair = read_key_file(Path(settings.key_file))
     authorized = AuthorizedKeys(Path(settings.authorized_keys), pair.public)

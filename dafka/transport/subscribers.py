@@ -1,17 +1,20 @@
-"""A plain node's subscriber: one SUB socket, connected to everybody.
+"""The subscriber of a node: what it receives from the publishers of its peers.
 
-Whose a message is, is not looked at: it costs time, and nothing would follow from it. That changes where many messages
-have to be thrown away. Then they are taken one by one, with the descriptor that each came by, and a connection that
-brings little else is ended, for a while that doubles each time. Others are served on meanwhile, and by themselves.
+A plain node has one SUB socket that is connected to all peers. Identifying the sender of each message costs time, so it
+is only done when many messages have to be discarded, or handling them takes long. Each message is then received with
+its connection, and a connection that brings mostly discarded messages is ended for a while, which doubles each time.
+Other peers are not affected.
+
+In a closed cluster, libzmq tells the key of a message's sender only if the sender connected, not if this node did. A
+node of a closed cluster therefore has one SUB socket for each key that it connects to.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 import zmq
@@ -21,65 +24,111 @@ from dafka.errors import TransportError
 from dafka.protocol import Event, PeerNotAuthorized, RefusedByPeer
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connections import source_descriptor
-from dafka.transport.connector import Connector
+from dafka.transport.connector import EVENT_HEADING, Connector
 from dafka.transport.security import Security
 from dafka.transport.socket import RunSocket
 from dafka.wire.batch import EncodedRun
 
-SUSPICIOUS_PER_S = 500
-"""So many messages thrown away in a second, and it is looked at whose they are."""
+DISCARDS_PER_S = 500
+"""Messages discarded in a second from which on senders are identified."""
 
-SUSPICIOUS_S = 5.0
-"""For how long it is."""
+IDENTIFY_S = 5.0
+"""Seconds for which senders are identified after many messages were discarded."""
 
-LOOK_S = 1.0
-"""For how long it is looked at whose messages they are where there are many that take long."""
+IDENTIFY_SLOW_S = 1.0
+"""Seconds for which senders are identified after a batch of many single messages took long to handle."""
 
-LOOK_AGAIN_S = 20.0
-"""How long until that is done again, where it has led to nothing."""
+IDENTIFY_SLOW_INTERVAL_S = 20.0
+"""Seconds until senders are identified again for that reason, if it has led to nothing."""
 
 TOLERATED_PER_S = 200
-"""So many of one connection's messages may be thrown away in a second, for ever."""
+"""Discarded messages of one peer that are tolerated per second in the long run."""
 
 TOLERATED_BURST = 2000
-"""So many at once."""
+"""Discarded messages of one peer that are tolerated at once."""
 
-ABSENCE_S = 5.0
-"""For how long a connection is ended the first time."""
+SUSPENSION_S = 5.0
+"""Seconds for which a connection is ended the first time."""
 
-ABSENCE_MAX_S = 300.0
-"""For how long at most."""
+SUSPENSION_MAX_S = 300.0
+"""Seconds for which a connection is ended at most."""
 
 UNKNOWN_PEER = PeerEndpoint("")
+"""The sender of messages whose connection is not identified."""
 
-FLOODS = "messages thrown away: connection ended for a while"
+SUSPENDED = "connection ended for a while: too many discarded messages"
 
-_HEADING = struct.Struct("=Hi")
+Messages: TypeAlias = list[list[bytes] | EncodedRun]
+
+
+class Subscriber(Protocol):
+    """The connections of a node to the publishers of its peers.
+
+    Attributes:
+        discarded: Connections ended, by reason.
+    """
+
+    discarded: Counter[str]
+
+    def subscribe(self, prefix: bytes) -> None:
+        """Receive messages whose first frame begins with this prefix."""
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        """Undo one `subscribe`."""
+
+    def connect_peer(self, peer: PeerEndpoint) -> None:
+        """Connect in the background, and again after every loss.
+
+        Raises:
+            TransportError: The endpoint is invalid.
+        """
+
+    def disconnect_peer(self, peer: PeerEndpoint) -> None:
+        """Undo `connect_peer`. Without an earlier `connect_peer`, do nothing."""
+
+    async def receive(self) -> tuple[Messages, PeerEndpoint]:
+        """Wait for messages, and return them with the peer that sent them.
+
+        In a closed cluster the peer's key is known. In a plain cluster its endpoint is known while senders are
+        identified. What is unknown is empty.
+        """
+
+    def report_discards(self, source: PeerEndpoint, count: int) -> None:
+        """Report how many of the messages that `receive` returned last had to be discarded."""
+
+    async def watch(self) -> None:
+        """Look after the connections until cancelled."""
+
+    async def receive_connections(self) -> list[PeerEndpoint]:
+        """Wait until connections are made, and return their peers. A peer is returned again after each loss."""
 
 
 class PlainSubscriber(RunSocket):
-    """Attributes:
-    discarded: connections ended, by reason.
+    """The `Subscriber` of a plain cluster: one SUB socket.
+
+    Attributes:
+        discarded: Connections ended, by reason.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        """Wrap a SUB socket."""
         super().__init__(socket)
         self.discarded: Counter[str] = Counter()
         self._handshakes = self.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED)
         self._endpoints: set[str] = set()
         self._peers: dict[int | None, PeerEndpoint] = {}
         self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
-        self._suspects: dict[PeerEndpoint, TokenBucket] = {}
-        self._absences: dict[str, float] = {}
-        self._absent: dict[str, float] = {}
-        self._seen = 0
-        self._seen_at = 0.0
-        self._suspicious_until = float("-inf")
-        self._look_again_at = float("-inf")
+        self._buckets: dict[PeerEndpoint, TokenBucket] = {}
+        self._suspensions: dict[str, float] = {}
+        self._suspended_until: dict[str, float] = {}
+        self._discards = 0
+        self._discards_since = 0.0
+        self._identify_until = float("-inf")
+        self._identify_slow_at = float("-inf")
 
     def connect_peer(self, peer: PeerEndpoint) -> None:
         """See `Subscriber.connect_peer`. A peer whose connection was ended for a while is connected to later."""
-        if peer.endpoint not in self._absent:
+        if peer.endpoint not in self._suspended_until:
             self.connect(peer.endpoint)
         self._endpoints.add(peer.endpoint)
 
@@ -87,109 +136,107 @@ class PlainSubscriber(RunSocket):
         """See `Subscriber.disconnect_peer`."""
         if peer.endpoint in self._endpoints:
             self._endpoints.discard(peer.endpoint)
-            if peer.endpoint not in self._absent:
+            if peer.endpoint not in self._suspended_until:
                 self.disconnect(peer.endpoint)
 
     async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """See `Subscriber.receive`; while it is looked at whose messages they are, those of one connection."""
+        """See `Subscriber.receive`. While senders are identified, all messages are of one connection."""
         if self._waiting_groups:
-            self._pace()
+            self._adjust_count_max()
             await trio.lowlevel.checkpoint()
-            return self._give_group()
+            return self._next_group()
         now = trio.current_time()
-        if self.is_slow_batch and now >= self._look_again_at:
-            self._look_again_at = now + LOOK_AGAIN_S
-            self._suspicious_until = max(self._suspicious_until, now + LOOK_S)
+        if self.is_slow_batch and now >= self._identify_slow_at:
+            self._identify_slow_at = now + IDENTIFY_SLOW_INTERVAL_S
+            self._identify_until = max(self._identify_until, now + IDENTIFY_SLOW_S)
         self.is_slow_batch = False
-        if now >= self._suspicious_until:
+        if now >= self._identify_until:
             return await self.receive_many(), UNKNOWN_PEER
-        self._pace()
+        self._adjust_count_max()
         self._waiting_groups.extend(await self._receive(self._receive_groups))
-        return self._give_group()
+        return self._next_group()
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
         """See `Subscriber.report_discards`."""
         now = trio.current_time()
         if source == UNKNOWN_PEER:
-            if now - self._seen_at >= 1.0:
-                self._seen, self._seen_at = 0, now
-            self._seen += count
-            if self._seen >= SUSPICIOUS_PER_S:
-                self._suspicious_until = now + SUSPICIOUS_S
+            if now - self._discards_since >= 1.0:
+                self._discards, self._discards_since = 0, now
+            self._discards += count
+            if self._discards >= DISCARDS_PER_S:
+                self._identify_until = now + IDENTIFY_S
             return
         if not count:
             return
-        self._suspicious_until = now + SUSPICIOUS_S
-        suspect = self._suspects.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
-        if suspect.spend(now, count) <= 0:
-            del self._suspects[source]
+        self._identify_until = now + IDENTIFY_S
+        bucket = self._buckets.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
+        if bucket.spend(now, count) <= 0:
+            del self._buckets[source]
             self._suspend(source.endpoint, now)
 
     async def watch(self) -> None:
-        """Connects again, in time, to those whose connection was ended. Runs until cancelled."""
+        """See `Subscriber.watch`. Connect again to peers whose connection was ended."""
         while True:
             await trio.sleep(1.0)
             now = trio.current_time()
-            for endpoint in [endpoint for endpoint, until in self._absent.items() if until <= now]:
-                del self._absent[endpoint]
+            for endpoint in [endpoint for endpoint, until in self._suspended_until.items() if until <= now]:
+                del self._suspended_until[endpoint]
                 if endpoint in self._endpoints:
                     self.connect(endpoint)
-            for endpoint in [each for each in self._absences if each not in self._endpoints | self._absent.keys()]:
-                del self._absences[endpoint]
-            if now >= self._suspicious_until:
-                self._suspects.clear()
+            known = self._endpoints | self._suspended_until.keys()
+            for endpoint in [each for each in self._suspensions if each not in known]:
+                del self._suspensions[endpoint]
+            if now >= self._identify_until:
+                self._buckets.clear()
 
     async def receive_connections(self) -> list[PeerEndpoint]:
         """See `Subscriber.receive_connections`."""
-        made: list[PeerEndpoint] = []
-        while not made:
+        connected: list[PeerEndpoint] = []
+        while not connected:
             for frames in await self._handshakes.receive_many():
-                event, value = _HEADING.unpack(frames[0])
-                endpoint = frames[-1].decode("utf-8", "replace")
+                event, value = EVENT_HEADING.unpack(frames[0])
+                peer = PeerEndpoint(frames[-1].decode("utf-8", "replace"))
                 if event == zmq.EVENT_CONNECTED:
-                    self._peers[value] = PeerEndpoint(endpoint)
+                    self._peers[value] = peer
                 else:
-                    made.append(PeerEndpoint(endpoint))
-        return made
+                    connected.append(peer)
+        return connected
 
     def close(self, linger_ms: int) -> None:
-        """Closes it, and what tells of its connections."""
+        """Close the socket and its monitor."""
         super().close(linger_ms)
         self._handshakes.close(0)
 
-    def _give_group(self) -> tuple[Messages, PeerEndpoint]:
+    def _next_group(self) -> tuple[Messages, PeerEndpoint]:
         messages, source = self._waiting_groups.popleft()
-        self._note_given(messages)
+        self._note_returned(messages)
         return messages, source
 
     def _receive_groups(self) -> list[tuple[Messages, PeerEndpoint]]:
-        """What is here, of each connection by itself; that of a connection just ended is left out."""
+        """Return the waiting messages, grouped by connection."""
         groups: dict[int | None, Messages] = {}
         for frames in self._take_frames(self.count_max):
             groups.setdefault(source_descriptor(frames[0]), []).append([frame.bytes for frame in frames])
         return [(messages, self._peers.get(number, UNKNOWN_PEER)) for number, messages in groups.items()]
 
     def _suspend(self, endpoint: str, now: float) -> None:
-        if endpoint not in self._endpoints or endpoint in self._absent:
+        if endpoint not in self._endpoints or endpoint in self._suspended_until:
             return
-        absence = min(2 * self._absences.get(endpoint, ABSENCE_S / 2), ABSENCE_MAX_S)
+        suspension = min(2 * self._suspensions.get(endpoint, SUSPENSION_S / 2), SUSPENSION_MAX_S)
         try:
             self.disconnect(endpoint)
         except TransportError:
             return
-        self._absences[endpoint] = absence
-        self._absent[endpoint] = now + absence
-        self.discarded[FLOODS] += 1
-
-
-Messages: TypeAlias = list[list[bytes] | EncodedRun]
+        self._suspensions[endpoint] = suspension
+        self._suspended_until[endpoint] = now + suspension
+        self.discarded[SUSPENDED] += 1
 
 
 class ClosedSubscriber:
-    """Many SUB sockets as one. `run` must be running; `connect` and the others may be called at any time.
+    """The `Subscriber` of a closed cluster: one SUB socket for each key. `run` must be running.
 
     Attributes:
-        discarded: connections ended, by reason; here there are none.
+        discarded: Connections ended, by reason; none in a closed cluster.
     """
 
     def __init__(
@@ -199,114 +246,124 @@ class ClosedSubscriber:
         options: dict[str, int],
         report: Callable[[Event], None],
     ) -> None:
+        """Create a subscriber without connections.
+
+        Args:
+            context: The ZeroMQ context of the sockets.
+            security: The keys of this node.
+            options: The options of each socket, by their ZeroMQ names.
+            report: Called when a peer refuses a connection, or is not authorized.
+        """
         self.discarded: Counter[str] = Counter()
         self._context = context
         self._security = security
         self._options = options
         self._report = report
         self._prefixes: Counter[bytes] = Counter()
-        self._lines: dict[str, _Line] = {}
+        self._sockets: dict[str, _KeySocket] = {}
         self._nursery: trio.Nursery | None = None
         self._deliver, self._deliveries = trio.open_memory_channel[tuple[Messages, PeerEndpoint]](0)
-        self._tell_made, self._made = trio.open_memory_channel[PeerEndpoint](math.inf)
+        self._note_connected, self._connected = trio.open_memory_channel[PeerEndpoint](math.inf)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Receives from every socket until cancelled; then they are closed."""
+        """Receive from every socket until cancelled, and then close them."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
     def subscribe(self, prefix: bytes) -> None:
-        """Receives messages whose first frame begins with this."""
+        """See `Subscriber.subscribe`."""
         self._prefixes[prefix] += 1
-        for line in self._lines.values():
-            line.socket.subscribe(prefix)
+        for each in self._sockets.values():
+            each.socket.subscribe(prefix)
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """Undoes one `subscribe`."""
+        """See `Subscriber.unsubscribe`."""
         self._prefixes[prefix] -= 1
         self._prefixes += Counter()
-        for line in self._lines.values():
-            line.socket.unsubscribe(prefix)
+        for each in self._sockets.values():
+            each.socket.unsubscribe(prefix)
 
     def connect_peer(self, peer: PeerEndpoint) -> None:
-        """Connect to a peer, or wait until its key is authorized.
+        """See `Subscriber.connect_peer`. If the key is not authorized, wait until it is.
 
-        Raises `TransportError` if the endpoint is invalid or has no key.
+        Raises:
+            TransportError: The endpoint is invalid, or has no key.
         """
         if not is_key(peer.key):
             raise TransportError(
                 f"cannot connect to {peer}: expected the node's public key after the endpoint, as in "
                 "'tcp://HOST:PORT KEY': the cluster is closed ([security])"
             )
-        line = self._lines.get(peer.key) or self._open(peer.key)
+        key_socket = self._sockets.get(peer.key) or self._open_socket(peer.key)
         try:
-            line.connect(peer.endpoint)
+            key_socket.connect(peer.endpoint)
         except TransportError:
-            self._close_idle(line)
+            self._close_if_unused(key_socket)
             raise
 
     def disconnect_peer(self, peer: PeerEndpoint) -> None:
-        """Undo `connect`. Without an earlier `connect`, do nothing."""
-        line = self._lines.get(peer.key)
-        if line is not None:
-            line.disconnect(peer.endpoint)
-            self._close_idle(line)
+        """See `Subscriber.disconnect_peer`."""
+        key_socket = self._sockets.get(peer.key)
+        if key_socket is not None:
+            key_socket.disconnect(peer.endpoint)
+            self._close_if_unused(key_socket)
 
     async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """Waits for messages of any one key, and tells which."""
+        """See `Subscriber.receive`. All messages are of one key."""
         return await self._deliveries.receive()
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
         """See `Subscriber.report_discards`. An authorized peer is trusted not to flood, and has a queue of its own."""
 
     async def watch(self) -> None:
-        """See `Subscriber.watch`."""
+        """See `Subscriber.watch`. There is nothing to do."""
 
     async def receive_connections(self) -> list[PeerEndpoint]:
-        """Wait until connections are made, or are known to fail for now. Return their endpoints."""
-        peers = [await self._made.receive()]
+        """Wait until connections are made, or are known to fail for now. Return their peers."""
+        peers = [await self._connected.receive()]
         while True:
             try:
-                peers.append(self._made.receive_nowait())
+                peers.append(self._connected.receive_nowait())
             except trio.WouldBlock:
                 return peers
 
-    def authorized_keys_changed(self) -> None:
-        """Connects to those who are authorized now, disconnects from those who are no longer."""
-        for line in self._lines.values():
-            line.review()
+    def review_keys(self) -> None:
+        """Connect to peers that have become authorized, and disconnect from those that no longer are."""
+        for each in self._sockets.values():
+            each.review_key()
 
-    def _open(self, key: str) -> _Line:
+    def _open_socket(self, key: str) -> _KeySocket:
         socket = RunSocket(self._context.socket(zmq.SocketType.SUB))
         socket.set_options(**self._options)
-        line = _Line(socket, key, self._security, self._report, self._tell_made.send_nowait)
+        key_socket = _KeySocket(socket, key, self._security, self._report, self._note_connected.send_nowait)
         for prefix in self._prefixes.elements():
             socket.subscribe(prefix)
-        self._lines[key] = line
+        self._sockets[key] = key_socket
         assert self._nursery is not None, "run() comes first"
-        self._nursery.start_soon(self._receive_from, line)
-        return line
+        self._nursery.start_soon(self._receive_from, key_socket)
+        return key_socket
 
-    async def _receive_from(self, line: _Line) -> None:
+    async def _receive_from(self, key_socket: _KeySocket) -> None:
+        source = PeerEndpoint("", key_socket.key)
         try:
-            with line.scope:
+            with key_socket.scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(line.connector.watch)
+                    nursery.start_soon(key_socket.connector.watch)
                     while True:
-                        await self._deliver.send((await line.socket.receive_many(), PeerEndpoint("", line.key)))
+                        await self._deliver.send((await key_socket.socket.receive_many(), source))
         finally:
-            line.socket.close(0)
-            line.connector.close()
+            key_socket.socket.close(0)
+            key_socket.connector.close()
 
-    def _close_idle(self, line: _Line) -> None:
-        if not line.endpoints:
-            del self._lines[line.key]
-            line.scope.cancel()
+    def _close_if_unused(self, key_socket: _KeySocket) -> None:
+        if not key_socket.endpoints:
+            del self._sockets[key_socket.key]
+            key_socket.scope.cancel()
 
 
-class _Line:
-    """The socket that is connected to the holders of one key."""
+class _KeySocket:
+    """The SUB socket that is connected to the holders of one key."""
 
     def __init__(
         self,
@@ -314,17 +371,19 @@ class _Line:
         key: str,
         security: Security,
         report: Callable[[Event], None],
-        made: Callable[[PeerEndpoint], None],
+        on_connected: Callable[[PeerEndpoint], None],
     ) -> None:
         self.socket = socket
         self.key = key
         self.endpoints: dict[str, bool] = {}
-        """Whether each is connected to, or was to be."""
+        """Whether this node connects to each endpoint, or waits until the key is authorized."""
         self.scope = trio.CancelScope()
-        self.connector = Connector(socket, security, lambda endpoint: made(PeerEndpoint(endpoint, key)), self._refused)
+        self.connector = Connector(
+            socket, security, lambda endpoint: on_connected(PeerEndpoint(endpoint, key)), self._on_refused
+        )
         self._security = security
         self._report = report
-        self._made = made
+        self._on_connected = on_connected
 
     def connect(self, endpoint: str) -> None:
         if self.key in self._security.authorized:
@@ -333,21 +392,21 @@ class _Line:
             return
         self.endpoints[endpoint] = False
         self._report(PeerNotAuthorized(endpoint, self.key, str(self._security.authorized.path)))
-        self._made(PeerEndpoint(endpoint, self.key))
+        self._on_connected(PeerEndpoint(endpoint, self.key))
 
     def disconnect(self, endpoint: str) -> None:
         if self.endpoints.pop(endpoint, False):
             self.connector.disconnect(endpoint)
 
-    def review(self) -> None:
+    def review_key(self) -> None:
         is_authorized = self.key in self._security.authorized
         for endpoint, is_connected in list(self.endpoints.items()):
             if is_connected and not is_authorized:
                 self.disconnect(endpoint)
-                self.connect(endpoint)  # which bars it
+                self.connect(endpoint)  # reports the peer, and waits until its key is authorized
             elif is_authorized and not is_connected:
                 self.connect(endpoint)
 
-    def _refused(self, event: RefusedByPeer) -> None:
+    def _on_refused(self, event: RefusedByPeer) -> None:
         self._report(event)
-        self._made(PeerEndpoint(event.endpoint, self.key))
+        self._on_connected(PeerEndpoint(event.endpoint, self.key))

@@ -1,8 +1,8 @@
-"""The doorkeeper of a closed cluster: a ZAP handler (ZeroMQ RFC 27) as a trio task.
+"""A ZAP handler (ZeroMQ RFC 27) as a trio task: it accepts authorized peers only.
 
-libzmq asks, in the context of the socket that somebody connects to, at `inproc://zeromq.zap.01`, and goes on with that
-connection when it has an answer. So every context with a socket that binds has one of these, and nodes with different
-keys live in one process without knowing of each other.
+When a peer connects, libzmq asks the handler at `inproc://zeromq.zap.01` in the context of the socket, and continues
+when it has the answer. Every context with a bound socket therefore has a handler of its own, so that nodes with
+different keys can run in one process.
 """
 
 from __future__ import annotations
@@ -17,98 +17,106 @@ from zmq.utils import z85
 
 from dafka.errors import AddressInUseError, ConfigError
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
-from dafka.transport.connector import Monitor, Outcome
+from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, WRONG_KEY
+from dafka.transport.connector import HandshakeMonitor, Outcome
 from dafka.transport.security import ZAP_DOMAIN, Security
 from dafka.transport.socket import BaseSocket, Socket
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 REFRESH_S = 1.0
-"""How often the authorized keys are looked at for a change."""
+"""Seconds between two checks of the authorized keys for changes."""
 
 REBIND_S = 0.002
-"""How long until it is tried to listen where this process has listened until a moment ago; then ever more rarely."""
+"""Initial delay before rebinding, in seconds; it doubles up to a second."""
 
-TOLD_S = 60.0
-"""A stranger that keeps trying is told of once in so long."""
+REPORT_INTERVAL_S = 60.0
+"""Seconds for which a refused peer that keeps trying is reported once."""
 
-TOLD_MAX = 256
-"""Different strangers told of in that time: many that come with ever new keys fill no log."""
+REPORTED_MAX = 256
+"""Refused peers reported in that time, so that a peer with ever new keys cannot fill a log."""
 
 
 class ZapHandler:
-    """Guards the binding sockets of one context. Made by `open_zap_handler`.
+    """The authentication of peers for the bound sockets of one ZeroMQ context. `open_zap_handler` creates it.
 
     Attributes:
-        refused: handshakes that came to nothing, by reason.
+        refused: Refused handshakes, by reason.
     """
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], security: Security, report: Callable[[Event], None]
     ) -> None:
+        """Create a handler that does not answer yet; `start` makes it answer.
+
+        Args:
+            context: The context of the sockets.
+            security: The keys.
+            report: Called with refused peers, and when a change of the authorized keys cannot be read.
+        """
         self.refused: Counter[str] = Counter()
         self._security = security
-        self._authorised = security.authorized
+        self._authorized = security.authorized
         self._report = report
         self._nursery: trio.Nursery | None = None
-        self._told: dict[tuple[str, str], float] = {}
+        self._reported_at: dict[tuple[str, str], float] = {}
         self._bound: dict[str, BaseSocket] = {}
-        self._monitors: list[Monitor] = []
-        self._changed: Callable[[], None] = lambda: None
+        self._monitors: list[HandshakeMonitor] = []
+        self._on_keys_changed: Callable[[], None] = lambda: None
         self._socket = Socket(context.socket(zmq.SocketType.ROUTER))
         self._socket.bind(ZAP_ENDPOINT)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Begins to answer, until the nursery is cancelled."""
+        """Answer libzmq until the nursery is cancelled."""
         self._nursery = nursery
-        nursery.start_soon(self._answer)
-        nursery.start_soon(self._refresh)
+        nursery.start_soon(self._answer_requests)
+        nursery.start_soon(self._refresh_keys)
 
     def bind(self, socket: BaseSocket, endpoint: str) -> str:
-        """Has a socket listen there to those alone who are authorized; gives the endpoint with its port.
+        """Bind a socket that only authorized peers can connect to, and return the endpoint with its port.
 
-        Raises as `Socket.bind`.
+        Raises:
+            AddressInUseError: See `BaseSocket.bind`.
+            TransportError: See `BaseSocket.bind`.
         """
         assert self._nursery is not None, "start() comes first"
-        self._security.guard(socket)
-        monitor = Monitor(socket)
+        self._security.require_keys(socket)
+        monitor = HandshakeMonitor(socket)
         self._monitors.append(monitor)
         bound = socket.bind(endpoint)
         self._bound[bound] = socket
-        self._nursery.start_soon(self._watch, monitor)
+        self._nursery.start_soon(self._watch_handshakes, monitor)
         return bound
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """Who wants to know that others are authorized now."""
-        self._changed = changed
+    def on_keys_changed(self, callback: Callable[[], None]) -> None:
+        """Set the function that is called when the authorized keys have changed."""
+        self._on_keys_changed = callback
 
     def close(self) -> None:
-        """Answers nobody any more."""
+        """Stop answering."""
         for monitor in self._monitors:
             monitor.close()
         self._socket.close(0)
 
-    async def _answer(self) -> None:
-        """Answers libzmq's questions."""
+    async def _answer_requests(self) -> None:
         while True:
             requests = await self._socket.receive_many()
             self._socket.send_many([reply for reply in map(self._reply, requests) if reply])
 
-    async def _watch(self, monitor: Monitor) -> None:
-        """Notices those who do not get as far as showing a key."""
+    async def _watch_handshakes(self, monitor: HandshakeMonitor) -> None:
+        """Report handshakes that end before the peer shows a key, of which libzmq does not ask the handler."""
         while True:
             for handshake in await monitor.receive_many():
                 if handshake.outcome is Outcome.NO_CURVE:
-                    self._refuse("", "", "no key")
+                    self._refuse_peer("", "", NO_KEY)
                 elif handshake.outcome is Outcome.WRONG_SERVER_KEY:
-                    self._refuse("", "", "another key expected")
+                    self._refuse_peer("", "", WRONG_KEY)
 
-    async def _refresh(self) -> None:
-        """Reads the authorized keys again when they change."""
+    async def _refresh_keys(self) -> None:
         while True:
             await trio.sleep(REFRESH_S)
             try:
-                revoked = self._authorised.refresh()
+                revoked = self._authorized.refresh()
             except ConfigError as error:
                 self._report(AuthorizedKeysUnreadable(str(error)))
                 continue
@@ -116,11 +124,11 @@ class ZapHandler:
                 continue
             if revoked:
                 await self._drop_connections()
-            self._told.clear()
-            self._changed()
+            self._reported_at.clear()
+            self._on_keys_changed()
 
     async def _drop_connections(self) -> None:
-        """Those who are still authorized come back at once. libzmq ends a listener's connections with it."""
+        """End all connections, which libzmq does when a socket is unbound. Authorized peers reconnect at once."""
         for endpoint, socket in self._bound.items():
             socket.unbind(endpoint)
             pause = REBIND_S
@@ -129,33 +137,33 @@ class ZapHandler:
                 pause = min(2 * pause, 1.0)
 
     def _reply(self, frames: Sequence[bytes]) -> list[bytes]:
-        """The answer to a request: peer, empty, version, request id, domain, address, routing id, mechanism, key."""
+        """Answer a request: peer, empty, version, request id, domain, address, routing id, mechanism, key."""
         if len(frames) < 4:
             return []
         *_, request_id = frames[:4]
         key, address = _read_request(frames)
-        if key and key in self._authorised:
+        if key and key in self._authorized:
             verdict = [b"200", b"OK", key.encode("ascii"), b""]
         else:
-            self._refuse(address, key, "key not authorized")
-            verdict = [b"400", b"key not authorized", b"", b""]
+            self._refuse_peer(address, key, KEY_NOT_AUTHORIZED)
+            verdict = [b"400", KEY_NOT_AUTHORIZED.encode("ascii"), b"", b""]
         return [*frames[:2], ZAP_VERSION, request_id, *verdict]
 
-    def _refuse(self, address: str, key: str, reason: str) -> None:
+    def _refuse_peer(self, address: str, key: str, reason: str) -> None:
         self.refused[reason] += 1
         now = trio.current_time()
-        who = (address, key or reason)
-        if now - self._told.get(who, -TOLD_S) < TOLD_S:
+        peer = (address, key or reason)
+        if now - self._reported_at.get(peer, -REPORT_INTERVAL_S) < REPORT_INTERVAL_S:
             return
-        if len(self._told) >= TOLD_MAX:
-            self._told = {each: told for each, told in self._told.items() if now - told < TOLD_S}
-        if len(self._told) < TOLD_MAX:
-            self._told[who] = now
-            self._report(PeerRefused(address, key, reason, str(self._authorised.path)))
+        if len(self._reported_at) >= REPORTED_MAX:
+            self._reported_at = {each: at for each, at in self._reported_at.items() if now - at < REPORT_INTERVAL_S}
+        if len(self._reported_at) < REPORTED_MAX:
+            self._reported_at[peer] = now
+            self._report(PeerRefused(address, key, reason, str(self._authorized.path)))
 
 
 def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
-    """libzmq's thread may not have given the port back yet."""
+    """Bind, and return False if libzmq's thread has not released the port yet."""
     try:
         socket.bind(endpoint)
     except AddressInUseError:
@@ -167,22 +175,19 @@ def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
 async def open_zap_handler(
     context: zmq.Context[zmq.Socket[bytes]], security: Security, report: Callable[[Event], None]
 ) -> AsyncIterator[ZapHandler]:
-    """A doorkeeper for the sockets of this context, for the length of a block.
-
-    `report` is told of those who are refused.
-    """
-    guard = ZapHandler(context, security, report)
+    """Open a ZAP handler for the sockets of a context, for the duration of a block. See `ZapHandler`."""
+    handler = ZapHandler(context, security, report)
     try:
         async with trio.open_nursery() as nursery:
-            guard.start(nursery)
-            yield guard
+            handler.start(nursery)
+            yield handler
             nursery.cancel_scope.cancel()
     finally:
-        guard.close()
+        handler.close()
 
 
 def _read_request(frames: Sequence[bytes]) -> tuple[str, str]:
-    """The public key that is shown, in Z85, and the IP address; no key where it is not such a request."""
+    """Return the public key of a request, in Z85, and the IP address; an empty key if the request has none."""
     if len(frames) != 9 or frames[2] != ZAP_VERSION or frames[4] != ZAP_DOMAIN:
         return "", ""
     address = frames[5].decode("ascii", "replace")

@@ -86,7 +86,7 @@ async def test_surplus_connections_without_subscriptions_are_ended() -> None:
             streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(2 * limit)]
             try:
                 while not mesh.publisher.discarded["connection ended: too many connections"]:
-                    mesh.publisher.sweep(trio.current_time())
+                    mesh.publisher.enforce_limits(trio.current_time())
                     await trio.sleep(0.01)
                 await trio.lowlevel.checkpoint()
                 assert received == [b"\1Mhonest"]

@@ -33,7 +33,7 @@ def test_an_address_belongs_to_its_connection_until_that_ends_or_is_silent() -> 
     registry, there = make_registry()
     assert registry.admit_beacon("A", 1, 0.0)
     assert not registry.admit_beacon("A", 2, 1.0)
-    assert registry.discarded == {"the address of another node": 1}
+    assert registry.discarded == {"address of another node": 1}
     there.discard(1)
     assert registry.admit_beacon("A", 2, 1.0)
     assert registry.admit_beacon("A", 3, 1.0 + TIMEOUT_S)

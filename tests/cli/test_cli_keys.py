@@ -82,13 +82,13 @@ def test_configured_list_is_the_default(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["new", "there"], "there is there already, and a key is not written over"),
+        (["new", "there"], "there exists already; a key file is never overwritten: choose another name"),
         (["new", "none/k"], "cannot write the key file none/k: No such file or directory"),
         (["new", "k", "--name", 'a"b'], "expected printable characters without quotation marks"),
         (["show", "none"], "cannot read the file of public keys none: No such file or directory"),
         (["show", "there"], "there, line 1: expected a public key (40 characters of Z85), and then a name"),
         (["authorize", "none"], "expected a list to add the key to: name a file or folder with --authorized-keys"),
-        (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85), or a file"),
+        (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85) or a file"),
         (["authorize", "there", "--authorized-keys", "x"], "there, line 1: expected a public key"),
         (["authorize", "a" * 40, "--authorized-keys", "none/x"], "cannot write none/x: No such file or directory"),
     ],
@@ -102,19 +102,19 @@ def test_usage_errors(folder: Path, arguments: list[str], expected: str) -> None
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--key-file", "none"], "[security] key_file without authorized_keys"),
+        (["--key-file", "none"], "[security] key_file: expected authorized_keys beside it"),
         (
             ["--key-file", "none", "--authorized-keys", "list"],
             "cannot read the key file none: No such file or directory",
         ),
         (
             ["--key-file", "open.key", "--authorized-keys", "list"],
-            "key file open.key is open to others (mode 0644): chmod 600",
+            "key file open.key can be read by other users (mode 0644): chmod 600",
         ),
         (["--key-file", "own.key", "--authorized-keys", "none"], "cannot read the authorized keys none: No such file"),
         (["--key-file", "own.key", "--authorized-keys", "slip"], "slip, line 2: expected a public key"),
-        (["--key-file", "list", "--authorized-keys", "list"], "key file list is open to others"),
-        (["--authorized-keys", "list"], "[security] authorized_keys without key_file"),
+        (["--key-file", "list", "--authorized-keys", "list"], "key file list can be read by other users"),
+        (["--authorized-keys", "list"], "[security] authorized_keys: expected a key_file beside it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -135,7 +135,7 @@ def test_unusable_keys_are_an_error_of_a_daemon(
     ("options", "expected"),
     [
         ([], "[security] tower_keys: expected the tower's public key"),
-        (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85), or a file"),
+        (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85) or a file"),
     ],
 )
 def test_unusable_keys_are_an_error_of_a_consumer(

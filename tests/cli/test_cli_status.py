@@ -141,7 +141,8 @@ def test_no_tower_is_an_error() -> None:
     nowhere = ("--tower-sub", "tcp://127.0.0.1:9", "--tower-pub", "tcp://127.0.0.1:9")
     ended = CliRunner().invoke(main, ["status", *nowhere, "--timeout", "300ms"])
     assert (ended.exit_code, ended.stdout) == (1, "")
-    sentence = r"Error: no tower answered at tcp://127\.0\.0\.1:9 within \d+ s; start one with `dafka up`, or .*\n"
+    problem = r"no tower answered at tcp://127\.0\.0\.1:9 within \d+ s: nothing listens at tcp://127\.0\.0\.1:9"
+    sentence = rf"Error: {problem}; start one with `dafka up`, or .*\n"
     assert re.fullmatch(sentence, ended.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Consumers that are broken on purpose. Each has one small fault, of a kind that an implementation may well have."""
+"""Broken consumers. Each has one small, realistic fault."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Actions = list[Action]
 
 
 def _own(*commands: Command) -> Apply:
-    """Subscribes, of what is addressed to it, to these alone."""
+    """Subscribe only to these of the messages that are addressed to the consumer."""
     return lambda monkeypatch: monkeypatch.setattr(consumer, "_OWN_COMMANDS", commands)
 
 
 def _of_topic(*commands: Command) -> Apply:
-    """Subscribes, of what concerns its topic, to these alone."""
+    """Subscribe only to these of the messages for its topic."""
     return lambda monkeypatch: monkeypatch.setattr(consumer, "_TOPIC_COMMANDS", commands)
 
 
 def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Apply:
-    """Everything that the machine wants done is changed first."""
+    """Change all actions of the machine."""
 
     def apply(monkeypatch: pytest.MonkeyPatch) -> None:
         act = Node.act
@@ -55,7 +55,7 @@ def _acting(change: Callable[[ConsumerMachine, Action], Iterable[Action]]) -> Ap
 
 
 def _publishing(kind: type[Any], **changes: Callable[[ConsumerMachine, Any], Any]) -> Apply:
-    """Every message of one kind is sent with other fields."""
+    """Send every message of one kind with other fields."""
 
     def change(machine: ConsumerMachine, action: Action) -> Iterable[Action]:
         if isinstance(action, Publish) and isinstance(action.message, kind):
@@ -68,7 +68,7 @@ def _publishing(kind: type[Any], **changes: Callable[[ConsumerMachine, Any], Any
 
 
 def _silent_about(kind: type[Any]) -> Apply:
-    """A kind of message is never sent."""
+    """Never send a kind of message."""
     return _acting(
         lambda _, action: () if isinstance(action, Publish) and isinstance(action.message, kind) else (action,)
     )
@@ -82,7 +82,7 @@ def _deliver_twice(_: ConsumerMachine, action: Action) -> Iterable[Action]:
 
 
 def _deliver_backwards(_: ConsumerMachine, action: Action) -> Iterable[Action]:
-    """What comes as one run is handed on from its end."""
+    """Deliver a run of records in reverse order."""
     if not isinstance(action, Deliver):
         return [action]
     run = action.batch
@@ -98,7 +98,7 @@ def _drop_empty(_: ConsumerMachine, action: Action) -> Iterable[Action]:
 
 
 def _skip_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever comes is handed on if it is newer."""
+    """Deliver every newer record, without filling gaps."""
 
     def take(self: Cursor, run: RecordBatch, _: int) -> list[RecordBatch]:
         ready = [run.between(max(self.next_sequence, run.first_sequence), run.end_sequence)]
@@ -110,7 +110,7 @@ def _skip_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record that is not ahead of what comes next is handed on, whether it was before or not."""
+    """Deliver duplicates."""
     take = Cursor.add_batch
 
     def taken(self: Cursor, run: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
@@ -120,7 +120,7 @@ def _take_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever its subscriptions bring, it takes."""
+    """Accept every message that matches a subscription."""
 
     def follow(self: ConsumerMachine, partition: Partition, _: int, __: float, *, is_live: bool) -> bool:
         if not any(partition.topic.startswith(topic) for topic in self.topics):
@@ -133,7 +133,7 @@ def _match_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_topic_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topic frame decides of which topic a record is, not the subject."""
+    """Take the topic from the topic frame instead of the subject."""
     decode = codec.decode
 
     def decoded(frames: Sequence[bytes]) -> tuple[Any, wire.Dialect]:
@@ -169,13 +169,13 @@ def _take_others_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _never_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A FETCH is sent once."""
+    """Send each FETCH only once."""
     monkeypatch.setattr(FetchPlanner, "expire_pages", lambda _self, _now: [])
     monkeypatch.setattr(FetchPlanner, "deadline", lambda _self: float("inf"))
 
 
 def _stop_paging(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As libdafka does: it asks up to the next multiple of 100,000, and that is all."""
+    """Fetch up to the next multiple of 100,000 only, as libdafka does."""
     plan = FetchPlanner.plan_fetch
 
     def planned(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
@@ -188,32 +188,32 @@ def _stop_paging(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks a hundred times a second."""
+    """Send a hundred FETCHes per second."""
     monkeypatch.setattr(FetchPlanner, "_wait", lambda _self, _attempts: 0.01)
 
 
 def _hear_heads_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only records tell it of a gap."""
+    """Detect gaps by records only."""
     monkeypatch.setattr(ConsumerMachine, "_receive_head", lambda _self, _head, _now: [])
 
 
 def _accept_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing at the end of a number counts as zeros."""
-    octets = FrameReader.read_bytes
+    """Read missing bytes at the end of a number as zeros."""
+    read_bytes = FrameReader.read_bytes
 
     def read(self: FrameReader, count: int, field: str) -> bytes:
         try:
-            return octets(self, count, field)
+            return read_bytes(self, count, field)
         except WireError:
             if field != "sequence":
                 raise
-            return octets(self, len(self._data) - self.offset, field).ljust(count, b"\0")
+            return read_bytes(self, len(self._data) - self.offset, field).ljust(count, b"\0")
 
     monkeypatch.setattr(FrameReader, "read_bytes", read)
 
 
 def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a content of several frames it takes the first."""
+    """Take the first of several content frames."""
     decode = wire.BatchDecoder.decode
 
     def decoded(self: wire.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[Any]:
@@ -223,7 +223,7 @@ def _take_first_frame(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be read ends it."""
+    """End at a message that cannot be decoded."""
 
     def decode_other(self: wire.BatchDecoder, frames: Sequence[bytes], inbound: list[Any]) -> None:
         inbound.append(codec.decode(frames)[0])
@@ -232,7 +232,7 @@ def _crash(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _begin_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`latest` makes no difference."""
+    """Start at the earliest record despite `latest`."""
 
     def joined(self: ConsumerMachine, address: str, _: float) -> Actions:
         self._newer_peers[address] = None
@@ -251,7 +251,7 @@ def _own_address(machine: ConsumerMachine, _: Any) -> str:
 
 
 def _forget_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it knows of a partition goes with its producer."""
+    """Drop a partition's state with its producer."""
     left = ConsumerMachine.peer_left
 
     def forget(self: ConsumerMachine, address: str, now: float) -> Actions:
@@ -264,7 +264,7 @@ def _forget_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head that was told last is the head."""
+    """Take the last received head instead of the highest."""
 
     def learn(self: Cursor, end_sequence: int) -> None:
         self.known_end = max(end_sequence, self.next_sequence)
@@ -273,7 +273,7 @@ def _believe_lower_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a partition it takes one DIRECT-HEAD."""
+    """Accept only one DIRECT-HEAD per partition."""
     receive, known = ConsumerMachine._receive_head, set[str]()
 
     def first(self: ConsumerMachine, head: wire.Head | wire.DirectHead, now: float) -> Actions:
@@ -287,7 +287,7 @@ def _one_direct_head(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _one_gap_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one partition lacks records, no other one is fetched."""
+    """Fetch only one partition at a time."""
     plan = FetchPlanner.plan_fetch
 
     def one(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
@@ -298,7 +298,7 @@ def _one_gap_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one partition has a gap, nothing is handed on."""
+    """Deliver nothing while a partition has a gap."""
     take = Reassembler.add_batch
     held: list[RecordBatch] = []
 
@@ -314,7 +314,7 @@ def _hold_all_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a gap is filled, those behind it are forgotten."""
+    """Drop the later gaps when a gap is filled."""
     take = Cursor.add_batch
 
     def forget(self: Cursor, batch: RecordBatch, ahead_bytes_left: int) -> list[RecordBatch]:
@@ -327,7 +327,7 @@ def _after_a_gap_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _narrow_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences of records are numbers of 32 bits."""
+    """Truncate the sequences of records to 32 bits."""
     receive = ConsumerMachine._receive_run
 
     def narrow(self: ConsumerMachine, run: wire.RecordRun, now: float) -> Actions:
@@ -338,7 +338,7 @@ def _narrow_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sequences of heads are numbers of 32 bits."""
+    """Truncate the sequences of heads to 32 bits."""
     receive = ConsumerMachine._receive_head
 
     def narrow(self: ConsumerMachine, head: wire.Head | wire.DirectHead, now: float) -> Actions:
@@ -348,7 +348,7 @@ def _narrow_heads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks for all at once, and cuts the count to 32 bits."""
+    """Fetch everything at once, with the count truncated to 32 bits."""
     plan = FetchPlanner.plan_fetch
 
     def narrow(self: FetchPlanner, partition: Partition, cursor: Cursor, now: float) -> tuple[int, int] | None:
@@ -359,7 +359,7 @@ def _narrow_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _accept_version_in_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version may be the digit 1."""
+    """Accept the digit 1 as the version."""
     literal = FrameReader.expect_bytes
 
     def read(self: FrameReader, expected: bytes, name: str) -> None:
@@ -511,21 +511,21 @@ MUTANTS: list[Mutant] = [
         _stop_paging,
     ),
     Mutant(
-        "consumer-hands-on-twice",
+        "consumer-delivers-twice",
         "consumer.live",
         "delivery.once",
         "were delivered more than once",
         _acting(_deliver_twice),
     ),
     Mutant(
-        "consumer-hands-on-duplicates",
+        "consumer-delivers-duplicates",
         "consumer.duplicate-records",
         "delivery.once",
         "were delivered more than once",
         _take_duplicates,
     ),
     Mutant(
-        "consumer-hands-on-backwards",
+        "consumer-delivers-backwards",
         "consumer.live",
         "delivery.in-order",
         "was delivered, expected",
@@ -539,7 +539,7 @@ MUTANTS: list[Mutant] = [
         _skip_gaps,
     ),
     Mutant(
-        "consumer-drops-what-came-out-of-order",
+        "consumer-drops-out-of-order-records",
         "consumer.out-of-order",
         "delivery.complete",
         "2 of 3 records were not delivered",
@@ -553,7 +553,7 @@ MUTANTS: list[Mutant] = [
         _match_prefixes,
     ),
     Mutant(
-        "consumer-believes-topic-frames",
+        "consumer-trusts-topic-frames",
         "consumer.foreign-subject",
         "subject.exact",
         "was delivered to a consumer of",
@@ -644,7 +644,7 @@ MUTANTS: list[Mutant] = [
         _forget_the_silent,
     ),
     Mutant(
-        "consumer-believes-lower-heads",
+        "consumer-trusts-lower-heads",
         "consumer.lower-head",
         "delivery.complete",
         "of 5,000 records were not delivered",
@@ -665,7 +665,7 @@ MUTANTS: list[Mutant] = [
         _one_gap_at_a_time,
     ),
     Mutant(
-        "consumer-holds-all-up-for-a-gap",
+        "consumer-blocks-all-partitions-at-a-gap",
         "consumer.gap-of-another",
         "delivery.complete",
         "5 of 5 records were not delivered",

@@ -1,6 +1,6 @@
-"""This project's command with one thing broken: `python -m tests.conformance.mutant_process MUTATION ARGUMENT...`.
+"""This project's command with one fault: `python -m tests.conformance.mutant_process MUTATION ARGUMENT...`.
 
-For faults that show only when a whole process is killed.
+This is for faults that appear only if a whole process is killed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WRITE_DELAY_S = 2.0
 
 
 def acknowledge_before_durable() -> None:
-    """A store acknowledges what it has received, and writes it a while later: whoever kills it then is sooner."""
+    """Acknowledge records on arrival, and write them later."""
     take, flush = Store._on_records, Store._flush
 
     def take_and_acknowledge(self: Store, batch: RecordBatch) -> None:
@@ -40,7 +40,7 @@ MUTATIONS: Mapping[str, Callable[[], None]] = {"acks-before-durable": acknowledg
 
 
 def process_target(mutation: str) -> Target:
-    """A target whose processes have this mutation."""
+    """Return a target whose processes have this mutation."""
     return open_target(str(Path(__file__).with_suffix(".toml")), {"mutation": mutation})
 
 

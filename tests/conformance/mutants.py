@@ -1,4 +1,4 @@
-"""Nodes of ours that are broken on purpose, and the scenario that is to find each out."""
+"""Mutants: variants of this project's roles with one fault, and the scenario that must detect each."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from dafka_conformance.targets.base import Target
 
 @attrs.frozen
 class Mutant:
-    """A way to break a role.
+    """A mutant.
 
     Attributes:
-        name: role and fault, as in `store-acks-unstored`.
-        scenario: the scenario that is meant to find it.
-        clause: the clause that it is found to violate.
-        message: a part of the finding's text, by which a reader knows what is wrong.
-        apply: breaks the role, for as long as the monkeypatch lasts.
-        dialect: the dialect that is spoken.
-        target: makes the target that is broken, for a fault that takes processes; else `embedded` is, by `apply`.
+        name: Role and fault, such as `store-acks-unstored`.
+        scenario: The scenario that must detect it.
+        clause: The clause that it must be reported to violate.
+        message: A part of the finding's text.
+        apply: Applies the mutation with a monkeypatch.
+        dialect: The dialect.
+        target: Makes a broken target, for faults of whole processes; by default, `embedded` with `apply`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Mutant:
 
 
 def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
-    """A field that has one value by the grammar is read, and not looked at."""
+    """Read a literal field without checking its value."""
     literal = FrameReader.expect_bytes
 
     def read(self: FrameReader, expected: bytes, name: str) -> None:
@@ -49,5 +49,5 @@ def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def accept_trailing(patch: pytest.MonkeyPatch) -> None:
-    """What follows a message's last field is not looked at."""
+    """Ignore bytes after a message's last field."""
     patch.setattr(FrameReader, "expect_end", lambda _self: None)

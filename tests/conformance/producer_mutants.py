@@ -36,7 +36,7 @@ AHEAD_MAX = 2**32 - 1
 
 
 def head_with(sequence: Callable[[ProducerMachine], int], patch: Patch) -> None:
-    """Every HEAD tells another sequence."""
+    """Change the sequence of every HEAD."""
 
     def head(self: ProducerMachine, now: float) -> list[Action]:
         self._head_due = now + self._config.head_interval_ms / 1000
@@ -162,7 +162,7 @@ def skip_offsets(patch: Patch) -> None:
 
 
 def encode_with(change: Runs, patch: Patch) -> None:
-    """What is sent of a run of RECORDs or DIRECT-RECORDs is changed once more."""
+    """Change the messages of every run of RECORDs or DIRECT-RECORDs."""
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: wire.Dialect) -> list[Sequence[bytes]]:
@@ -242,7 +242,7 @@ def shift_contents(patch: Patch) -> None:
 def receive_with(
     change: Callable[[ProducerMachine, wire.BatchedMessage], wire.BatchedMessage | None], patch: Patch
 ) -> None:
-    """Each message is changed before it is looked at, or left out."""
+    """Change or drop each message before it is decoded."""
     receive = ProducerMachine.receive
 
     def receive_changed(self: ProducerMachine, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
@@ -283,7 +283,7 @@ def drop_get_heads(_: ProducerMachine, message: wire.BatchedMessage) -> wire.Bat
 def narrow(
     kind: type[wire.Fetch] | type[wire.Ack], self: ProducerMachine, message: wire.BatchedMessage
 ) -> wire.BatchedMessage:
-    """Its sequence is a number of 32 bits."""
+    """Truncate the sequence to 32 bits."""
     if isinstance(message, (wire.Fetch, wire.Ack)) and isinstance(message, kind):
         return attrs.evolve(message, sequence=message.sequence & AHEAD_MAX)
     return message
@@ -294,7 +294,7 @@ def no_head_of_one(self: ProducerMachine, message: wire.BatchedMessage) -> wire.
 
 
 def answer_last_fetch(patch: Patch) -> None:
-    """A FETCH takes the place of the one that is being answered."""
+    """Answer only the last FETCH."""
     offer = FetchResponder.add_fetch
 
     def offer_alone(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
@@ -313,10 +313,10 @@ def ignore_count(patch: Patch) -> None:
 
 
 def leave_unacknowledged(patch: Patch) -> None:
-    async def finish(_: producer_role.Producer) -> None:
+    async def wait_acknowledged(_: producer_role.Producer) -> None:
         return
 
-    patch.setattr(producer_role.Producer, "finish", finish)
+    patch.setattr(producer_role.Producer, "wait_acknowledged", wait_acknowledged)
 
 
 # What is discarded
@@ -337,7 +337,7 @@ def crash_on_malformed(patch: Patch) -> None:
 def mutant(
     name: str, scenario: str, clause: str, message: str, apply: Callable[[Patch], None], dialect: Dialect | None = None
 ) -> Mutant:
-    """A broken producer."""
+    """Return a mutant of the producer."""
     return Mutant(f"producer-{name}", f"producer.{scenario}", clause, message, apply, dialect or Dialect.RFC46)
 
 
@@ -475,7 +475,7 @@ MUTANTS: list[Mutant] = [
         Dialect.LIBDAFKA,
     ),
     mutant(
-        "trailing-octets",
+        "trailing-bytes",
         "malformed-fetch",
         "robust.malformed",
         "a FETCH with 1 byte after it was answered",

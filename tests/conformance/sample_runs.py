@@ -1,4 +1,4 @@
-"""Runs made by hand, for the tests of verdicts and reports."""
+"""Sample runs for the tests of verdicts and reports."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Patch = pytest.MonkeyPatch
 
 
 def acknowledge_with(make: Callable[[StoreMachine, Partition, int], wire.Ack], patch: Patch) -> None:
-    """Every ACK is made otherwise: from the partition and the sequence that is to be acknowledged."""
+    """Make every ACK with this function of the partition and the sequence."""
 
     def ack(self: StoreMachine, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
@@ -65,7 +65,7 @@ def forget_subscription(command: Command, patch: Patch) -> None:
 
 
 def encode_answers(change: Callable[[list[Any]], list[Any]], patch: Patch) -> None:
-    """The messages of every run of DIRECT-RECORDs are changed before they are sent."""
+    """Change the messages of every run of DIRECT-RECORDs."""
     encode = batch._encode_run
 
     def encode_changed(run: wire.RecordRun, dialect: Any) -> list[Any]:
@@ -174,7 +174,7 @@ def take_others_answers(patch: Patch) -> None:
     patch.setattr(StoreMachine, "_receive_run", receive_all)
 
 
-def greet_nobody(patch: Patch) -> None:
+def send_no_hello(patch: Patch) -> None:
     subscribed = StoreMachine.receive_subscriptions
 
     def subscribed_silently(self: StoreMachine, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
@@ -200,7 +200,7 @@ def crash(patch: Patch) -> None:
 
 
 def decode_with(change: Callable[[Sequence[bytes]], Sequence[bytes]], patch: Patch) -> None:
-    """Every message is changed before it is understood; without any frames it is dropped."""
+    """Change every message before it is decoded; drop it if no frames are left."""
     decode = batch.BatchDecoder.decode
 
     def decode_changed(self: batch.BatchDecoder, messages: Iterable[Sequence[bytes]]) -> list[wire.BatchedMessage]:
@@ -217,8 +217,8 @@ def drop_further_frames(frames: Sequence[bytes]) -> Sequence[bytes]:
     return frames[:3] if frames[0][:1] == b"M" else frames
 
 
-def drop_further_octets(frames: Sequence[bytes]) -> Sequence[bytes]:
-    """A FETCH is read as far as its fields go."""
+def drop_trailing_bytes(frames: Sequence[bytes]) -> Sequence[bytes]:
+    """Ignore bytes after the fields of a FETCH."""
     if frames[0][:1] != b"F" or len(frames) < 2:
         return frames
     fields = frames[1]
@@ -248,7 +248,7 @@ def answer_any_subject(patch: Patch) -> None:
 
 
 def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], list[Action]], patch: Patch) -> None:
-    """What is to be told of a topic to a requestor is changed."""
+    """Change the answers to GET-HEADS."""
     direct_heads = StoreMachine._direct_heads
     patch.setattr(
         StoreMachine,
@@ -260,11 +260,11 @@ def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], lis
 
 
 def tell_once(patch: Patch) -> None:
-    told: set[tuple[str, str]] = set()
+    answered: set[tuple[str, str]] = set()
 
     def change(_: StoreMachine, topic: str, requestor: str, actions: list[Action]) -> list[Action]:
-        is_new = (topic, requestor) not in told
-        told.add((topic, requestor))
+        is_new = (topic, requestor) not in answered
+        answered.add((topic, requestor))
         return actions if is_new else []
 
     tell_heads_with(change, patch)
@@ -276,7 +276,7 @@ def tell_first_head(patch: Patch) -> None:
 
 
 def offer_with(change: Callable[[FetchResponder, wire.Fetch], wire.Fetch | None], patch: Patch) -> None:
-    """A FETCH that is to be answered is changed, or dropped."""
+    """Change or drop each FETCH before it is answered."""
     offer = FetchResponder.add_fetch
 
     def offer_changed(self: FetchResponder, fetch: wire.Fetch, **how: bool) -> bool:
@@ -320,7 +320,7 @@ def ask_for_one_gap(patch: Patch) -> None:
 
 
 def start_with(change: Callable[[dict[Partition, int]], dict[Partition, int]], patch: Patch) -> None:
-    """A store that is started knows other partitions than it has."""
+    """Change the partitions that a store knows when it starts."""
     begin = StoreMachine.__init__
 
     def begin_changed(self: StoreMachine, address: str, config: Any, ends: dict[Partition, int], *rest: Any) -> None:
@@ -357,7 +357,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
 
 
 def no_long_topics(patch: Patch) -> None:
-    """A string of four octets' length is taken for one whose length has one octet, with a sign."""
+    """Read the four-byte length of a string as one signed byte."""
     strings = FrameReader.read_strings
 
     def short_strings(self: FrameReader, field: str) -> tuple[str, ...]:
@@ -389,7 +389,7 @@ def drop_equal_contents(patch: Patch) -> None:
 
 
 def nothing(patch: Patch) -> None:
-    """The target is broken already."""
+    """Change nothing: the target itself is broken."""
 
 
 def _ack_own_topic(store: StoreMachine, found: Partition, last: int) -> wire.Ack:
@@ -635,7 +635,7 @@ MUTANTS: list[Mutant] = [
         drop_equal_contents,
     ),
     Mutant(
-        "store-greets-nobody", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 arrived", greet_nobody
+        "store-sends-no-hello", "store.hello-again", "store-hello.sent", "no STORE-HELLO to C2 arrived", send_no_hello
     ),
     Mutant("store-ignores-hellos", "store.hello", "direct-head.store", "no DIRECT-HEAD of 0 arrived", ignore_hellos),
     Mutant(
@@ -651,7 +651,7 @@ MUTANTS: list[Mutant] = [
         "store.malformed-requests",
         "robust.malformed",
         "FETCH with 1 byte after its fields was answered",
-        partial(decode_with, drop_further_octets),
+        partial(decode_with, drop_trailing_bytes),
     ),
     Mutant(
         "store-takes-first-of-frames",

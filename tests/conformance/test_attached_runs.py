@@ -1,4 +1,4 @@
-"""Nodes that are running already: the suite joins their cluster, which others may share."""
+"""Targets that are already running: the suite joins their cluster, which may have other nodes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def test_running_store_and_tower_conform(tmp_path: Path) -> None:
     assert {result.role for result in finished.results} == {Role.STORE, Role.TOWER}
 
 
-async def test_what_takes_starting_or_killing_is_skipped(tmp_path: Path) -> None:
+async def test_scenarios_that_start_or_kill_the_target_are_skipped(tmp_path: Path) -> None:
     async with open_cluster() as cluster:
         finished = await run_attached(cluster, tmp_path, [Role.STORE], ["store.durable", "store.beacons"])
     assert [result.outcome for result in finished.results] == [Outcome.SKIPPED] * 2
     assert all("running has no way to" in result.reason for result in finished.results)
 
 
-async def test_of_several_nodes_one_has_to_be_named(tmp_path: Path) -> None:
+async def test_one_of_several_nodes_must_be_named(tmp_path: Path) -> None:
     async with open_cluster() as cluster, cluster.producer("other") as producer:
         assert cluster.store is not None
         ambiguous = await run_attached(cluster, tmp_path, [Role.STORE], ["store.subscriptions"])

@@ -87,7 +87,7 @@ def load_text(folder: Path, text: str) -> Clauses:
 # ---- The loader
 
 
-def test_a_clause_has_what_its_table_says(tmp_path: Path) -> None:
+def test_clause_has_the_values_of_its_table(tmp_path: Path) -> None:
     extra = READINGS + 'holds = "store"\nerratum = 7\nuntestable = "Unseen."\n'
     (clause,) = load_text(tmp_path, VALID + extra)
     assert clause == Clause(
@@ -103,7 +103,7 @@ def test_a_clause_has_what_its_table_says(tmp_path: Path) -> None:
     )
 
 
-def test_clauses_are_found_by_name_and_kept_in_order(tmp_path: Path) -> None:
+def test_clauses_are_found_by_id_and_keep_their_order(tmp_path: Path) -> None:
     second = VALID.replace("ack.sent", "aaa.first") + 'untestable = "Unseen."\n'
     clauses = load_text(tmp_path, VALID + second)
     assert [clause.id for clause in clauses] == ["ack.sent", "aaa.first"]
@@ -114,7 +114,7 @@ def test_clauses_are_found_by_name_and_kept_in_order(tmp_path: Path) -> None:
     assert [clause.id for clause in clauses.testable()] == ["ack.sent"]
 
 
-def test_an_unknown_clause_is_answered_with_those_spelt_alike(table: Clauses) -> None:
+def test_unknown_clause_suggests_similar_ids(table: Clauses) -> None:
     with pytest.raises(UnknownClauseError, match=r"no clause 'ack.snet'; did you mean .*ack\.sent") as caught:
         table.get("ack.snet")
     assert caught.value.id == "ack.snet"
@@ -148,19 +148,19 @@ def test_an_unknown_clause_is_answered_with_those_spelt_alike(table: Clauses) ->
         ("[[clause]\n", "is not TOML"),
     ],
 )
-def test_a_mistake_is_named_in_one_sentence(tmp_path: Path, text: str, message: str) -> None:
+def test_error_in_the_file_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ClauseError, match=message) as caught:
         load_text(tmp_path, text)
     assert str(caught.value).startswith(str(tmp_path / "table.toml"))
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ClauseError, match=r"cannot read .*none\.toml"):
         Clauses.load(tmp_path / "none.toml")
 
 
-def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     (tmp_path / "table.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(ClauseError, match=r"table\.toml is not TOML"):
         Clauses.load(tmp_path / "table.toml")
@@ -181,7 +181,7 @@ def test_every_sentence_with_a_keyword_has_a_clause(table: Clauses) -> None:
     assert not lacking
 
 
-def test_no_clause_has_a_keyword_that_its_section_has_not(table: Clauses) -> None:
+def test_no_clause_has_a_keyword_that_its_section_lacks(table: Clauses) -> None:
     for clause in table:
         if clause.level not in {Level.GRAMMAR, Level.DEPLOYED}:
             assert clause.level in SENTENCES[clause.section], clause.id
@@ -191,7 +191,7 @@ def test_every_clause_is_from_a_section_of_the_rfc(table: Clauses) -> None:
     assert {clause.section for clause in table} == SENTENCES.keys() | SECTIONS_WITHOUT_KEYWORD
 
 
-def test_every_text_is_one_sentence_of_its_own(table: Clauses) -> None:
+def test_every_text_is_one_unique_sentence(table: Clauses) -> None:
     for clause in table:
         for text in (clause.text, clause.untestable, *clause.readings.values()):
             assert not text or re.fullmatch(r"[A-Z].*\.", text), clause.id
@@ -211,11 +211,11 @@ def test_every_message_has_a_grammar_and_a_topic_clause_for_those_that_send_it(t
     assert table.get("grammar.tower-beacon").roles == (Role.TOWER,)
 
 
-def test_every_contradiction_says_which_reading_holds(table: Clauses) -> None:
+def test_every_clause_with_readings_says_which_holds(table: Clauses) -> None:
     assert {clause.id: clause.holds for clause in table if clause.readings} == CONTRADICTIONS
 
 
-def test_every_erratum_is_on_the_page(table: Clauses) -> None:
+def test_every_erratum_is_on_the_errata_page(table: Clauses) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errata.md").read_text(encoding="utf-8")
     numbers = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     assert {clause.erratum for clause in table} - {0} <= numbers
@@ -227,7 +227,7 @@ def test_few_clauses_are_untestable(table: Clauses) -> None:
     assert {clause.id for clause in table if clause.untestable} == {"node.durability", "topic.ascii"}
 
 
-def test_subscriptions_are_clauses_of_the_role_that_makes_them(table: Clauses) -> None:
+def test_subscription_clauses_belong_to_the_subscribing_role(table: Clauses) -> None:
     for clause in table:
         if match := re.fullmatch(r"subscription\.(\w+)\..+", clause.id):
             assert [role.title for role in clause.roles] == [match[1]]

@@ -57,7 +57,7 @@ def command(*arguments: str) -> Result:
 
 
 def mistake(*arguments: str) -> str:
-    """The one sentence on standard error; fails where there is anything else."""
+    """Return the sentence on standard error, and check that there is no other output."""
     result = command(*arguments)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     (line,) = result.stderr.splitlines()
@@ -67,7 +67,7 @@ def mistake(*arguments: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder, with targets in it."""
+    """Change to a folder with target files, and return it."""
     texts = {"deaf.toml": DEAF, "ended.toml": ENDED, "attached.toml": ATTACHED, "factories.py": FACTORY}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -100,7 +100,7 @@ def test_target_that_cannot_be_run(folder: Path) -> None:
     assert "exit status 1: no licence" in result.stdout
 
 
-def test_only_the_role_and_the_dialect_that_are_asked_for() -> None:
+def test_role_and_dialect_options_limit_the_run() -> None:
     options = ("--role", "store", "--dialect", "libdafka", "--dialect", "libdafka")
     result = command("run", "embedded", "--scenario", "*.grammar.publish.01", "--scenario", "store.ack*ges", *options)
     assert result.exit_code == 0, result.output
@@ -109,7 +109,7 @@ def test_only_the_role_and_the_dialect_that_are_asked_for() -> None:
     assert result.stdout.splitlines()[-1].split("; ")[1].startswith("1 scenario in ")
 
 
-def test_nothing_but_skipped_scenarios_is_no_success(folder: Path) -> None:
+def test_run_with_only_skipped_scenarios_fails(folder: Path) -> None:
     result = command("run", "attached.toml", "--scenario", "producer.grammar.publish.01")
     assert result.exit_code == 1
     assert result.stderr == "dafka-conformance: nothing was tested because every scenario was skipped\n"
@@ -139,7 +139,7 @@ def test_report_of_each_kind(folder: Path) -> None:
 # list, show, explain
 
 
-def test_list_shows_each_scenario_in_a_line() -> None:
+def test_list_prints_one_line_per_scenario() -> None:
     lines = command("list", "--scenario", "store.ack*ges", "--scenario", "*.grammar.publish.01").stdout.splitlines()
     assert [line.split("  ")[0] for line in lines] == [
         "store.acknowledges",
@@ -154,11 +154,11 @@ def test_list_of_clauses() -> None:
     lines = command("list", "--clauses", "--role", "store", "--dialect", "libdafka").stdout.splitlines()
     names = [line.split("  ")[0] for line in lines]
     assert "ack.sent" in names
-    assert "ack.address" not in names  # of rfc46 alone
+    assert "ack.address" not in names  # of rfc46 only
     assert "head.interval" not in names  # a producer's
 
 
-def test_show_says_how_a_scenario_is_played_and_what_it_tests() -> None:
+def test_show_prints_steps_needs_and_clauses() -> None:
     text = command("show", "store.acknowledges").stdout
     assert "    when P:RECORD 0..9\n    then S:ACK 9\n" in text
     assert "    ack.sent: A store that has saved a producer's record" in text
@@ -167,7 +167,7 @@ def test_show_says_how_a_scenario_is_played_and_what_it_tests() -> None:
     assert "needs a producer and a way to\n    give it records to publish\n" in text
 
 
-def test_explain_tells_everything_about_a_clause() -> None:
+def test_explain_prints_everything_about_a_clause() -> None:
     text = command("explain", "ack.sent").stdout
     assert text.startswith("ack.sent (SHALL; RFC 46, The ACK Command; store)\n")
     assert "\ntested by\n" in text
@@ -238,7 +238,7 @@ def test_explain_tells_everything_about_a_clause() -> None:
         ("explain zzz", "there is no clause 'zzz'; "),
     ],
 )
-def test_mistake_is_one_sentence(folder: Path, arguments: str, sentence: str) -> None:
+def test_usage_error_is_one_sentence(folder: Path, arguments: str, sentence: str) -> None:
     assert mistake(*arguments.split()).startswith(sentence)
 
 
@@ -246,14 +246,14 @@ def test_mistake_is_one_sentence(folder: Path, arguments: str, sentence: str) ->
 
 
 def changed_grammar(path: Path, old: str, new: str) -> Path:
-    """The grammar with a line replaced."""
+    """Write the grammar with a line replaced."""
     text = GRAMMAR_PATH.read_text("utf-8")
     assert len(re.findall(old, text, re.MULTILINE)) == 1
     path.write_text(re.sub(old, new, text, flags=re.MULTILINE), "utf-8")
     return path
 
 
-def test_another_alternative_makes_other_scenarios(tmp_path: Path) -> None:
+def test_new_alternative_in_the_grammar_adds_scenarios(tmp_path: Path) -> None:
     rule = "DAFKA = join-consumer / publish / offsets / twice\ntwice = P:RECORD P:RECORD"
     path = changed_grammar(tmp_path / "more.abnf", r"^DAFKA .*", rule)
     text = command("list", "--grammar", str(path), "--scenario", "*.twice.*").stdout
@@ -262,7 +262,7 @@ def test_another_alternative_makes_other_scenarios(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_narrower_number_finds_the_wider_one_wrong(tmp_path: Path) -> None:
+def test_narrower_number_in_the_grammar_is_violated(tmp_path: Path) -> None:
     path = changed_grammar(tmp_path / "narrow.abnf", r"^sequence .*", "sequence = number-4")
     options = ("--dialect", "rfc46", "--scenario", "producer.grammar.publish.01", "--patience", "0.2")
     result = command("run", "embedded", "--grammar", str(path), *options)
@@ -285,7 +285,7 @@ def test_narrower_number_finds_the_wider_one_wrong(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_grammar_is_a_mistake(tmp_path: Path, old: str, new: str, sentence: str) -> None:
+def test_wrong_grammar_is_one_sentence(tmp_path: Path, old: str, new: str, sentence: str) -> None:
     path = changed_grammar(tmp_path / "bad.abnf", old, new)
     assert mistake("list", "--grammar", str(path)).replace(f"{tmp_path}/", "").startswith(sentence)
 
@@ -294,7 +294,7 @@ def test_bad_grammar_is_a_mistake(tmp_path: Path, old: str, new: str, sentence: 
 
 
 def marked(mark: str) -> set[int]:
-    """The processes that have this in their environment."""
+    """Return the processes with this text in their environment."""
     found = set()
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -317,7 +317,7 @@ def wait_for(mark: str, count: int) -> None:
 def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
     mark = f"DAFKA_CONFORMANCE_TEST={uuid.uuid4()}"
     name, value = mark.split("=")
-    # Whoever runs the tests may ignore interrupts, which processes inherit.
+    # Ignored interrupts are inherited, for example from a background shell.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
         "from dafka_conformance.cli import main; main()"
@@ -342,7 +342,7 @@ def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_message_that_another_grammar_adds_is_demanded(tmp_path: Path) -> None:
+def test_message_that_another_grammar_adds_is_required(tmp_path: Path) -> None:
     grammar = tmp_path / "more.abnf"
     text = GRAMMAR_PATH.read_text("utf-8").replace(
         "offsets         = P:HEAD [ consumer-fetch / store-fetch ]",

@@ -1,4 +1,4 @@
-"""Waiting for what a target says and hands on; the clock is the test's, so that deadlines cost nothing."""
+"""Waiting for messages and deliveries of a target, with a mock clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dafka_conformance.testbed.trace import ReceivedMessage, Trace
 
 
 class Listener(Expectations):
-    """A hearing whose target lives until it is told otherwise."""
+    """Expectations of a target that runs until the test ends it."""
 
     death = ""
 
@@ -44,7 +44,7 @@ def acks(sequence: int) -> Callable[[Message], bool]:
     return lambda message: message["sequence"] == sequence
 
 
-async def test_what_comes_later_is_waited_for(listener: Listener, autojump_clock: trio.testing.MockClock) -> None:
+async def test_expect_waits_for_a_later_message(listener: Listener, autojump_clock: trio.testing.MockClock) -> None:
     async def later() -> None:
         for sequence in range(3):
             await trio.sleep(DEFAULT_TIMEOUT_S / 4)
@@ -57,7 +57,7 @@ async def test_what_comes_later_is_waited_for(listener: Listener, autojump_clock
     assert listener.checks == [Check("ack.sent", True)]
 
 
-async def test_what_does_not_come_violates_its_clause_and_tells_what_came_instead(
+async def test_missing_message_violates_its_clause_and_shows_the_last_one(
     listener: Listener, autojump_clock: trio.testing.MockClock
 ) -> None:
     listener.hear_ack(1)
@@ -70,20 +70,20 @@ async def test_what_does_not_come_violates_its_clause_and_tells_what_came_instea
     assert (check.event, listener.trace.events[0].fault) == (0, check.message)
 
 
-async def test_what_was_said_before_does_not_count(listener: Listener, autojump_clock: trio.testing.MockClock) -> None:
+async def test_earlier_messages_do_not_count(listener: Listener, autojump_clock: trio.testing.MockClock) -> None:
     listener.hear_ack(2)
     assert await listener.receive("ACK", acks(2), since=1, seconds=1) is None
     assert await listener.receive("ACK", acks(2)) is listener.received[0]
 
 
-async def test_patience_is_a_factor(autojump_clock: trio.testing.MockClock) -> None:
+async def test_patience_multiplies_time_limits(autojump_clock: trio.testing.MockClock) -> None:
     listener = Listener(Trace(trio.current_time), 3.0)
     begin = trio.current_time()
     assert await listener.receive("ACK", seconds=2) is None
     assert trio.current_time() - begin == 6
 
 
-async def test_target_that_died_is_not_waited_for_and_its_last_words_are_told(
+async def test_dead_target_ends_the_wait_with_its_exit_reason(
     listener: Listener, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def die() -> None:
@@ -125,7 +125,7 @@ async def test_deliveries(
     assert (listener.checks[-1].clause, listener.checks[-1].message) == (clause, message)
 
 
-def test_findings_are_told_once_and_not_without_end() -> None:
+def test_faults_are_recorded_once_and_bounded() -> None:
     findings = CheckLog(Trace(lambda: 0.0))
     for number in range(FINDINGS_MAX + 5):
         for _ in range(2):

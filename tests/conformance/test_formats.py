@@ -1,4 +1,4 @@
-"""Frames against the grammar, and against the codec of the wire, which was written without it."""
+"""The message formats of the grammar, and their agreement with the project's own codec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_message_of_the_grammar_has_a_format() -> None:
 
 @pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize("name", NAMES)
-def test_formats_agree_with_the_codec_that_was_written_by_hand(name: str, dialect: Dialect) -> None:
+def test_formats_agree_with_the_project_codec(name: str, dialect: Dialect) -> None:
     frames = wire.encode(NAMES[name], wire.Dialect(dialect.value))
     message, spoken = FORMATS.decode(frames)
     assert (message.name, spoken) == (name, dialect)
@@ -61,13 +61,13 @@ def test_formats_agree_with_the_codec_that_was_written_by_hand(name: str, dialec
         ([b"Hhello"], "HEAD", "topic", "no NUL byte after the topic"),
     ],
 )
-def test_fault_is_told_with_its_field(frames: list[bytes], name: str, field: str, text: str) -> None:
+def test_fault_names_its_field(frames: list[bytes], name: str, field: str, text: str) -> None:
     with pytest.raises(FrameError, match=text) as raised:
         FORMATS.decode(frames)
     assert (raised.value.message, raised.value.field) == (name, field)
 
 
-def test_the_grammar_file_decides() -> None:
+def test_formats_follow_the_grammar_file() -> None:
     rules = parse_rules("signature = %xAA %xA5\nversion = %x02\nX = signature %d'X' version short\nshort = 2OCTET\n")
     formats = Formats.compile(rules)
     message = Message("X", b"t", {"short": 258})
@@ -84,7 +84,7 @@ def test_the_grammar_file_decides() -> None:
         ("X = version", "the grammar has no message rule"),
     ],
 )
-def test_rule_that_is_no_format_is_one_sentence(rule: str, text: str) -> None:
+def test_rule_without_a_format_is_one_sentence(rule: str, text: str) -> None:
     with pytest.raises(GrammarError, match=text):
         Formats.compile(parse_rules(f"signature = %xAA\nversion = %x01\n{rule}\n"))
 

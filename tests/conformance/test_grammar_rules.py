@@ -49,7 +49,7 @@ def test_expression_is_read(right_side: str, expression: object) -> None:
     assert parse_rules(f'rule = {right_side} ; a comment with S:"quotes"\nother = "b"\n')["rule"] == expression
 
 
-def test_rules_keep_their_order_and_may_be_repeated_alike() -> None:
+def test_rules_keep_their_order_and_may_be_repeated() -> None:
     rules = parse_rules('one = two ; first\n\n; between\ntwo = "a"\n      "b" ; goes on\none = two\n')
     assert list(rules) == ["one", "two"]
     assert rules["two"] == Sequence((A, B))

@@ -1,4 +1,4 @@
-"""What is held against every message, whatever the scenario."""
+"""The checks of every message in every scenario."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPIC = b"hello"
 
 
 class Bench:
-    """A watch with a producer, a consumer and a store around it, and what it found."""
+    """Message checks with a producer, a consumer and a store, and their findings."""
 
     def __init__(self, role: Role, dialect: Dialect = Dialect.RFC46) -> None:
         self.role, self.dialect = role, dialect
@@ -108,7 +108,7 @@ def test_faulty_ack(topic: bytes, values: dict[str, Value], clause: str, message
     assert (clause, message) in bench.findings
 
 
-def test_reading_of_a_faulty_ack_is_told() -> None:
+def test_reading_of_a_faulty_ack_is_recorded() -> None:
     bench = store()
     bench.receive("ACK", P, address=P)
     assert bench.readings == ["partition"]
@@ -157,7 +157,7 @@ def test_faulty_answer(values: dict[str, Value], clause: str) -> None:
     assert clause in answers(0, **values).clauses
 
 
-def test_answer_to_nobody_and_its_reading() -> None:
+def test_answer_to_an_unknown_requestor_has_a_reading() -> None:
     bench = store()
     bench.fetch(0, 1)
     bench.receive("DIRECT-RECORD", P, address=P, content=record_content(P, 0))
@@ -188,7 +188,7 @@ def test_offsets_of_records() -> None:
     assert producer(0, 1, 1).clauses == ["sequence.increment"]
 
 
-def test_head_tells_the_last_offset() -> None:
+def test_head_must_have_the_last_offset() -> None:
     bench = producer(0, 1)
     bench.receive("HEAD", TOPIC, sequence=1)
     assert bench.findings == []
@@ -205,7 +205,7 @@ def test_address_and_topic_frame_of_a_record() -> None:
     assert set(bench.clauses) == {"record.address", "topic.RECORD"}
 
 
-def test_what_another_role_says() -> None:
+def test_message_of_another_role() -> None:
     bench = producer(0)
     bench.receive("ACK", ME)
     assert ("grammar.roles", "a producer sent ACK, which the grammar allows for store") in bench.findings
@@ -229,7 +229,7 @@ def test_topic_of_a_fetch() -> None:
     assert bench.readings[bench.clauses.index("topic.FETCH")] == "prose"
 
 
-def test_other_dialect_than_told() -> None:
+def test_wrong_dialect() -> None:
     bench = Bench(Role.PRODUCER)
     frames = GRAMMAR.formats.encode(
         Message("RECORD", TOPIC, {"address": ME, "subject": TOPIC, "sequence": 0, "content": b""}), Dialect.LIBDAFKA
@@ -247,14 +247,14 @@ def test_other_dialect_than_told() -> None:
         ([b"Mhello", b"\xaa\xa5M\1", b""], "grammar.RECORD"),
     ],
 )
-def test_frames_that_are_no_message(frames: list[bytes], clause: str) -> None:
+def test_frames_that_are_not_a_message(frames: list[bytes], clause: str) -> None:
     bench = Bench(Role.PRODUCER)
     assert bench.message_checks.check_message(frames, "P") is None
     assert bench.clauses == [clause]
     assert bench.trace.events[0].fault
 
 
-def test_what_is_left_over_from_an_earlier_scenario_does_not_matter() -> None:
+def test_messages_about_an_earlier_scenario_are_ignored() -> None:
     bench = store()
     bench.message_checks.begin_scenario()
     bench.receive("ACK", P, sequence=99)

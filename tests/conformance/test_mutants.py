@@ -1,6 +1,6 @@
-"""The suite finds faults: each broken node is found by the scenario that is meant for it, and by the right clause.
+"""Each broken node is detected by its scenario, as a violation of the right clause.
 
-That healthy nodes pass the same scenarios, `test_ours` shows.
+`test_own_roles` shows that correct nodes pass the same scenarios.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ CONCURRENT_MUTANTS = 8
 TIMEOUT_S = 100
 
 SHORT_EVERY = 5
-"""One in so many mutants is played by `make test`, the others by `make test-long`."""
+"""`make test` runs one in this many mutants; `make test-long` runs the others."""
 
 Outcomes: TypeAlias = dict[str, Future[run_mutant.Outcome]]
 
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Iterator[Outcomes]:
-    """The mutants of the tests that are to run, played a few at a time, each in a process forked for it."""
+    """Run the mutants of the selected tests, several at a time, each in its own process."""
     asked = [item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([run_mutant.__name__])
@@ -49,7 +49,7 @@ def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     assert found, findings
 
 
-def test_there_are_many_of_every_role_and_their_scenarios_are_named_rightly() -> None:
+def test_every_role_has_mutants_with_existing_scenarios() -> None:
     scenarios = run_mutant.CATALOG.scenarios
     assert {mutant.scenario for mutant in run_mutant.MUTANTS.values()} <= scenarios.keys()
     for role in ("store", "consumer", "producer", "tower"):

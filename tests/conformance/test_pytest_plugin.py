@@ -1,4 +1,4 @@
-"""The pytest plugin, in runs of pytest in a project of its own."""
+"""The pytest plugin, in another project's pytest runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ topic = "orders"
 
 @attrs.frozen
 class Project:
-    """A folder with a test of its own, in which pytest is run with no plugins but those that are named."""
+    """A project with one test, in which pytest runs with the named plugins only."""
 
     folder: Path
 
@@ -56,7 +56,7 @@ class Project:
         )
 
     def usage_error(self, *arguments: str) -> str:
-        """The one line that pytest refuses to run with."""
+        """Return the line of pytest's usage error."""
         done = self.pytest(*arguments)
         assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
         assert "INTERNALERROR" not in done.stdout
@@ -86,7 +86,7 @@ def test_plugin_is_loaded_only_on_request() -> None:
     assert import_module(PLUGIN).pytest_addoption
 
 
-def test_nothing_is_added_and_nothing_imported_without_a_target(project: Project) -> None:
+def test_without_a_target_nothing_is_added_or_imported(project: Project) -> None:
     (project.folder / "test_own.py").write_text(
         "import sys\n\ndef test_own():\n    assert not {'trio', 'zmq', 'rich', 'dafka'} & set(sys.modules)\n"
     )
@@ -130,7 +130,7 @@ def test_target_that_cannot_be_run_fails_with_the_reason(project: Project) -> No
     assert "exit status 1: no disk" in done.stdout
 
 
-def test_what_the_target_lacks_is_skipped(project: Project) -> None:
+def test_missing_role_or_ability_is_skipped(project: Project) -> None:
     options = ("--dafka-target", "attached.toml", "--dafka-scenario", "*.grammar.publish.01", "-rs")
     done = project.pytest(*options, "--dafka-scenario", "store.acknowledges")
     assert done.returncode == 0, done.stdout
@@ -139,7 +139,7 @@ def test_what_the_target_lacks_is_skipped(project: Project) -> None:
     assert "remote has no way to give it records to publish" in done.stdout
 
 
-def test_options_choose_roles_dialects_and_scenarios(project: Project) -> None:
+def test_options_select_roles_dialects_and_scenarios(project: Project) -> None:
     options = ("--collect-only", "-q", "--dafka-target", "embedded")
     names = collected(project.pytest(*options))
     assert {name.partition("::")[2].partition(".")[0] for name in names} >= {"store", "consumer", "producer"}
@@ -154,7 +154,7 @@ def test_options_choose_roles_dialects_and_scenarios(project: Project) -> None:
     assert names == ["test_own.py::test_own"]
 
 
-def test_target_in_the_configuration_counts_where_no_tests_are_named(project: Project) -> None:
+def test_target_in_the_configuration_is_ignored_if_tests_are_named(project: Project) -> None:
     with (project.folder / "pytest.ini").open("a") as file:
         file.write("dafka_target = embedded\n")
     options = ("--collect-only", "-q", "--dafka-scenario", "store.acknowledges")
@@ -182,5 +182,5 @@ def test_target_in_the_configuration_counts_where_no_tests_are_named(project: Pr
         ("--dafka-target embedded --dafka-patience 0", "--dafka-patience: expected a factor from 0.1 to 100, not 0"),
     ],
 )
-def test_mistake_is_a_usage_error(project: Project, options: str, sentence: str) -> None:
+def test_wrong_option_is_a_usage_error(project: Project, options: str, sentence: str) -> None:
     assert project.usage_error(*options.split()).startswith(sentence)

@@ -43,7 +43,7 @@ CONSUMER_HELLO = Message("CONSUMER-HELLO", b"S", {"address": b"C", "subjects": (
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [
         [(P, record()), (S, ack())],
         [(P, record()), (S, ack()), (S, ack()), (P, record()), (P, head()), (S, ack())],
@@ -56,13 +56,13 @@ CONSUMER_HELLO = Message("CONSUMER-HELLO", b"S", {"address": b"C", "subjects": (
         [(P, record()), (C, fetch(b"C")), (C, fetch(b"D")), (P, direct_record(b"D")), (P, direct_record(b"C"))],
     ],
 )
-def test_accepts(said: list[tuple[Role, Message]]) -> None:
+def test_accepts(sent: list[tuple[Role, Message]]) -> None:
     recognizer = GRAMMAR.recognizer()
-    assert [recognizer.accept(role, message) for role, message in said] == [True] * len(said)
+    assert [recognizer.accept(role, message) for role, message in sent] == [True] * len(sent)
 
 
 @pytest.mark.parametrize(
-    ("said", "last"),
+    ("sent", "last"),
     [
         ([], (S, ack())),
         ([(P, record(b"Q"))], (S, ack(b"P"))),
@@ -78,19 +78,19 @@ def test_accepts(said: list[tuple[Role, Message]]) -> None:
         ([(P, record())], (P, ack())),
     ],
 )
-def test_rejects(said: list[tuple[Role, Message]], last: tuple[Role, Message]) -> None:
+def test_rejects(sent: list[tuple[Role, Message]], last: tuple[Role, Message]) -> None:
     recognizer = GRAMMAR.recognizer()
-    assert [recognizer.accept(role, message) for role, message in said] == [True] * len(said)
+    assert [recognizer.accept(role, message) for role, message in sent] == [True] * len(sent)
     assert not recognizer.accept(*last)
 
 
-def test_what_was_rejected_opens_no_way() -> None:
+def test_rejected_message_allows_nothing() -> None:
     recognizer = GRAMMAR.recognizer()
     recognizer.accept(C, fetch())
     assert not recognizer.accept(P, direct_record())
 
 
-def test_roles_are_those_of_the_prefixes() -> None:
+def test_roles_of_a_message_are_its_prefixes() -> None:
     recognizer = GRAMMAR.recognizer()
     assert recognizer.roles_of("DIRECT-RECORD") == {P, S}
     assert recognizer.roles_of("ACK") == {S}
@@ -102,9 +102,9 @@ def test_roles_are_those_of_the_prefixes() -> None:
 )
 def test_recorded_sessions_are_accepted(path: Path) -> None:
     recognizer = GRAMMAR.recognizer()
-    said = [event["frames"] for event in json.loads(path.read_text()) if event["kind"] == "message"]
-    assert said
-    for frames in said:
+    sent = [event["frames"] for event in json.loads(path.read_text()) if event["kind"] == "message"]
+    assert sent
+    for frames in sent:
         message, _ = GRAMMAR.formats.decode([bytes.fromhex(frame) for frame in frames])
         accepted = [recognizer.accept(role, message) for role in recognizer.roles_of(message.name)]
         assert any(accepted), message

@@ -36,7 +36,7 @@ ESCAPED = "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[2J\\x00&#34;&#39;&amp;\\ud
 
 
 def hostile_run() -> Run:
-    """Everything that a target can have a say in is hostile."""
+    """Return a run with hostile text in everything that comes from the target."""
     event = message(0.5, "S", "P", "ACK", subject=HOSTILE, fault_field="subject")
     event = attrs.evolve(event, sender=HOSTILE, label=HOSTILE, frames=(HOSTILE,))
     check = Check(ACK_SENT.id, False, HOSTILE, event=0)
@@ -50,7 +50,7 @@ def hostile_run() -> Run:
 # charts in text
 
 
-def test_a_chart_marks_the_fault_and_names_the_field() -> None:
+def test_chart_marks_the_fault_and_names_the_field() -> None:
     trace = exchange()
     assert text_chart(trace, {5: ACK_FAULT}, width=70) == [
         "  0.000  S ╌╌▷ P      subscribe command=RECORD",
@@ -64,7 +64,7 @@ def test_a_chart_marks_the_fault_and_names_the_field() -> None:
     ]
 
 
-def test_a_chart_counts_alike_messages_and_shows_notes() -> None:
+def test_chart_counts_similar_messages_and_shows_notes() -> None:
     trace = [message(1.0, "P", "S", "RECORD", count=10), Event(12.5, "", "", Kind.NOTE, "the store is killed")]
     assert text_chart(trace, {}) == [
         "   1.000  P ──▶ S  RECORD \N{MULTIPLICATION SIGN}10",
@@ -72,7 +72,7 @@ def test_a_chart_counts_alike_messages_and_shows_notes() -> None:
     ]
 
 
-def test_a_long_chart_shows_its_ends_and_what_is_around_the_fault() -> None:
+def test_long_chart_shows_its_ends_and_the_events_around_the_fault() -> None:
     lines = text_chart(
         [message(n / 1000, "P", "S", "RECORD", n=str(n)) for n in range(1000)], {600: "wrong"}, events_max=12
     )
@@ -84,7 +84,7 @@ def test_a_long_chart_shows_its_ends_and_what_is_around_the_fault() -> None:
     assert left_out == 1000 - 12
 
 
-def test_the_selection_says_how_many_faults_it_leaves_out_and_no_gap_is_a_single_event() -> None:
+def test_omitted_events_count_faults_and_are_never_a_single_event() -> None:
     shown = select_events(100, dict.fromkeys(range(50, 90), "wrong"), 10)
     assert sum(item.faulty for item in shown if isinstance(item, Omitted)) == 30
     for length in range(1, 40):
@@ -96,7 +96,7 @@ def test_the_selection_says_how_many_faults_it_leaves_out_and_no_gap_is_a_single
             assert length // 2 in selection
 
 
-def test_no_line_of_a_chart_is_too_wide_or_carries_control_characters() -> None:
+def test_chart_lines_have_no_excess_width_or_control_characters() -> None:
     lines = text_chart(hostile_run().results[0].trace, {0: HOSTILE * 5}, width=60)
     assert all(len(line) <= 60 and line.isprintable() for line in lines)
 
@@ -120,7 +120,7 @@ def printed(run: Run, width: int = 120, encoding: str = "utf-8") -> str:
 
 
 @pytest.mark.parametrize("width", [40, 120])
-def test_the_matrix_shows_verdicts_without_colour_and_breaks_no_line(width: int) -> None:
+def test_table_shows_verdicts_without_color_or_wrapping(width: int) -> None:
     lines = [line.rstrip() for line in printed(mixed_run(), width).splitlines()]
     assert "  ack.sent        SHALL     ✗ violates    ✗ violates" in lines
     assert "  fetch.topic     SHALL     ✓ conforms    \N{EN DASH} not tested" in lines
@@ -138,7 +138,7 @@ def test_the_matrix_shows_verdicts_without_colour_and_breaks_no_line(width: int)
     assert not any("\x1b" in line for line in lines)
 
 
-def test_a_violation_in_both_dialects_is_told_once_with_its_chart() -> None:
+def test_violation_in_both_dialects_is_printed_once_with_its_chart() -> None:
     text = printed(mixed_run())
     assert text.count(f"    {ACK_FAULT}") == 1
     assert text.count("✗ sequence=9: ") == 1
@@ -146,7 +146,7 @@ def test_a_violation_in_both_dialects_is_told_once_with_its_chart() -> None:
     assert f"ack.sent (SHALL, The ACK Command): {ACK_SENT.text}" in text
 
 
-def test_a_violation_in_one_dialect_says_in_which_and_each_chart_is_shown() -> None:
+def test_violation_in_one_dialect_names_it_and_each_chart_is_shown() -> None:
     other = Check(ACK_SENT.id, False, "no ACK came")
     text = printed(run_of(failed(), failed(dialect=Dialect.LIBDAFKA, checks=(other,))))
     assert f"    {ACK_FAULT} (rfc46)" in text
@@ -154,13 +154,13 @@ def test_a_violation_in_one_dialect_says_in_which_and_each_chart_is_shown() -> N
     assert text.count("the exchange in ") == 2
 
 
-def test_a_scenario_that_could_not_be_played_is_told_with_its_reason() -> None:
+def test_broken_scenario_is_printed_with_its_reason() -> None:
     broken = result("dies", ACK_SENT, outcome=Outcome.BROKEN, checks=(), reason="status 1\nlast words")
     text = printed(run_of(broken))
     assert "    the scenario could not be run: status 1\n      last words\n" in text
 
 
-def test_what_binds_nobody_is_no_violation() -> None:
+def test_optional_clause_is_not_a_violation() -> None:
     checks = (Check(HELLO_ANSWERED.id, False, "no hello came"),)
     text = printed(run_of(result("hello", HELLO_ANSWERED, outcome=Outcome.FAILED, checks=checks)))
     assert "no hello came" not in text
@@ -169,24 +169,24 @@ def test_what_binds_nobody_is_no_violation() -> None:
     assert "no hello came" not in printed(run_of(failed(checks=both), result("hello", HELLO_ANSWERED)))
 
 
-def test_a_run_without_fault_ends_with_its_figures() -> None:
+def test_run_without_fault_ends_with_its_summary() -> None:
     run = run_of(result("ok", ACK_SENT), result("fine", FETCH_TOPIC))
     assert summary(run) == "2 clauses conform, 0 violated, 4 not tested; 2 scenarios in 74 s"
     assert "✗" not in printed(run)
 
 
-def test_letters_that_the_output_lacks_are_replaced() -> None:
+def test_characters_that_the_output_lacks_are_replaced() -> None:
     assert "x violates" in printed(mixed_run(), encoding="ascii")
     assert "P --> S" in printed(mixed_run(), encoding="latin-1")
 
 
-def test_hostile_text_reaches_no_terminal() -> None:
+def test_hostile_text_is_escaped_on_the_terminal() -> None:
     text = printed(hostile_run())
     assert "\\x1b[2J\\x00" in text
     assert all(line.isprintable() for line in text.splitlines())
 
 
-def test_progress_off_a_terminal_tells_of_what_went_wrong_alone() -> None:
+def test_progress_without_a_terminal_prints_failures_only() -> None:
     stream = io.StringIO()
     results = mixed_run().results
     with Progress(Console(file=stream, width=40), len(results)) as progress:
@@ -200,7 +200,7 @@ def test_progress_off_a_terminal_tells_of_what_went_wrong_alone() -> None:
     ]
 
 
-def test_progress_on_a_terminal_counts_and_names_what_runs() -> None:
+def test_progress_on_a_terminal_counts_and_names_running_scenarios() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=140, force_terminal=True, color_system=None, legacy_windows=False)
     results = (result("[bold]ok", ACK_SENT), failed("acks"), failed("last"))
@@ -222,7 +222,7 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Reads a page, and fails where an element is not closed or closed in the wrong place."""
+    """Parses a page, and checks that its elements are closed in the right place."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere() -> None:
+def test_page_is_well_formed_and_self_contained() -> None:
     text = to_html(mixed_run())
     page = Page(text)
     assert text.startswith("<!DOCTYPE html>")
@@ -264,14 +264,14 @@ def test_the_page_is_well_formed_and_needs_nothing_from_elsewhere() -> None:
     assert not re.search(r"https?:|url\(|@import|javascript:", text)
 
 
-def test_every_link_leads_somewhere_and_no_name_is_given_twice() -> None:
+def test_every_link_has_a_target_and_ids_are_unique() -> None:
     page = Page(to_html(mixed_run()))
     assert len(page.ids) == len(set(page.ids))
     assert page.targets
     assert {target.removeprefix("#") for target in page.targets} <= set(page.ids)
 
 
-def test_the_page_shows_verdicts_and_draws_what_went_wrong() -> None:
+def test_page_shows_verdicts_and_draws_failures() -> None:
     text = to_html(mixed_run())
     page = Page(text)
     assert "1 clause violated" in page.text
@@ -285,7 +285,7 @@ def test_the_page_shows_verdicts_and_draws_what_went_wrong() -> None:
     assert "no target for the role tower" in page.text
 
 
-def test_hostile_text_stays_text() -> None:
+def test_hostile_text_is_escaped_on_the_page() -> None:
     text = to_html(hostile_run())
     page = Page(text)
     assert "script" not in page.tags
@@ -295,12 +295,12 @@ def test_hostile_text_stays_text() -> None:
     text.encode()
 
 
-def test_the_page_of_a_run_without_fault_says_so() -> None:
+def test_page_of_a_run_without_fault_says_so() -> None:
     assert "No clause violated" in Page(to_html(run_of(result("ok", ACK_SENT)))).text
     assert "Nothing was tested" in Page(to_html(run_of())).text
 
 
-def test_the_page_stays_small_however_much_went_wrong() -> None:
+def test_page_stays_small_with_many_failures() -> None:
     frames = ("4d" * 40, "aaa54d01" + "30" * 200, "78" * 500)
     trace = tuple(attrs.evolve(event, frames=frames) for event in exchange(200))
     text = to_html(run_of(*(failed(f"scenario-{n}", events=200, trace=trace) for n in range(410))))
@@ -310,14 +310,14 @@ def test_the_page_stays_small_however_much_went_wrong() -> None:
     assert text.count("✗ sequence=9") == text.count("<svg")
 
 
-def test_scenarios_that_passed_are_listed_without_charts() -> None:
+def test_passed_scenarios_are_listed_without_charts() -> None:
     text = to_html(run_of(*(failed(f"scenario-{n}", outcome=Outcome.PASSED, checks=()) for n in range(400))))
     assert len(text) < 200_000
     assert text.count('class="passed"') == 400
     assert "<svg" not in text
 
 
-def test_a_drawing_keeps_the_faulty_field_and_the_target_however_much_there_is() -> None:
+def test_drawn_chart_keeps_the_faulty_field_and_the_target() -> None:
     fields = (*((f"field{n}", "v" * 30) for n in range(10)), ("sequence", "9"))
     crowd = [message(n / 10, f"P{n}", "C", "RECORD") for n in range(30)]
     faulty = attrs.evolve(message(9.0, "S", "P1", "ACK", fault_field="sequence"), fields=fields)
@@ -335,7 +335,7 @@ def test_a_drawing_keeps_the_faulty_field_and_the_target_however_much_there_is()
 # JSON and JUnit
 
 
-def test_json_holds_everything_and_the_traces_of_what_failed() -> None:
+def test_json_has_everything_and_the_traces_of_failures() -> None:
     run = mixed_run()
     report = json.loads(to_json(run))
     assert (report["format"], report["target"], report["conforms"]) == (1, "sample", False)
@@ -371,11 +371,11 @@ def test_json_holds_everything_and_the_traces_of_what_failed() -> None:
     assert next(each for each in report["scenarios"] if each["scenario"] == "hello")["trace"] is None
 
 
-def test_json_gives_back_hostile_text_unchanged() -> None:
+def test_json_keeps_hostile_text_unchanged() -> None:
     assert json.loads(to_json(hostile_run()))["target"] == HOSTILE
 
 
-def test_junit_counts_by_dialect_and_tells_why() -> None:
+def test_junit_counts_by_dialect_and_gives_reasons() -> None:
     root = ElementTree.fromstring(to_junit(mixed_run()))
     suites = {suite.get("name"): suite for suite in root}
     counts = {
@@ -396,7 +396,7 @@ def test_junit_counts_by_dialect_and_tells_why() -> None:
     assert [each.get("message") for each in root.iter("error")] == ["it ended with status 1"]
 
 
-def test_junit_leaves_out_what_xml_cannot_hold() -> None:
+def test_junit_leaves_out_characters_that_xml_forbids() -> None:
     root = ElementTree.fromstring(to_junit(hostile_run()).encode())
     assert root.get("name") == "<script>alert(1)</script>[2J\"'&"
 
@@ -405,7 +405,7 @@ def test_junit_leaves_out_what_xml_cannot_hold() -> None:
 
 
 @pytest.mark.parametrize(("name", "start"), [("a.html", "<!DOCTYPE"), ("a.JSON", "{"), ("a.xml", "<?xml")])
-def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: str) -> None:
+def test_suffix_selects_the_format(tmp_path: Path, name: str, start: str) -> None:
     check_report_path(tmp_path / name)
     write_report(hostile_run(), tmp_path / name)
     assert (tmp_path / name).read_text(encoding="utf-8").startswith(start)
@@ -420,7 +420,7 @@ def test_the_suffix_chooses_the_format(tmp_path: Path, name: str, start: str) ->
         ("folder.html", "expected a file, not a folder"),
     ],
 )
-def test_an_impossible_report_is_refused_with_what_would_be_right(tmp_path: Path, name: str, sentence: str) -> None:
+def test_impossible_report_path_is_one_sentence(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "folder.html").mkdir()
     for refuse in (check_report_path, lambda path: write_report(mixed_run(), path)):
         with pytest.raises(ReportError, match=re.escape(sentence)):
@@ -434,11 +434,11 @@ def sentence(number: int, *failing: str) -> ScenarioResult:
     )
 
 
-def test_sentences_that_violate_the_same_clauses_are_told_as_one() -> None:
+def test_sentences_that_violate_the_same_clauses_are_one_failure() -> None:
     results = (sentence(1, "ack.sent"), sentence(2, "ack.sent"), sentence(3, "fetch.topic"), sentence(4, "ack.sent"))
     run = Run("target", 0.0, 1.0, results, ())
-    told = [(failure.scenario, failure.similar) for failure in group_failures(run)]
-    assert told == [
+    found = [(failure.scenario, failure.similar) for failure in group_failures(run)]
+    assert found == [
         ("store.grammar.publish.01", ("store.grammar.publish.02", "store.grammar.publish.04")),
         ("store.grammar.publish.03", ()),
     ]

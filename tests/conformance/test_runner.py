@@ -1,4 +1,4 @@
-"""How scenarios are grouped, played and judged: by a few scenarios, and by targets that do as they are told."""
+"""Grouping, running and judging of scenarios, with scripted scenarios and targets."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def catalog(*scenarios: Scenario) -> Catalog:
 
 
 class CountingTarget(EmbeddedTarget):
-    """Counts how often it is started, and how many run at once."""
+    """A target that counts its starts, and how many nodes run at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class CountingTarget(EmbeddedTarget):
             self.running -= 1
 
 
-async def test_what_passes_conforms_to_every_clause_it_is_about() -> None:
+async def test_passed_scenario_conforms_to_all_its_clauses() -> None:
     finished = await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46)
     assert finished.conforms
     assert [result.outcome for result in finished.results] == [Outcome.PASSED]
@@ -66,9 +66,9 @@ async def test_what_passes_conforms_to_every_clause_it_is_about() -> None:
     assert verdicts["fetch.sent"] is Verdict.NOT_TESTED
 
 
-async def test_what_fails_violates_the_clause_that_failed_and_tests_no_other() -> None:
+async def test_failed_scenario_violates_the_failed_clause_only() -> None:
     async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.no-gap", False, "it said so")
+        testbed.require_clause("ack.no-gap", False, "a fault")
 
     finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
     assert not finished.conforms
@@ -80,7 +80,7 @@ async def test_what_fails_violates_the_clause_that_failed_and_tests_no_other() -
     )
 
 
-async def test_what_binds_nobody_does_not_fail() -> None:
+async def test_optional_clause_does_not_fail_a_scenario() -> None:
     async def observes(testbed: Testbed) -> None:
         testbed.check_clause("subscription.consumer.ack", False, "it does not")
 
@@ -89,15 +89,15 @@ async def test_what_binds_nobody_does_not_fail() -> None:
     assert finished.results[0].outcome is Outcome.PASSED
 
 
-async def test_reading_that_holds_is_told_where_nothing_else_was_seen() -> None:
+async def test_reading_that_holds_is_the_default() -> None:
     finished = await run(catalog(scenario("store.a", clauses=("ack.cumulative",))), EmbeddedTarget(), dialects=RFC46)
     (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.cumulative"]
     assert verdict.reading == "cumulative"
 
 
-async def test_sharing_scenarios_have_one_target_until_one_fails() -> None:
+async def test_scenarios_share_a_target_until_one_fails() -> None:
     async def fails(testbed: Testbed) -> None:
-        testbed.require_clause("ack.sent", False, "it said so")
+        testbed.require_clause("ack.sent", False, "a fault")
 
     target = CountingTarget()
     shared = [scenario(f"store.{name}", fails if name == "c" else passes, shares_target=True) for name in "abcdef"]
@@ -106,13 +106,13 @@ async def test_sharing_scenarios_have_one_target_until_one_fails() -> None:
     assert target.starts_target == 2
 
 
-async def test_others_have_a_target_each_and_no_more_run_at_once_than_allowed() -> None:
+async def test_other_scenarios_have_their_own_targets_up_to_the_limit() -> None:
     target = CountingTarget()
     await run(catalog(*[scenario(f"store.{number}") for number in range(6)]), target, dialects=RFC46, jobs=2)
     assert (target.starts_target, target.running_max) == (6, 2)
 
 
-async def test_heavy_scenarios_run_alone() -> None:
+async def test_scenarios_that_run_alone() -> None:
     target = CountingTarget()
     alone: list[int] = []
 
@@ -133,7 +133,7 @@ def test_groups_are_bounded() -> None:
 
 
 class LackingTarget(EmbeddedTarget):
-    """A store that cannot be killed, and nothing else."""
+    """A target with only a store, which cannot be killed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class LackingTarget(EmbeddedTarget):
         self.abilities = {Role.STORE: frozenset({Ability.START})}
 
 
-async def test_what_the_target_lacks_is_skipped_by_name() -> None:
+async def test_missing_ability_is_skipped_with_a_reason() -> None:
     needs_kill = scenario("store.a", needs=frozenset({Ability.KILL}), clauses=("ack.durable",))
     finished = await run(catalog(needs_kill, scenario("consumer.b")), LackingTarget())
     (result,) = finished.results
@@ -156,7 +156,7 @@ async def test_what_the_target_lacks_is_skipped_by_name() -> None:
 
 
 class BrokenTarget(EmbeddedTarget):
-    """Cannot be started."""
+    """A target that cannot be started."""
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
@@ -174,7 +174,7 @@ async def test_target_that_cannot_be_started_is_broken_and_does_not_conform() ->
 
 
 class DyingTarget(EmbeddedTarget):
-    """Ends as soon as it is started."""
+    """A target that ends as soon as it is started."""
 
     @asynccontextmanager
     async def start(self, request: Request) -> AsyncIterator[Node]:
@@ -184,7 +184,7 @@ class DyingTarget(EmbeddedTarget):
             yield node
 
 
-async def test_target_that_dies_fails_the_scenario_with_its_last_words() -> None:
+async def test_target_that_dies_fails_the_scenario_with_its_exit_reason() -> None:
     async def needs_it(testbed: Testbed) -> None:
         await testbed.expect("ACK", "ack.sent")
 
@@ -195,12 +195,13 @@ async def test_target_that_dies_fails_the_scenario_with_its_last_words() -> None
 
 
 async def test_listener_hears_of_every_scenario() -> None:
-    told: list[str] = []
+    progress: list[str] = []
     listener = ProgressListener(
-        lambda name, dialect: told.append(f"{name} {dialect.value}"), lambda result: told.append(result.scenario)
+        lambda name, dialect: progress.append(f"{name} {dialect.value}"),
+        lambda result: progress.append(result.scenario),
     )
     await run(catalog(scenario("store.a")), EmbeddedTarget(), dialects=RFC46, listener=listener)
-    assert told == ["store.a rfc46", "store.a"]
+    assert progress == ["store.a rfc46", "store.a"]
 
 
 def test_selection() -> None:
@@ -217,7 +218,7 @@ def test_selection() -> None:
         scenarios.get("store.c")
 
 
-def test_whole_catalogue_checks_only_clauses_that_exist_and_leaves_none_out() -> None:
+def test_catalog_tests_every_clause_and_no_unknown_one() -> None:
     whole = Catalog.load()
     named = {clause for each in whole.scenarios.values() for clause in each.clauses}
     assert named <= {clause.id for clause in whole.clauses}

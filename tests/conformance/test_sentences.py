@@ -50,7 +50,7 @@ def test_sentences_are_named_by_their_rule_and_unique() -> None:
         ('DAFKA = "a"\n', "messages with a role prefix"),
     ],
 )
-def test_rules_without_sentences_are_one_sentence(grammar: str, text: str) -> None:
+def test_wrong_traffic_rule_is_one_sentence(grammar: str, text: str) -> None:
     with pytest.raises(GrammarError, match=text):
         all_sentences(parse_rules(grammar))
 

@@ -58,7 +58,7 @@ def test_step_is_read(text: str, action: str, fields: dict[str, object]) -> None
         ("when Q:RECORD 0", "is not a step that can follow 'when'"),
     ],
 )
-def test_step_that_cannot_be_read_is_one_sentence(text: str, message: str) -> None:
+def test_wrong_step_is_one_sentence(text: str, message: str) -> None:
     with pytest.raises(ScriptError, match=message):
         read_step(text)
 

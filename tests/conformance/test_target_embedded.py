@@ -15,7 +15,7 @@ Requests = Callable[..., Request]
 
 @pytest.fixture
 def make_request(tmp_path: Path) -> Requests:
-    """Requests for nodes of one cluster, whose tower is at ports that are free."""
+    """Return a function that makes requests for nodes of one cluster."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))
@@ -40,7 +40,7 @@ async def collect(node: Node, count: int) -> list[Delivery]:
 
 
 async def publish_and_consume(target: Target, make_request: Requests, dialect: Dialect, topic: bytes) -> None:
-    """Records go from a producer to a store, which is killed and started again, and from there to a consumer."""
+    """Send records from a producer to a store, kill and restart it, and read them with a consumer."""
     contents = [b"%d" % number for number in range(1000)]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(target.start(make_request(Role.TOWER)))
@@ -65,15 +65,15 @@ async def publish_and_consume(target: Target, make_request: Requests, dialect: D
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
-async def test_embedded_nodes_talk_with_each_other(make_request: Requests, dialect: Dialect) -> None:
+async def test_embedded_nodes_exchange_records(make_request: Requests, dialect: Dialect) -> None:
     await publish_and_consume(open_target("embedded", {}), make_request, dialect, b"a\xffb \n")
 
 
-async def test_commands_nodes_talk_with_each_other(make_request: Requests) -> None:
+async def test_command_nodes_exchange_records(make_request: Requests) -> None:
     await publish_and_consume(open_target("dafka", {}), make_request, Dialect.LIBDAFKA, b"--a\xffb c")
 
 
-async def test_embedded_block_ends_at_once_whatever_is_outstanding(make_request: Requests) -> None:
+async def test_embedded_block_ends_at_once_despite_missing_acks(make_request: Requests) -> None:
     target = open_target("embedded", {})
     with trio.fail_after(20):
         async with target.start(make_request(Role.TOWER)):
@@ -84,14 +84,14 @@ async def test_embedded_block_ends_at_once_whatever_is_outstanding(make_request:
                 assert not node.ended.is_set()
 
 
-async def test_embedded_error_within_the_block_comes_out_alone(make_request: Requests) -> None:
+async def test_embedded_error_in_the_block_is_not_a_group(make_request: Requests) -> None:
     target = open_target("embedded", {})
     with pytest.raises(RuntimeError, match="within"):
         async with target.start(make_request(Role.TOWER)):
             raise RuntimeError("within")
 
 
-async def test_embedded_tower_whose_place_is_taken(make_request: Requests) -> None:
+async def test_embedded_tower_whose_endpoint_is_in_use(make_request: Requests) -> None:
     target = open_target("embedded", {})
     async with target.start(make_request(Role.TOWER)):
         with pytest.raises(TargetError, match="the tower of embedded: "):
@@ -99,7 +99,7 @@ async def test_embedded_tower_whose_place_is_taken(make_request: Requests) -> No
                 pass
 
 
-async def test_embedded_variant_that_breaks_ends_with_last_words(make_request: Requests) -> None:
+async def test_embedded_variant_that_fails_has_an_exit_reason(make_request: Requests) -> None:
     from dafka_conformance.targets.embedded import EmbeddedTarget
 
     breaking = trio.Event()

@@ -63,13 +63,13 @@ def open_text(folder: Path, text: str, **variables: str) -> Target:
         ),
     ],
 )
-def test_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_error_in_a_target_file_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TargetError, match=message) as caught:
         open_text(tmp_path, text)
     assert "\n" not in str(caught.value)
 
 
-def test_variable_that_the_target_does_not_have(tmp_path: Path) -> None:
+def test_unknown_variable(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="--set: mine has no variable 'bim': expected bin"):
         open_text(tmp_path, HEAD + 'variables = { bin = "x" }\n' + STORE, bin="a", bim="b")
 
@@ -95,12 +95,12 @@ def test_abilities_follow_from_the_tables(tmp_path: Path) -> None:
     assert target.attachment(Role.STORE) is None
 
 
-def test_bare_commands_can_only_be_started(tmp_path: Path) -> None:
+def test_commands_without_formats_can_only_be_started(tmp_path: Path) -> None:
     target = open_text(tmp_path, HEAD + '[consumer]\ncommand = ["{python}", "{sub}", "{pub}"]\n')
     assert target.abilities == {Role.CONSUMER: {Ability.START}}
 
 
-async def test_attached_node_is_left_alone(tmp_path: Path) -> None:
+async def test_attached_node_cannot_be_controlled(tmp_path: Path) -> None:
     target = open_text(tmp_path, HEAD + '[producer.attach]\nsub = "tcp://h:1"\npub = "tcp://h:2"\ntopic = "orders"\n')
     assert target.attachment(Role.PRODUCER) == Attachment("tcp://h:1", "tcp://h:2", b"orders")
     request = Request(Role.PRODUCER, Dialect.RFC46, "tcp://h:1", "tcp://h:2", b"orders", tmp_path)

@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 def make_target(folder: Path, role: str, script: str, settings: str = "", arguments: str = '"{topic}"') -> Target:
-    """A target with one role, which a Python script plays."""
+    """Return a target with one role, which is a Python script."""
     (folder / "node.py").write_text("import os, signal, sys, time\n" + textwrap.dedent(script))
     path = folder / "mine.toml"
     path.write_text(
@@ -48,7 +48,7 @@ async def exit_reason(node: Node) -> str:
     return node.exit_reason
 
 
-async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
+async def test_producer_accepts_100_000_records(tmp_path: Path) -> None:
     script = """
         data = sys.stdin.buffer.read()
         open(os.path.dirname(__file__) + "/got", "wb").write(data)
@@ -65,7 +65,7 @@ async def test_producer_is_fed_by_the_100_000(tmp_path: Path) -> None:
     assert (tmp_path / "got").read_bytes() == b"".join(b"<%b>\n" % content for content in contents)
 
 
-async def test_producer_that_ended_takes_no_more(tmp_path: Path) -> None:
+async def test_producer_that_ended_accepts_no_more(tmp_path: Path) -> None:
     target = make_target(tmp_path, "producer", "sys.exit('no tower')", 'input = "{content}"')
     async with target.start(request(tmp_path, Role.PRODUCER)) as node:
         assert await exit_reason(node) == "exit status 1: no tower"
@@ -92,7 +92,7 @@ async def test_consumer_prints_100_000(tmp_path: Path, terminal: str) -> None:
     assert found == [Delivery(b"content %d" % number, b"orders", b"AB", number) for number in range(100_000)]
 
 
-async def test_terminal_brings_a_buffering_program_to_speak(tmp_path: Path) -> None:
+async def test_terminal_makes_a_buffering_program_print(tmp_path: Path) -> None:
     script = 'print("a\\tb")\ntime.sleep(100)'
     target = make_target(tmp_path, "consumer", script, 'output = "{content}"\nterminal = true')
     async with target.start(request(tmp_path, Role.CONSUMER)) as node:
@@ -131,7 +131,7 @@ async def test_exit_reason_is_the_end_of_standard_error(tmp_path: Path) -> None:
     assert len(words) < 5000
 
 
-async def test_store_that_talks_a_lot_is_not_held_up(tmp_path: Path) -> None:
+async def test_store_that_prints_a_lot_is_not_blocked(tmp_path: Path) -> None:
     script = 'sys.stdout.write("o" * 500_000)\nsys.stderr.write("e" * 500_000)\nsys.exit(3)'
     target = make_target(tmp_path, "store", script, arguments='"store"')
     async with target.start(request(tmp_path, Role.STORE)) as node:
@@ -155,7 +155,7 @@ async def test_reset_files_environment_and_folder(tmp_path: Path) -> None:
         assert await collect(node, 1) == [Delivery(b"orders -l rfc46 {1} 127.0.0.1 2 %b" % os.fsencode(folder))]
 
 
-async def test_reset_stands_where_it_is_put(tmp_path: Path) -> None:
+async def test_reset_arguments_replace_the_placeholder(tmp_path: Path) -> None:
     script = "print(*sys.argv[3:], flush=True)\ntime.sleep(100)"
     settings = 'output = "{content}"\nearliest = ["-e", "-f"]'
     target = make_target(tmp_path, "consumer", script, settings, '"{reset}", "--", "{topic}"')
@@ -178,7 +178,7 @@ async def test_topic_of_any_bytes(tmp_path: Path) -> None:
                 pass
 
 
-async def test_nothing_is_left_of_what_ignores_sigterm(tmp_path: Path) -> None:
+async def test_process_that_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> None:
     script = """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         alive = os.open(os.path.dirname(__file__) + "/alive", os.O_WRONLY)
@@ -200,7 +200,7 @@ async def test_nothing_is_left_of_what_ignores_sigterm(tmp_path: Path) -> None:
             assert await alive.receive_some() == b""  # the last that had it open for writing is gone: the child too
 
 
-async def test_nothing_is_left_after_cancellation(tmp_path: Path) -> None:
+async def test_cancellation_leaves_no_process(tmp_path: Path) -> None:
     target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
     pids: list[int] = []
     with trio.CancelScope() as scope:
@@ -213,14 +213,14 @@ async def test_nothing_is_left_after_cancellation(tmp_path: Path) -> None:
     assert not is_running(pids[0])
 
 
-async def test_error_within_the_block_comes_out_alone(tmp_path: Path) -> None:
+async def test_error_in_the_block_is_not_a_group(tmp_path: Path) -> None:
     target = make_target(tmp_path, "store", "time.sleep(100)", arguments='"store"')
     with pytest.raises(RuntimeError, match="within"):
         async with target.start(request(tmp_path, Role.STORE)):
             raise RuntimeError("within")
 
 
-async def test_signal_that_the_target_asks_for(tmp_path: Path) -> None:
+async def test_stop_signal_of_the_target(tmp_path: Path) -> None:
     script = """
         def stop(*_):
             open(os.path.dirname(__file__) + "/stopped", "w").close()
@@ -247,7 +247,7 @@ async def test_killed_store_is_gone_and_starts_again(tmp_path: Path) -> None:
         assert not node.ended.is_set()
 
 
-async def test_program_that_vanished(tmp_path: Path) -> None:
+async def test_program_that_was_removed(tmp_path: Path) -> None:
     program = tmp_path / "node"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -36,7 +36,7 @@ def test_runs_of_consecutive_records_are_one_event() -> None:
     ]
 
 
-def test_what_comes_between_ends_a_run() -> None:
+def test_other_event_ends_a_run() -> None:
     trace = make_trace()
     trace.add_message("P", "S", record(0), [b"M"])
     trace.add_note("something")
@@ -53,7 +53,7 @@ def test_fault_is_marked_once_with_its_field() -> None:
     assert (trace.events[0].fault, trace.events[0].fault_field) == ("wrong", "sequence")
 
 
-def test_frames_are_cut_and_their_number_is_bounded() -> None:
+def test_frames_are_truncated_and_events_bounded() -> None:
     trace = make_trace()
     trace.add_frames("P", "S", "rubbish", [b"\xab" * 1000] * 100)
     assert len(trace.events[0].frames) == 6
@@ -65,7 +65,7 @@ def test_frames_are_cut_and_their_number_is_bounded() -> None:
     assert trace.events[-1].label == "the end"
 
 
-def test_restart_forgets_everything() -> None:
+def test_reset_removes_everything() -> None:
     trace = make_trace()
     trace.add_message("P", "S", record(0), [b"M"])
     trace.reset()

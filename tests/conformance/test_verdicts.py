@@ -30,22 +30,22 @@ def test_every_clause_gets_a_verdict_in_every_dialect_in_order() -> None:
     ]
 
 
-def test_one_check_that_fails_outweighs_those_that_hold() -> None:
+def test_one_failed_check_decides() -> None:
     assert verdict_of(ACK_SENT, result("b", ACK_SENT), failed("a"), result("c", ACK_SENT)) == ("violates", "a", "")
 
 
-def test_a_clause_conforms_by_the_scenarios_that_checked_it_named_once_and_sorted() -> None:
+def test_conforming_clause_names_its_scenarios_once_and_sorted() -> None:
     twice = result("b", ACK_SENT, checks=(Check(ACK_SENT.id, True), Check(ACK_SENT.id, True)))
     unchecked = result("c", ACK_SENT, checks=())
     assert verdict_of(ACK_SENT, twice, result("a", ACK_SENT), unchecked) == ("conforms", "a", "b", "")
 
 
-def test_a_check_counts_even_where_the_scenario_was_not_meant_for_the_clause() -> None:
+def test_check_of_an_unrelated_scenario_counts() -> None:
     stray = result("fetch", FETCH_TOPIC, checks=(Check(ACK_SENT.id, False, "wrong"),))
     assert verdict_of(ACK_SENT, stray) == ("violates", "fetch", "")
 
 
-def test_dialects_are_judged_apart() -> None:
+def test_dialects_are_judged_separately() -> None:
     verdicts = judge_clauses([ACK_SENT], [failed(), result("ok", ACK_SENT, dialect=LIBDAFKA)], DIALECTS, {})
     assert {verdict.dialect: verdict.verdict for verdict in verdicts} == {
         RFC46: Verdict.VIOLATES,
@@ -53,13 +53,13 @@ def test_dialects_are_judged_apart() -> None:
     }
 
 
-def test_what_binds_nobody_is_done_or_not_done() -> None:
+def test_optional_clause_is_followed_or_not() -> None:
     not_done = result("b", HELLO_ANSWERED, checks=(Check(HELLO_ANSWERED.id, False, "none came"),))
     assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED)) == ("does", "a", "")
     assert verdict_of(HELLO_ANSWERED, result("a", HELLO_ANSWERED), not_done) == ("does not", "b", "")
 
 
-def test_the_readings_that_were_seen_are_named_each_once() -> None:
+def test_observed_readings_are_named_once() -> None:
     checks = tuple(Check(FETCH_TOPIC.id, True, reading=reading) for reading in ("partition", "", "requestor"))
     one = result("a", FETCH_TOPIC, checks=checks[:2])
     both = result("b", FETCH_TOPIC, checks=checks)
@@ -86,7 +86,7 @@ STORELESS = {Role.STORE: "no [store]"}
         (ACK_SENT, [failed(dialect=Dialect.LIBDAFKA)], {}, "no scenario of this run tests it"),
     ],
 )
-def test_the_reason_why_a_clause_was_not_tested(
+def test_reason_why_a_clause_was_not_tested(
     clause: Clause, results: list[ScenarioResult], missing: dict[Role, str], reason: str
 ) -> None:
     assert verdict_of(clause, *results, missing=missing) == ("not tested", reason)

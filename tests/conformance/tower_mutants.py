@@ -1,4 +1,4 @@
-"""Broken towers, and nodes that do not do what every node must do towards towers and peers."""
+"""Broken towers, and nodes with broken discovery."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def no_beacon_for_newcomers(patch: Patch) -> None:
 
 
 def address_made_with(change: Callable[[str], str], role: Any) -> Callable[[Patch], None]:
-    """A node's address is written otherwise."""
+    """Change how a node's address is written."""
     new_address = role.new_address
     return lambda patch: patch.setattr(role, "new_address", lambda: change(new_address()))
 
@@ -171,7 +171,7 @@ def deaf_after_tower_restart(patch: Patch) -> None:
     patch.setattr(BeaconMachine, "_hear", hear_first_tower)
 
 
-def connect_to_nobody(patch: Patch) -> None:
+def never_connect(patch: Patch) -> None:
     patch.setattr(NodeSockets, "connect", lambda _, __: False)
 
 
@@ -338,11 +338,11 @@ MUTANTS: list[Mutant] = [
         deaf_after_tower_restart,
     ),
     Mutant(
-        "node-connects-to-nobody",
+        "node-never-connects",
         "consumer.discovers",
         "subscriber.connects",
         "C1 was announced to the",
-        connect_to_nobody,
+        never_connect,
     ),
     Mutant(
         "node-never-connects-again",

@@ -104,7 +104,7 @@ async def test_connections_are_limited_and_given_back() -> None:
 async def test_a_taken_port_is_one_sentence() -> None:
     async with serving() as port:
         with pytest.raises(
-            AddressInUseError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use"
+            AddressInUseError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; choose another"
         ):
             async with open_server(f"127.0.0.1:{port}", {}):
                 pass

@@ -1,4 +1,4 @@
-"""Builders of runs whose contents tell their sequence, and pickers of what machines ask for."""
+"""Builders of runs whose contents name their sequence, and selectors of what machines ask for."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def published(actions: Iterable[Action], kind: type[_Message]) -> list[_Message]
 
 
 def asked(actions: Iterable[Action]) -> list[tuple[int, int]]:
-    """The FETCHes, as (first sequence, count)."""
+    """Return the FETCHes among the actions, as (first sequence, count)."""
     return [(fetch.sequence, fetch.count) for fetch in published(actions, wire.Fetch)]
 
 
@@ -58,12 +58,12 @@ def events(actions: Iterable[Action]) -> list[Event]:
 
 
 def batches(actions: Iterable[Action]) -> list[RecordBatch]:
-    """The runs delivered or appended."""
+    """Return the runs that are delivered or appended."""
     return [action.batch for action in actions if isinstance(action, (Deliver, Append))]
 
 
 def sequences(runs: Iterable[RecordBatch]) -> list[int]:
-    """The runs' sequences; every content must tell its own."""
+    """Return the runs' sequences, and check that every content names its own."""
     records = [record for batch in runs for record in batch]
     assert [record.content for record in records] == [b"%d" % record.sequence for record in records]
     return [record.sequence for record in records]

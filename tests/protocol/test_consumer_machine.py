@@ -37,7 +37,7 @@ ME = "CONSUMER"
 def make_consumer(
     *topics: str, positions: dict[Partition, int] | None = None, config: Config | None = None, **settings: Any
 ) -> ConsumerMachine:
-    """A consumer of `earliest`, unless `settings` (of its section) say otherwise."""
+    """Return a consumer that begins at `earliest`, with these settings of its section."""
     config = (config or Config()).with_consumer(**{"offset_reset": "earliest", **settings})
     consumer = ConsumerMachine(ME, config, positions)
     consumer.start(0.0)
@@ -203,14 +203,14 @@ def test_direct_messages_to_another_requestor_are_discarded() -> None:
     assert consumer.discarded == {"another requestor": 4}
 
 
-def test_direct_records_nobody_asked_for_are_discarded() -> None:
+def test_direct_records_that_were_not_fetched_are_discarded() -> None:
     consumer = make_consumer()
     assert consumer.receive([direct(0, 3, ME)], 0.1) == []
     assert consumer.discarded == {"not asked for": 3}
     assert consumer.reassembler.cursors == {}
 
 
-def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
+def test_if_the_program_is_behind_live_records_are_dropped_and_fetched_later() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     assert receive(consumer, live(0, 3)) == [0, 1, 2]
     consumer.records_buffered(100)
@@ -220,7 +220,7 @@ def test_a_program_that_is_behind_lets_live_records_go_and_fetches_them_later() 
     assert receive(consumer, direct(3, 8, ME)) == [3, 4, 5, 6, 7]
 
 
-def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limit() -> None:
+def test_records_fetched_before_the_pause_are_accepted_up_to_twice_the_limit() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
     consumer.records_buffered(199)
@@ -230,7 +230,7 @@ def test_what_was_asked_for_before_the_pause_is_still_taken_up_to_twice_the_limi
     assert asked(consumer.records_taken(200, 0.2)) == [(4, 6)]
 
 
-def test_a_pause_is_no_unanswered_fetch() -> None:
+def test_a_paused_fetch_is_not_reported_as_unanswered() -> None:
     consumer = make_consumer(buffer_bytes_max=100)
     consumer.receive([head(9)], 0.1)
     consumer.records_buffered(200)
@@ -240,7 +240,7 @@ def test_a_pause_is_no_unanswered_fetch() -> None:
     assert [event for event in told if isinstance(event, FetchUnanswered)] == []
 
 
-def test_an_unanswered_fetch_is_told_and_repeated() -> None:
+def test_an_unanswered_fetch_is_reported_and_repeated() -> None:
     consumer = make_consumer()
     consumer.receive([head(9)], 0.0)
     actions = [action for now in (0.5, 1.5, 3.5) for action in consumer.tick(now)]
@@ -248,7 +248,7 @@ def test_an_unanswered_fetch_is_told_and_repeated() -> None:
     assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
 
 
-def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
+def test_unanswered_fetches_are_sent_to_a_node_that_connects() -> None:
     consumer = make_consumer()
     consumer.receive([head(9)], 0.0)
     assert asked(consumer.receive_subscriptions(subscription(Command.FETCH), 0.1)) == [(0, 10)]
@@ -311,7 +311,7 @@ HOSTILE: list[wire.BatchedMessage] = [
 
 @pytest.mark.parametrize("offset_reset", ["latest", "earliest"])
 @pytest.mark.parametrize("message", HOSTILE, ids=lambda message: type(message).__name__)
-def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset: str) -> None:
+def test_hostile_messages_are_discarded(message: wire.BatchedMessage, offset_reset: str) -> None:
     consumer = make_consumer(offset_reset=offset_reset)
     other = Partition("hello", "OTHER")
     consumer.receive([message, message], 0.1)
@@ -324,7 +324,7 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage, offset_reset:
     assert receive(consumer, live(0, 3, other), now=60.0) == [0, 1, 2]
 
 
-def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
+def test_a_peer_whose_name_is_too_long_to_encode_is_not_greeted() -> None:
     found = wire.decode_subscription(b"\1W" + b"x" * 256)
     assert make_consumer().receive_subscriptions([] if found is None else [found], 0.1) == []
 

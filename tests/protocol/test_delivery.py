@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import pytest
 
+from dafka import wire
 from dafka.config import Config
 from dafka.protocol import ConsumerMachine, DeliveryBuffer
+from dafka.protocol.actions import Publish
 from dafka.records import Partition, RecordBatch
 
 PARTITION = Partition("t", "A" * 32)
 
 
 def make_delivery(count: int) -> tuple[DeliveryBuffer, ConsumerMachine]:
-    """One that has so many records to give, from sequence 5 on."""
+    """Return a buffer in which `count` records wait, from sequence 5 on, and its machine."""
     machine = ConsumerMachine("C" * 32, Config())
     delivery = DeliveryBuffer(machine)
     delivery.put_records(RecordBatch(PARTITION, 5, [b"%d" % number for number in range(5, 5 + count)]))
@@ -22,7 +24,7 @@ def take(delivery: DeliveryBuffer, records_max: int | None = None) -> RecordBatc
     return None if taken is None else delivery.hand_over(taken[0], records_max)
 
 
-def test_a_run_is_given_in_parts_and_none_twice() -> None:
+def test_a_run_is_handed_over_in_parts_and_no_record_twice() -> None:
     delivery, machine = make_delivery(10)
     for first, count in ((5, 4), (9, 4), (13, 2)):
         assert delivery.waiting_positions() == {PARTITION: first}
@@ -38,7 +40,7 @@ def test_a_run_is_given_in_parts_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("records_max", [3, 1])
-def test_after_a_part_the_rest_comes_one_by_one_too(records_max: int) -> None:
+def test_after_a_part_the_rest_can_be_taken_record_by_record(records_max: int) -> None:
     delivery, _ = make_delivery(5)
     take(delivery, records_max)
     given = []
@@ -49,9 +51,25 @@ def test_after_a_part_the_rest_comes_one_by_one_too(records_max: int) -> None:
     assert delivery.positions == {PARTITION: 10}
 
 
-def test_a_part_as_long_as_the_run_leaves_nothing() -> None:
+def test_taking_the_whole_run_leaves_nothing() -> None:
     delivery, _ = make_delivery(3)
     batch = take(delivery, 3)
     assert batch is not None
     assert len(batch) == 3
     assert (delivery.waiting_positions(), take(delivery)) == ({}, None)
+
+
+def test_dropping_a_topic_from_a_full_buffer_makes_room_to_fetch_more() -> None:
+    machine = ConsumerMachine("C" * 32, Config().with_consumer(buffer_bytes_max=100, offset_reset="earliest"))
+    machine.start(0.0)
+    machine.subscribe("dropped", 0.0)
+    machine.subscribe("t", 0.0)
+    delivery = DeliveryBuffer(machine)
+    delivery.put_records(RecordBatch(Partition("dropped", PARTITION.address), 0, [b"x" * 1000]))
+    head = wire.Head(PARTITION.address, "t", 9)
+    assert [each for each in machine.receive([head], 0.1) if isinstance(each, Publish)] == []
+    actions = delivery.drop_topic("dropped", 0.2)
+    assert machine.buffered_bytes == 0
+    assert [each.message for each in actions if isinstance(each, Publish)] == [
+        wire.Fetch(PARTITION.address, "C" * 32, "t", 0, 10)
+    ]

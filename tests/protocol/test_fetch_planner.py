@@ -177,7 +177,7 @@ def test_a_new_partition_does_not_overtake_the_queue() -> None:
 
 
 def test_a_partition_with_records_does_not_take_the_turn_of_the_first_in_the_queue() -> None:
-    """A gets no turn of B, of which no record has arrived, although the producer of A has left."""
+    """B, without records so far, gets the turn of A, whose FETCH no node answers."""
     planner = make_planner(partitions_max=1)
     known, unknown = missing(5), missing(5)
     arrive(known, 0, 2)

@@ -4,7 +4,13 @@ import pytest
 
 from dafka import wire
 from dafka.protocol import FetchResponder, ReadRequest
-from dafka.protocol.answering.fetch_responder import RANGES_MAX
+from dafka.protocol.answering.fetch_responder import (
+    CHUNK_RECORDS_MAX,
+    RANGES_MAX,
+    REQUESTOR_PARTITIONS_MAX,
+    UNVERIFIED_CHUNK_RECORDS_MAX,
+    UNVERIFIED_DELAY_S,
+)
 from dafka.records import Partition, RecordBatch
 
 HELLO = Partition("hello", "PRODUCER")
@@ -153,3 +159,48 @@ def test_one_requestor_may_fetch_two_partitions() -> None:
     responder.add_fetch(fetch(0, 10))
     responder.add_fetch(wire.Fetch("OTHER", "A", "hello", 3, 4))
     assert {take(responder).partition for _ in range(2)} == {HELLO, Partition("hello", "OTHER")}
+
+
+def test_only_readable_records_are_read() -> None:
+    responder = FetchResponder(lambda _: range(3, 8), 10)
+    responder.add_fetch(fetch(0, 100))
+    assert take(responder) == request_of(3, 8)
+    responder.add_fetch(fetch(20, 5))
+    complete(responder, take(responder), None)
+    assert responder.next_read() is None
+    assert len(responder) == 0
+
+
+def test_a_chunk_has_a_limited_number_of_records() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 100_000))
+    assert responder.next_read(7) == request_of(0, 7)
+    assert responder.next_read() == request_of(0, CHUNK_RECORDS_MAX)
+
+
+def test_unverified_requestors_are_served_last_with_smaller_chunks_and_a_delay() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 100_000, "UNVERIFIED"), is_verified=False)
+    responder.add_fetch(fetch(0, 5))
+    assert [take(responder).requestor for _ in range(2)] == ["A", "A"]
+    complete(responder, take(responder), 5)
+    request = responder.next_read()
+    assert request is not None
+    assert (request.requestor, request.count) == ("UNVERIFIED", UNVERIFIED_CHUNK_RECORDS_MAX)
+    assert request.delay_s == UNVERIFIED_DELAY_S
+
+
+def test_sent_records_are_addressed_to_the_requestor_and_counted() -> None:
+    responder = make_responder(10)
+    responder.add_fetch(fetch(0, 2))
+    batch = RecordBatch(HELLO, 0, [b"one", b"two"])
+    assert responder.complete_read(take(responder), batch) == wire.RecordRun(batch, "A")
+    assert (responder.records_sent, responder.bytes_sent) == (2, 6)
+
+
+def test_one_requestor_has_a_share_of_the_partitions() -> None:
+    responder = make_responder(10_000)
+    for number in range(REQUESTOR_PARTITIONS_MAX):
+        assert responder.add_fetch(wire.Fetch(f"{number}", "A", "hello", 0, 5))
+    assert not responder.add_fetch(wire.Fetch("ANOTHER", "A", "hello", 0, 5))
+    assert responder.add_fetch(wire.Fetch("ANOTHER", "B", "hello", 0, 5))

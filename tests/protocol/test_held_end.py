@@ -8,7 +8,7 @@ from dafka import wire
 from dafka.config import Config
 from dafka.protocol import Incomplete, ReaderMachine
 from dafka.protocol.actions import Action, Subscribe, Unsubscribe
-from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, STORES_MAX
 from dafka.protocol.ordering.held_end import PATIENCE_S, PROBE_S, QUIET_S
 from dafka.records import Partition
 from dafka.wire import Command
@@ -215,3 +215,13 @@ def test_a_new_query_does_not_use_old_answers() -> None:
     reader.end_held_end_query(HELLO)
     reader.query_held_end(HELLO, 5.0)
     assert reader.held_end(HELLO, 1, 5.0) is Incomplete.ANSWERS
+
+
+def test_ends_of_invented_stores_take_limited_memory() -> None:
+    reader = make_reader("A")
+    reader.query_held_end(HELLO, 0.1)
+    acks = [ack(number, f"{number}") for number in range(STORES_MAX + 100)]
+    reader.receive(acks, 0.2)
+    (question,) = reader._held_ends._questions.values()
+    assert len(question.ends) == STORES_MAX + 1
+    assert reader.held_end(HELLO, 1, 0.1 + PATIENCE_S) == STORES_MAX + 100

@@ -38,7 +38,7 @@ def test_a_message_that_names_its_sender_must_come_from_it(message: wire.Batched
     assert identity.verify_messages([message], PeerEndpoint("", "a")) == [message]
     assert identity.discarded == {}
     assert identity.verify_messages([message], PeerEndpoint("", "b")) == []
-    assert identity.discarded == {"not the sender's": 3 if message is RUN else 1}
+    assert identity.discarded == {"wrong sender": 3 if message is RUN else 1}
 
 
 @pytest.mark.parametrize("message", OF_NOBODY, ids=lambda message: type(message).__name__)

@@ -67,7 +67,7 @@ class Cluster:
         self.at(time, lambda: self.act(node, step(self.now)))
 
     def add(self, machine: Machine) -> Node:
-        """Connects a node; it hears the subscriptions of those that are there, and they hear its own."""
+        """Connect a node; the nodes receive each other's subscriptions."""
         node = Node(machine)
         self.nodes.append(node)
         self.act(node, machine.start(self.now))

@@ -17,7 +17,7 @@ REPLIES_MAX = 100
 
 
 def make_producer(records: int = 0, **settings: Any) -> ProducerMachine:
-    """A settled producer that has published `records` records at time 0."""
+    """Return a settled producer that has published `records` records at time 0."""
     producer = ProducerMachine(HELLO, ProducerConfig(**settings), REPLIES_MAX)
     producer.start(0.0)
     producer.node_settled(0.0)
@@ -227,7 +227,7 @@ def test_has_room_until_too_many_records_are_unacknowledged() -> None:
     assert producer.has_room()
 
 
-def test_has_room_until_too_many_octets_are_unacknowledged() -> None:
+def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
     producer = make_producer(4, unacknowledged_bytes_max=5)
     assert producer.has_room()
     producer.publish(contents(4, 5), 0.0)

@@ -17,7 +17,7 @@ def acknowledge(producer: ProducerMachine, sequence: int) -> None:
     producer.receive([wire.Ack(HELLO.address, HELLO.topic, sequence, "STORE")], 0.1)
 
 
-def test_acknowledged_records_go_together_or_when_there_is_nothing_else_to_do() -> None:
+def test_acknowledged_records_are_trimmed_together_or_when_all_are_acknowledged() -> None:
     producer = make_producer(ProducerConfig())
     producer.publish(contents(0, 30), 0.0)
     assert producer.begin_spool_trim() is None
@@ -32,7 +32,7 @@ def test_acknowledged_records_go_together_or_when_there_is_nothing_else_to_do() 
     assert producer.begin_spool_trim() is None
 
 
-def test_without_min_stores_the_latest_records_stay() -> None:
+def test_without_min_stores_the_latest_records_are_kept() -> None:
     producer = make_producer(ProducerConfig(min_stores=0, unacknowledged_records_max=20))
     producer.publish(contents(0, 20), 0.0)
     assert producer.begin_spool_trim() is None

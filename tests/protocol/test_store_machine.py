@@ -75,13 +75,13 @@ def test_a_head_is_fetched_up_to(message: wire.BatchedMessage) -> None:
     assert asked(receive(make_store(), message)) == [(0, 7)]
 
 
-def test_a_restarted_store_goes_on_where_its_storage_ends() -> None:
+def test_a_restarted_store_continues_where_its_storage_ends() -> None:
     store = make_store({HELLO: 5})
     actions = receive(store, live(3, 7), live(9, 10))
     assert (appended(actions), asked(actions)) == ([5, 6], [(7, 2)])
 
 
-def test_only_what_is_durable_is_acknowledged_and_all_of_it_at_once_erratum_9() -> None:
+def test_only_durable_records_are_acknowledged_all_at_once_erratum_9() -> None:
     store = make_store()
     assert acks(receive(store, live(0, 3), live(3, 5))) == []
     assert store.records_committed({HELLO: 5}, 0.2) == [Publish(ack(4))]
@@ -105,7 +105,7 @@ def test_a_duplicate_of_a_record_on_its_way_to_the_disk_is_not_acknowledged() ->
     assert receive(store, live(5, 8)) == []
 
 
-def test_a_producer_that_connects_late_is_told_what_is_durable_erratum_9() -> None:
+def test_a_producer_that_connects_late_gets_acks_for_durable_records_erratum_9() -> None:
     store = make_store({HELLO: 5, LONGER: 7, OTHER: 9})
     actions = store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.1)
     assert acks(actions) == [ack(4), ack(6, LONGER)]
@@ -113,7 +113,7 @@ def test_a_producer_that_connects_late_is_told_what_is_durable_erratum_9() -> No
     assert store.receive_subscriptions(subscription(Command.ACK, "PRO"), 0.2) == []
 
 
-def test_a_head_of_what_is_durable_is_acknowledged_again_erratum_9() -> None:
+def test_a_head_of_durable_records_is_acknowledged_again_erratum_9() -> None:
     store = make_store({HELLO: 5})
     assert receive(store, head(4)) == [Publish(ack(4))]
     assert acks(receive(store, head(5))) == []
@@ -147,7 +147,7 @@ def test_get_heads_is_answered_for_the_exact_topic_erratum_14() -> None:
     assert receive(store, wire.GetHeads("hello", "CONSUMER")) == [Publish(direct_head(4, "CONSUMER"))]
 
 
-def test_a_store_that_connects_is_told_every_head_erratum_13() -> None:
+def test_a_store_that_connects_gets_every_head_erratum_13() -> None:
     store = make_store({HELLO: 5, LONGER: 7})
     actions = store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "STORE2"), 0.1)
     assert published(actions, wire.DirectHead) == [direct_head(4, "STORE2"), direct_head(6, "STORE2", LONGER)]
@@ -180,7 +180,7 @@ def test_a_store_never_answers_itself() -> None:
     assert len(store.responder) == 0
 
 
-def test_a_fetch_is_served_only_where_it_is_durable() -> None:
+def test_a_fetch_is_answered_with_durable_records_only() -> None:
     store = make_store({HELLO: 5})
     receive(store, live(5, 8), fetch(5, 3))
     assert store.discarded == {"beyond the head": 1}
@@ -203,7 +203,7 @@ def test_fetches_beyond_the_limit_are_discarded() -> None:
     assert store.discarded == {"too many fetches": 2}
 
 
-def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> None:
+def test_if_the_disk_is_behind_live_records_are_dropped_and_fetched_later() -> None:
     store = make_store(config=Config().with_store(pending_bytes_max=100))
     assert appended(receive(store, live(0, 3))) == [0, 1, 2]
     store.records_queued(100)
@@ -216,7 +216,7 @@ def test_a_disk_that_is_behind_lets_live_records_go_and_fetches_them_later() -> 
     assert appended(receive(store, direct(3, 8, ME))) == [3, 4, 5, 6, 7]
 
 
-def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
+def test_fetched_records_are_accepted_up_to_twice_the_limit() -> None:
     store = make_store(config=Config().with_store(pending_bytes_max=100))
     receive(store, head(9))
     store.records_queued(199)
@@ -227,7 +227,7 @@ def test_what_was_asked_for_is_taken_up_to_twice_the_limit() -> None:
     assert asked(store.records_committed({HELLO: 4}, 0.2)) == [(4, 6)]
 
 
-def test_an_unanswered_fetch_is_told_and_repeated() -> None:
+def test_an_unanswered_fetch_is_reported_and_repeated() -> None:
     store = make_store()
     receive(store, head(9), now=0.0)
     actions = [action for now in (0.5, 1.5, 3.5) for action in store.tick(now)]
@@ -235,7 +235,7 @@ def test_an_unanswered_fetch_is_told_and_repeated() -> None:
     assert events(actions) == [FetchUnanswered(HELLO, 0, 3)]
 
 
-def test_a_new_answerer_is_asked_for_what_is_unanswered() -> None:
+def test_unanswered_fetches_are_sent_to_a_node_that_connects() -> None:
     store = make_store()
     receive(store, head(9), now=0.0)
     assert asked(store.receive_subscriptions(subscription(Command.FETCH, "PRODUCER"), 0.1)) == [(0, 10)]
@@ -269,7 +269,7 @@ def test_partitions_beyond_the_limit_are_discarded_and_counted() -> None:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
+def test_hostile_messages_are_discarded(message: wire.BatchedMessage) -> None:
     store = make_store()
     receive(store, message, message)
     for command in Command:
@@ -281,12 +281,12 @@ def test_hostile_messages_do_no_harm(message: wire.BatchedMessage) -> None:
     assert appended(receive(store, live(0, 3, OTHER), now=2e9)) == [0, 1, 2]
 
 
-def test_a_peer_with_a_name_too_long_to_be_written_is_not_greeted() -> None:
+def test_a_peer_whose_name_is_too_long_to_encode_is_not_greeted() -> None:
     found = wire.decode_subscription(b"\1L" + b"x" * 256)
     assert make_store().receive_subscriptions([] if found is None else [found], 0.1) == []
 
 
-def test_another_store_is_told_the_heads_again_because_they_may_be_lost() -> None:
+def test_heads_are_sent_to_another_store_again_because_they_may_be_lost() -> None:
     store = make_store({HELLO: 10})
     told = [wire.DirectHead("STORE2", HELLO.address, HELLO.topic, 9)]
     assert (
@@ -306,7 +306,7 @@ def test_heads_of_a_producer_that_left_are_asked_for_again() -> None:
     assert published(store.tick(RETRY_WAITS_S[0]), wire.GetHeads) == wanted
 
 
-def test_what_becomes_durable_after_its_producer_left_is_told_to_everybody_who_listens() -> None:
+def test_records_durable_after_their_producer_left_are_announced_to_all_subscribers() -> None:
     store = make_store()
     store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
     store.receive_subscriptions(subscription(Command.ACK, HELLO.address), 0.0)

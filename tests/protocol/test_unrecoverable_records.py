@@ -74,7 +74,7 @@ def unrecoverable(actions: list[Action]) -> list[RecordsGone]:
 
 
 def wait_unanswered(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
-    """Let so many FETCHes go unanswered; return the actions."""
+    """Leave `count` FETCHes unanswered, and return the actions."""
     actions: list[Action] = []
     sent = 0
     while sent < attempts:

@@ -1,4 +1,4 @@
-"""Keys for the nodes of a test's cluster, and a relay that records every octet that passes through it."""
+"""Keys for the nodes of a test's cluster, and a relay that records every byte that passes through it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dafka.transport.keys import write_key_file
 
 
 class Keys:
-    """Key files in a folder, and a list of those who are let in. The tower's key is that of `tower`."""
+    """Key files in a folder, and a list of authorized keys. The tower's key is that of `tower`."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
@@ -25,20 +25,20 @@ class Keys:
         self.listed: list[str] = []
         for name in ("tower", *names):
             self.add(name)
-        self.authorise("tower", *names)
+        self.authorize("tower", *names)
 
     def add(self, name: str) -> KeyPair:
-        """A key that nobody lets in yet."""
+        """Create a key that is not authorized yet."""
         pair = self.pairs[name] = KeyPair.generate(name)
         write_key_file(self.folder / f"{name}.key", pair)
         return pair
 
-    def authorise(self, *names: str) -> None:
-        """Lets these in, and nobody else."""
+    def authorize(self, *names: str) -> None:
+        """Authorize these keys and no others."""
         self.authorized.write_text("".join(f"{self.pairs[name].public} {name}\n" for name in names))
 
     def config(self, name: str, config: Config | None = None) -> Config:
-        """The settings of a node with this key."""
+        """Return the configuration of a node with this key."""
         return (config or Config()).with_security(
             key_file=str(self.folder / f"{name}.key"),
             authorized_keys=str(self.authorized),
@@ -56,13 +56,13 @@ class Tap:
     ended: int = 0
 
     @property
-    def octets(self) -> bytes:
+    def captured(self) -> bytes:
         return bytes(self.sent + self.received)
 
 
 @asynccontextmanager
 async def open_tap(target: str) -> AsyncIterator[Tap]:
-    """A relay to an endpoint. `sent` is what whoever connects to it sends, `received` what the target answers."""
+    """A relay to an endpoint. `sent` is what a client of the relay sends, `received` what the target answers."""
     host, _, port = target.partition("://")[2].rpartition(":")
     tap = Tap("")
     async with trio.open_nursery() as nursery:
@@ -80,9 +80,9 @@ async def _relay(host: str, port: int, tap: Tap, stream: trio.SocketStream) -> N
 
             async def pump(source: trio.SocketStream, sink: trio.SocketStream, record: bytearray) -> None:
                 try:
-                    async for octets in source:
-                        record += octets
-                        await sink.send_all(octets)
+                    async for chunk in source:
+                        record += chunk
+                        await sink.send_all(chunk)
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     pass
                 nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Records that tell their sequence, ways to wait for what a cluster does, and nodes in processes of their own."""
+"""Records that name their sequence, ways to wait for a cluster, and nodes in their own processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def contents(first: int, end: int) -> list[bytes]:
 
 
 async def receive(consumer: Consumer, count: int) -> dict[Partition, list[RecordBatch]]:
-    """The next `count` records, as the runs in which they come, by partition."""
+    """Take the next `count` records, and return the runs in which they arrive, by partition."""
     received: dict[Partition, list[RecordBatch]] = {}
     with trio.fail_after(DEADLINE_S):
         while count > 0:
@@ -42,13 +42,13 @@ async def receive(consumer: Consumer, count: int) -> dict[Partition, list[Record
 
 
 async def receive_partition(consumer: Consumer, first: int, end: int) -> None:
-    """Takes the records from `first` up to, not including, `end`, of the only partition; see `assert_run`."""
+    """Take the records from `first` up to, not including, `end`, of the only partition; see `assert_run`."""
     (batches,) = (await receive(consumer, end - first)).values()
     assert_run(batches, first, end)
 
 
 def assert_run(batches: Iterable[RecordBatch], first: int, end: int) -> None:
-    """These are all records from `first` up to, not including, `end`: in order, each once, with their own contents."""
+    """Check that these are all records from `first` up to, not including, `end`, in order, with their own contents."""
     joined: list[bytes] = []
     for batch in batches:
         assert batch.first_sequence == first + len(joined)
@@ -62,14 +62,14 @@ def assert_records(records: Iterable[Record], first: int, end: int) -> None:
 
 
 def assert_nothing_more(consumer: Consumer) -> None:
-    """The consumer has given all that it received and knows of."""
+    """Check that the consumer has returned all records that it received or knows of."""
     statistics = consumer.statistics()
     assert statistics.buffered_bytes == 0
     assert statistics.lag == {}
 
 
 async def wait_event(events: EventFeed, kind: type[_E]) -> _E:
-    """The first event of this kind, from the node's start on."""
+    """Wait for the first event of this kind since the node's start."""
     with trio.fail_after(DEADLINE_S):
         async for event in events:
             if isinstance(event, kind):
@@ -85,15 +85,15 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def open_store(config: Config, storage: str = "memory:") -> AsyncIterator[Store]:
-    """One more store."""
+    """Run one more store."""
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_store, config.with_store(storage=storage))
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def open_stranger(config: Config) -> AsyncIterator[PublisherSocket]:
-    """A publisher that the cluster's nodes connect to, to send them whatever a test likes."""
+async def open_unverified_peer(config: Config) -> AsyncIterator[PublisherSocket]:
+    """Open a publisher that the cluster's nodes connect to, for arbitrary messages."""
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         advertisement = Advertisement(new_address(), "127.0.0.1", mesh.port)
         await nursery.start(open_discovery(config).run, advertisement, lambda _: None)
@@ -102,7 +102,7 @@ async def open_stranger(config: Config) -> AsyncIterator[PublisherSocket]:
 
 
 async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *, active: bool = True) -> None:
-    """Somebody is connected who wants what begins with this; or nobody is any more."""
+    """Wait until a peer has subscribed to this prefix, or unsubscribed."""
     with trio.fail_after(DEADLINE_S):
         while [bytes((active,)) + prefix] not in await publisher.receive_many():
             pass
@@ -110,7 +110,7 @@ async def wait_subscribed(publisher: Socket | PublisherSocket, prefix: bytes, *,
 
 @asynccontextmanager
 async def open_process(*arguments: str, **environ: str) -> AsyncIterator[trio.Process]:
-    """A Python process; killed, if it still runs, when the block is left."""
+    """Run a Python process, and kill it when the block is left."""
     process = await trio.lowlevel.open_process([sys.executable, *arguments], stdout=PIPE, env={**os.environ, **environ})
     try:
         yield process
@@ -124,14 +124,14 @@ async def open_process(*arguments: str, **environ: str) -> AsyncIterator[trio.Pr
 
 
 async def read_line(process: trio.Process) -> str:
-    """The next line that the process prints."""
+    """Return the next line that the process prints."""
     assert process.stdout is not None
     line = b""
     with trio.fail_after(DEADLINE_S):
         while not line.endswith(b"\n"):
-            octet = await process.stdout.receive_some(1)
-            assert octet, f"the process ended after {line!r}"
-            line += octet
+            byte = await process.stdout.receive_some(1)
+            assert byte, f"the process ended after {line!r}"
+            line += byte
     return line.decode().rstrip("\n")
 
 
@@ -145,7 +145,7 @@ async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[
 
 
 async def check_leaves_nothing(cycle: Callable[[], Awaitable[None]]) -> None:
-    """Running this again leaves no more of libzmq's threads, and no more open files, than running it once did."""
+    """Check that running this twice leaves no more threads of libzmq and open files than running it once."""
     await cycle()
     threads, files = _zmq_threads(), _open_files()
     for _ in range(3):

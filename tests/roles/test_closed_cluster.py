@@ -1,4 +1,4 @@
-"""Nodes with keys: who gets in, who is thrown out, who may say what; and what everybody is told of it."""
+"""Nodes with keys: which ones connect, which are disconnected, what they may send, and which events report it."""
 
 from __future__ import annotations
 
@@ -89,10 +89,10 @@ async def test_two_closed_clusters_in_one_process_do_not_mix(tmp_path: Path) -> 
             assert consumer.statistics().peers == 0
 
 
-async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
+async def test_a_refused_node_is_notified_and_connects_once_authorized(
     keys: Keys, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys.authorise("tower", "store", "producer")
+    keys.authorize("tower", "store", "producer")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
         async with (
             open_store(keys.config("store", cluster.config)),
@@ -106,13 +106,13 @@ async def test_who_is_refused_is_told_so_and_gets_in_when_authorised(
                 assert (refused.own_key, refused.reason) == (public, "key not authorized")
                 assert "its key is not authorized there" in str(refused)
                 assert f"Refused 127.0.0.1: its public key {public} is not authorized here" in caplog.text
-                keys.authorise("tower", "store", "producer", "other")
+                keys.authorize("tower", "store", "producer", "other")
                 await receive_partition(consumer, 0, 10)
         secrets = [pair.secret for pair in keys.pairs.values()]
         assert not any(secret in caplog.text for secret in secrets)
 
 
-async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
+async def test_a_node_that_is_no_longer_authorized_is_disconnected(keys: Keys) -> None:
     async with (
         open_cluster(keys.config("tower"), storage=None) as cluster,
         cluster.producer("t", keys.config("producer", cluster.config.with_producer(min_stores=0))) as producer,
@@ -122,7 +122,7 @@ async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
         await producer.send_many(contents(0, 10))
         await receive(staying, 10)
         await receive(leaving, 10)
-        keys.authorise("tower", "producer", "consumer", "store")
+        keys.authorize("tower", "producer", "consumer", "store")
         await wait_event(producer.events, PeerNotAuthorized)
         await wait_event(producer.events, PeerRefused)
         await producer.send_many(contents(10, 20))
@@ -131,8 +131,8 @@ async def test_who_is_authorised_no_longer_is_thrown_out(keys: Keys) -> None:
         assert leaving.statistics().lag == {}
 
 
-async def test_a_node_whose_key_a_node_does_not_authorise_is_not_connected_to(keys: Keys, tmp_path: Path) -> None:
-    """The tower may let in whom a node does not."""
+async def test_a_node_does_not_connect_to_a_peer_whose_key_it_does_not_authorize(keys: Keys, tmp_path: Path) -> None:
+    """The tower may authorize a key that a node does not."""
     own_list = tmp_path / "own"
     own_list.write_text(f"{keys.pairs['tower'].public}\n")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
@@ -152,7 +152,7 @@ async def test_a_node_whose_key_a_node_does_not_authorise_is_not_connected_to(ke
 
 
 async def open_insider(keys: Keys, config: Config, address: str, task_status: trio.TaskStatus[Mesh]) -> None:
-    """An authorized node that says what it likes, under an address of its choice."""
+    """Open an authorized node that sends arbitrary messages, under an address of its choice."""
     config = keys.config("other", config)
     async with open_mesh(config.node, 0, open_security(config)) as mesh, trio.open_nursery() as nursery:
         await nursery.start(open_discovery(config).run, Advertisement(address, "127.0.0.1", mesh.port), lambda _: None)
@@ -161,7 +161,7 @@ async def open_insider(keys: Keys, config: Config, address: str, task_status: tr
 
 
 async def say(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
-    """Publishes, when somebody listens to each."""
+    """Publish messages once each has a subscriber."""
     missing = {
         frames[0][:1] for frames in wire.BatchEncoder(wire.Dialect.RFC46).encode(messages) if isinstance(frames, list)
     }
@@ -216,33 +216,33 @@ async def test_an_address_belongs_to_the_key_that_first_showed_it(keys: Keys) ->
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-async def test_who_gives_another_public_key_for_the_tower_is_told(keys: Keys, is_known: bool) -> None:
+async def test_a_node_with_a_wrong_tower_key_reports_the_refusal(keys: Keys, is_known: bool) -> None:
     wrong = keys.pairs["other"] if is_known else keys.add("stranger")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
         config = keys.config("consumer", cluster.config).with_security(tower_keys=(wrong.public,))
         async with cluster.consumer(["t"], config) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
-            assert "the public key expected there may be another's" in str(refused)
+            assert "it may have another public key than the expected one" in str(refused)
 
 
-async def test_who_has_no_key_is_told(keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_without_a_key_reports_the_refusal(keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
         plain = Config(node=cluster.config.node, beacon=cluster.config.beacon)
         async with cluster.consumer(["t"], plain) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
-            assert "closed to" in str(refused)
+            assert "it requires a key" in str(refused)
             await wait_until(lambda: "Refused a connection without a key" in caplog.text)
 
 
-async def test_who_has_a_key_is_told_that_the_tower_has_none(keys: Keys) -> None:
+async def test_a_node_with_a_key_reports_a_tower_without_one(keys: Keys) -> None:
     async with (
         open_cluster(storage=None) as cluster,
         cluster.consumer(["t"], keys.config("consumer", cluster.config)) as consumer,
     ):
         refused = await wait_event(consumer.events, RefusedByPeer)
-        # Which side ends the handshake is a race, and only one of them is told why.
+        # Which side ends the handshake is a race, and only one of them learns the reason.
         assert refused.reason in ("no key", "unknown")
-        assert "one has a key and the other has none" in str(attrs.evolve(refused, reason="no key"))
+        assert "only one of the two has a key" in str(attrs.evolve(refused, reason="no key"))
 
 
 async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:
@@ -281,9 +281,9 @@ def test_a_list_with_keys_needs_an_own_one(keys: Keys) -> None:
 def test_every_tower_has_a_key(keys: Keys) -> None:
     config = keys.config("other").with_beacon(tower_sub=("tcp://a:1", "tcp://b:1", "tcp://c:1"))
     open_discovery(config)
-    with pytest.raises(ConfigError, match="expected one for all towers, or 3, one for each, not 2"):
+    with pytest.raises(ConfigError, match="expected one key for all towers, or 3, one for each, not 2"):
         open_discovery(config.with_security(tower_keys=(keys.pairs["tower"].public,) * 2))
-    with pytest.raises(ConfigError, match="none is given"):
+    with pytest.raises(ConfigError, match="expected the tower's public key, not none"):
         open_discovery(config.with_security(tower_keys=()))
 
 

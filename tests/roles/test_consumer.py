@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from dafka import Config, Consumer, Producer, Record, RecordBatch, open_consumer
+from dafka import Config, Consumer, Partition, Producer, Record, RecordBatch, open_consumer
 from dafka.errors import ConfigError
 from dafka.protocol import PartitionSilent
 from dafka.protocol.events import PartitionHeard
@@ -32,7 +33,7 @@ def dafka_config() -> Config:
 
 @pytest.fixture
 async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
-    """A producer with 100 records in the store."""
+    """Open a producer with 100 records in the store."""
     async with dafka_cluster.producer("hello") as producer:
         await producer.send_many(contents(0, 100))
         await producer.wait_stored()
@@ -40,12 +41,12 @@ async def producer(dafka_cluster: Cluster) -> AsyncIterator[Producer]:
 
 
 def latest(cluster: Cluster) -> Config:
-    """What `latest` receives counts from when its cluster has settled: on a busy machine, that is later."""
+    """Return a `latest` configuration that waits longer to settle, for busy machines."""
     return cluster.config.with_consumer(offset_reset="latest").with_beacon(settle_ms=500)
 
 
 async def take(consumer: Consumer, count: int) -> list[Record]:
-    """The next records one by one, by an iteration that is then broken off."""
+    """Take records one by one, by an iteration that is then broken off."""
     records: list[Record] = []
     with trio.fail_after(DEADLINE_S):
         async for record in consumer:
@@ -55,7 +56,7 @@ async def take(consumer: Consumer, count: int) -> list[Record]:
     return records
 
 
-async def test_latest_receives_what_is_published_from_its_block_on_and_nothing_before(
+async def test_latest_receives_the_records_published_in_its_block_and_none_before(
     dafka_cluster: Cluster, producer: Producer
 ) -> None:
     for first in (100, 110):
@@ -64,7 +65,9 @@ async def test_latest_receives_what_is_published_from_its_block_on_and_nothing_b
             await receive_partition(consumer, first, first + 10)
 
 
-async def test_latest_receives_all_of_a_producer_that_begins_later(dafka_cluster: Cluster, producer: Producer) -> None:
+async def test_latest_receives_everything_of_a_producer_that_starts_later(
+    dafka_cluster: Cluster, producer: Producer
+) -> None:
     async with dafka_cluster.consumer(["hello"], latest(dafka_cluster)) as consumer:
         async with dafka_cluster.producer("hello") as newer:
             await newer.send_many(contents(0, 1000))
@@ -94,9 +97,7 @@ async def test_latest_in_an_empty_cluster_is_opened_without_a_tower() -> None:
             assert consumer.positions() == {}
 
 
-async def test_records_one_by_one_lose_and_repeat_nothing_when_broken_off(
-    dafka_cluster: Cluster, producer: Producer
-) -> None:
+async def test_breaking_off_iteration_loses_and_repeats_no_record(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         assert_records(await take(consumer, 1), 0, 1)
         assert consumer.positions() == {producer.partition: 1}
@@ -136,7 +137,7 @@ async def test_cancelled_wait_loses_nothing(dafka_cluster: Cluster, producer: Pr
             assert_records(await take(consumer, 1), sequence, sequence + 1)
 
 
-async def test_explicit_positions_are_where_it_begins(dafka_cluster: Cluster, producer: Producer) -> None:
+async def test_a_consumer_begins_at_explicit_positions(dafka_cluster: Cluster, producer: Producer) -> None:
     async with dafka_cluster.consumer(["hello"], positions={producer.partition: 60}) as consumer:
         await receive_partition(consumer, 60, 100)
     latest_config = latest(dafka_cluster)
@@ -187,7 +188,7 @@ async def test_positions_of_a_run_that_resumes_without_reading_are_kept(
         await receive_partition(consumer, 42, 100)
 
 
-async def test_saving_positions_without_a_place_is_refused(dafka_cluster: Cluster) -> None:
+async def test_saving_positions_without_a_storage_is_refused(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
         with pytest.raises(ConfigError, match="positions"):
             await consumer.save_positions()
@@ -201,7 +202,7 @@ async def test_name_and_positions_go_together(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("topics", ["hello", [""], ["x" * 256], ["fine", "\ud800"], [b"hello"]])
-async def test_topics_that_cannot_be_are_refused(topics: object) -> None:
+async def test_invalid_topics_are_refused(topics: object) -> None:
     with pytest.raises(ConfigError, match="topic"):
         async with open_consumer(topics):  # type: ignore[arg-type]
             pass
@@ -242,7 +243,7 @@ async def test_waiting_iteration_ends_with_the_block(dafka_cluster: Cluster) -> 
             await ended.wait()
 
 
-async def test_exception_in_the_block_comes_out_alone(dafka_cluster: Cluster) -> None:
+async def test_an_exception_leaves_the_block_unwrapped(dafka_cluster: Cluster) -> None:
     with pytest.raises(ZeroDivisionError, match="the program's own"):
         async with dafka_cluster.consumer(["hello"]):
             raise ZeroDivisionError("the program's own")
@@ -279,7 +280,7 @@ async def test_topics_are_added_and_dropped_while_running(dafka_cluster: Cluster
 
 
 @pytest.mark.parametrize("taken", [0, 3])
-async def test_dropped_topic_is_not_given_from_the_buffer(
+async def test_a_dropped_topic_is_not_returned_from_the_buffer(
     taken: int, dafka_cluster: Cluster, producer: Producer
 ) -> None:
     async with dafka_cluster.consumer(["hello"]) as consumer:
@@ -295,7 +296,7 @@ async def test_dropped_topic_is_not_given_from_the_buffer(
             await receive_partition(consumer, 0, 10)
 
 
-async def test_statistics_tell_positions_and_lag(dafka_cluster: Cluster, producer: Producer) -> None:
+async def test_statistics_contain_positions_and_lag(dafka_cluster: Cluster, producer: Producer) -> None:
     partition = producer.partition
     async with dafka_cluster.consumer(["hello"]) as consumer:
         everything = RecordBatch(partition, 0, contents(0, 100))
@@ -329,3 +330,17 @@ async def test_silent_and_returning_partitions_are_events() -> None:
         await producer.send(b"1")
         assert (await wait_event(consumer.events, PartitionHeard)).partition == producer.partition
         await receive_partition(consumer, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ({("hello", "A" * 32): 1}, "positions: expected a Partition as key, not ('hello', 'AAA"),
+        ({Partition("hello", "A" * 32): -1}, "positions: expected a sequence from 0 on for hello/AAA"),
+        ({Partition("hello", "A" * 32): 1.0}, "positions: expected a sequence from 0 on for hello/AAA"),
+    ],
+)
+async def test_invalid_positions_are_refused(positions: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        async with open_consumer(["hello"], positions=positions):
+            pass

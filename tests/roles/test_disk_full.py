@@ -14,7 +14,7 @@ UNSHARE = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-use
 
 @pytest.fixture(scope="module")
 def mounting() -> None:
-    """Skips where this user may not mount anything, not even in a namespace of its own."""
+    """Skip if this user may not mount file systems, even in a namespace of its own."""
     try:
         result = subprocess.run(
             [*UNSHARE, "mount", "-t", "tmpfs", "none", "/mnt"], check=False, capture_output=True, text=True

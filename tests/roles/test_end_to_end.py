@@ -49,7 +49,7 @@ async def test_live_and_late_consumers_receive_every_record_in_order(
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_contents_are_any_octets(wire: DialectName, tmp_path: Path) -> None:
+async def test_contents_are_any_bytes(wire: DialectName, tmp_path: Path) -> None:
     sent = [b"", b"\0", b"\xff" * 10, bytes(range(256)), b"M\0\1", b"x" * 2**20, b""]
     async with open_cluster(Config().with_node(wire=wire), storage=f"sqlite:{tmp_path / 'store.db'}") as cluster:
         async with cluster.consumer(["hello"]) as live, cluster.producer("hello") as producer:

@@ -66,7 +66,7 @@ async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.
         nursery.cancel_scope.cancel()
 
 
-async def test_at_loopback_or_with_keys_nobody_is_warned(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_no_warning_at_loopback_or_with_keys(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     keys = Keys(tmp_path, "node")
     async with open_cluster(), trio.open_nursery() as nursery:
         far = keys.config("tower").with_tower(sub=EVERYWHERE, pub=EVERYWHERE)

@@ -89,7 +89,7 @@ def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFi
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(level, str(event))]
 
 
-def test_a_flood_of_events_of_one_kind_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     feed = EventFeed(LOGGER)
     with caplog.at_level(logging.INFO, "dafka.test"):
         for number in range(10 * LINES_BURST):

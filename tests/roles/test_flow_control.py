@@ -1,4 +1,4 @@
-"""A slow node costs nobody else anything: it is given what it can take, and fetches the rest when it can."""
+"""A slow node does not slow down others: it receives what it can take, and fetches the rest later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def padded(first: int, end: int) -> list[bytes]:
     return [content.ljust(SIZE, b".") for content in contents(first, end)]
 
 
-async def test_slow_consumer_holds_nobody_up_stays_small_and_catches_up() -> None:
+async def test_a_slow_consumer_slows_no_one_stays_small_and_catches_up() -> None:
     async with open_cluster(Config().with_producer(high_watermark=1000)) as cluster:
         slow_config = cluster.config.with_consumer(
             buffer_bytes_max=BUFFER_BYTES, offset_reset="earliest", high_watermark=1000

@@ -25,7 +25,7 @@ def remove(path: Path) -> None:
 
 
 async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[None]]) -> None:
-    """A store, until it ends by itself."""
+    """Run a store until it ends by itself."""
     with single_exception(), trio.fail_after(DEADLINE_S):
         async with open_store(cluster.config, url) as store:
             await use(store)
@@ -33,7 +33,7 @@ async def serve(url: str, cluster: Cluster, use: Callable[[Store], Awaitable[Non
 
 
 def noting(kept: list[Store]) -> Callable[[Store], AbstractContextManager[None]]:
-    """Adds each store that runs to the list."""
+    """Add each store that runs to the list."""
 
     @contextmanager
     def running(store: Store) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What every node does, whatever its role."""
+"""What every node does, in any role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.roles.helpers import (
     DEADLINE_S,
     contents,
     open_store,
-    open_stranger,
+    open_unverified_peer,
     receive_partition,
     wait_event,
     wait_subscribed,
@@ -61,8 +61,8 @@ async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Clus
     async with dafka_cluster.producer("hello") as producer, dafka_cluster.consumer(["hello"]) as consumer:
         await producer.send(b"0")
         await receive_partition(consumer, 0, 1)
-        async with open_stranger(dafka_cluster.config) as stranger:
-            await wait_subscribed(stranger, b"Mhello")
+        async with open_unverified_peer(dafka_cluster.config) as peer:
+            await wait_subscribed(peer, b"Mhello")
             other_topic = RecordBatch(Partition("hello2", "X"), 0, [b"another topic's"])
             not_asked_for = RecordBatch(Partition("hello", "Y"), 0, [b"not asked for"])
             hostile = [
@@ -75,7 +75,7 @@ async def test_consumer_discards_and_counts_hostile_messages(dafka_cluster: Clus
                     wire.Head("X", "hello2", 5),
                 ),
             ]
-            stranger.send_many(hostile)
+            peer.send_many(hostile)
             await wait_until(lambda: sum(consumer.statistics().discarded.values()) >= len(hostile))
             assert sum(consumer.statistics().discarded.values()) == len(hostile)
         await producer.send_many(contents(1, 100))
@@ -87,12 +87,12 @@ async def test_consumer_takes_no_harm_from_a_head_that_promises_too_much(dafka_c
     async with (
         dafka_cluster.producer("hello") as producer,
         dafka_cluster.consumer(["hello"]) as consumer,
-        open_stranger(dafka_cluster.config) as stranger,
+        open_unverified_peer(dafka_cluster.config) as peer,
     ):
-        await wait_subscribed(stranger, b"Hhello")
+        await wait_subscribed(peer, b"Hhello")
         heads = [wire.Head(producer.partition.address, "hello", FAR), wire.Head("NOBODY", "hello", FAR)]
         heads += [wire.Head(producer.partition.address, "hello", HUGE), wire.Head("NOBODY2", "hello", HUGE)]
-        stranger.send_many(encoded(*heads))
+        peer.send_many(encoded(*heads))
         await wait_until(lambda: len(consumer.statistics().lag) == 2)
         await wait_until(lambda: consumer.statistics().discarded == {"sequence too large": 2})
         await producer.send_many(contents(0, 1000))
@@ -102,9 +102,9 @@ async def test_consumer_takes_no_harm_from_a_head_that_promises_too_much(dafka_c
 
 
 async def test_producer_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
-    async with dafka_cluster.producer("hello") as producer, open_stranger(dafka_cluster.config) as stranger:
+    async with dafka_cluster.producer("hello") as producer, open_unverified_peer(dafka_cluster.config) as peer:
         address = producer.partition.address
-        await wait_subscribed(stranger, b"K" + address.encode())
+        await wait_subscribed(peer, b"K" + address.encode())
         hostile = [
             *malformed(b"K" + address.encode()),
             *encoded(
@@ -115,7 +115,7 @@ async def test_producer_discards_and_counts_hostile_messages(dafka_cluster: Clus
                 wire.Fetch(address, "LIAR", "hello2", 0, 1),
             ),
         ]
-        stranger.send_many(hostile)
+        peer.send_many(hostile)
         await wait_until(lambda: sum(producer.statistics().discarded.values()) >= len(hostile))
         assert sum(producer.statistics().discarded.values()) == len(hostile)
         await producer.send_many(contents(0, 100))
@@ -128,8 +128,8 @@ async def test_producer_discards_and_counts_hostile_messages(dafka_cluster: Clus
 async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster) -> None:
     store = dafka_cluster.store
     assert store is not None
-    async with dafka_cluster.producer("hello") as producer, open_stranger(dafka_cluster.config) as stranger:
-        await wait_subscribed(stranger, b"M")
+    async with dafka_cluster.producer("hello") as producer, open_unverified_peer(dafka_cluster.config) as peer:
+        await wait_subscribed(peer, b"M")
         hostile = [
             *malformed(b"Mhello"),
             *encoded(
@@ -137,10 +137,10 @@ async def test_store_discards_and_counts_hostile_messages(dafka_cluster: Cluster
                 wire.Fetch(producer.partition.address, "LIAR", "hello", 0, 1),
             ),
         ]
-        stranger.send_many(hostile)
+        peer.send_many(hostile)
         await wait_until(lambda: sum(store.statistics().discarded.values()) >= len(hostile))
         assert sum(store.statistics().discarded.values()) == len(hostile)
-        stranger.send_many(encoded(wire.Head("NOBODY", "hello", FAR)))
+        peer.send_many(encoded(wire.Head("NOBODY", "hello", FAR)))
         await wait_until(lambda: bool(store.statistics().lag))
         await producer.send_many(contents(0, 100))
         with trio.fail_after(DEADLINE_S):
@@ -154,11 +154,11 @@ async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> 
     async with (
         open_cluster(Config().with_node(message_bytes_max=2000)) as cluster,
         cluster.consumer(["hello"]) as consumer,
-        open_stranger(cluster.config) as stranger,
+        open_unverified_peer(cluster.config) as peer,
     ):
-        await wait_subscribed(stranger, b"Mhello")
-        stranger.send_many(encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * 2001]))))
-        await wait_subscribed(stranger, b"Mhello", active=False)
+        await wait_subscribed(peer, b"Mhello")
+        peer.send_many(encoded(wire.RecordRun(RecordBatch(Partition("hello", "X"), 0, [b"x" * 2001]))))
+        await wait_subscribed(peer, b"Mhello", active=False)
         async with cluster.producer("hello") as producer:
             await producer.send_many(contents(0, 100))
             await receive_partition(consumer, 0, 100)

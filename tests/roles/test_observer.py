@@ -1,4 +1,4 @@
-"""The observer among real nodes, of both dialects, with keys and without; and what they notice of it."""
+"""The observer with real nodes of both dialects, with keys and without, and its effect on them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FAST = Config().with_beacon(interval_ms=200)
 
 @attrs.define
 class Played:
-    """A node that is played: what peers subscribed to there, and what they sent to it."""
+    """A scripted node: what peers subscribed to there, and what they sent to it."""
 
     address: str
     ends: dict[Partition, int]
@@ -204,7 +204,7 @@ async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
             assert list(found.faults(0)) == []
 
 
-async def test_nobody_is_disturbed() -> None:
+async def test_an_observer_disturbs_no_node() -> None:
     async with (
         open_cluster(FAST) as cluster,
         cluster.consumer(["orders"]) as consumer,
@@ -239,7 +239,7 @@ async def test_a_node_that_cannot_be_reached_and_one_that_falls_silent() -> None
     async with open_cluster(config) as cluster, open_observer(config=cluster.config) as observer:
         assert cluster.store is not None
         async with trio.open_nursery() as nursery:
-            # A port at which nobody listens: it beacons, and neither connects nor can be connected to.
+            # Nothing listens at this port: the node sends beacons, and neither connects nor can be connected to.
             advertisement = Advertisement("LOST", "127.0.0.1", 9)
             await nursery.start(open_discovery(cluster.config).run, advertisement, lambda _: None)
             found = await survey(observer)

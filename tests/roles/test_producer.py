@@ -39,7 +39,7 @@ from tests.roles.helpers import (
 
 
 def hasty(config: Config) -> Config:
-    """A producer that hardly waits for ACKs when its block is left."""
+    """Open a producer that hardly waits for ACKs when its block is left."""
     return config.with_producer(close_timeout_ms=100)
 
 
@@ -51,7 +51,7 @@ async def test_leaving_the_block_waits_for_acks(dafka_cluster: Cluster) -> None:
     assert dafka_cluster.store.statistics().records_stored == 3000
 
 
-async def test_leaving_the_block_without_a_store_tells_how_many_are_unacknowledged() -> None:
+async def test_leaving_the_block_without_a_store_reports_unacknowledged_records() -> None:
     async with open_cluster(storage=None) as cluster:
         begin = trio.current_time()
         with pytest.raises(UnacknowledgedError) as caught:
@@ -83,7 +83,7 @@ async def test_leaving_the_block_without_records_waits_for_nothing() -> None:
                 pass
 
 
-async def test_exception_in_the_block_comes_out_alone_and_waits_for_no_ack() -> None:
+async def test_an_exception_leaves_the_block_unwrapped_without_waiting_for_acks() -> None:
     async with open_cluster(storage=None) as cluster:
 
         async def produce() -> None:
@@ -110,7 +110,7 @@ async def test_cancelled_block_leaves_no_sockets_or_threads() -> None:
         await check_leaves_nothing(cycle)
 
 
-async def test_send_waits_while_too_much_is_unacknowledged_and_goes_on_after_acks() -> None:
+async def test_send_waits_while_too_many_records_are_unacknowledged() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(unacknowledged_records_max=10)
         async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
@@ -134,7 +134,7 @@ async def test_send_waits_while_too_much_is_unacknowledged_and_goes_on_after_ack
                     await receive_partition(consumer, 0, 100)
 
 
-async def test_send_waits_while_too_many_octets_are_unacknowledged() -> None:
+async def test_send_waits_while_too_many_bytes_are_unacknowledged() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(unacknowledged_bytes_max=1000)
         async with cluster.producer("hello", config) as producer, trio.open_nursery() as nursery:
@@ -154,7 +154,7 @@ async def test_send_waits_while_too_many_octets_are_unacknowledged() -> None:
                     await producer.wait_stored()
 
 
-async def test_wait_stored_returns_when_the_store_has_everything(dafka_cluster: Cluster) -> None:
+async def test_wait_stored_returns_when_the_store_has_all_records(dafka_cluster: Cluster) -> None:
     assert dafka_cluster.store is not None
     async with dafka_cluster.producer("hello") as producer:
         with trio.fail_after(DEADLINE_S):
@@ -196,7 +196,7 @@ async def test_waiting_send_ends_with_the_block() -> None:
             await ended.wait()
 
 
-@pytest.mark.parametrize("content", ["text", bytearray(b"octets"), None, 1])
+@pytest.mark.parametrize("content", ["text", bytearray(b"bytes"), None, 1])
 async def test_content_that_is_not_bytes_is_refused(content: object, dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
         with pytest.raises(RecordError, match="content: expected bytes"):
@@ -206,7 +206,7 @@ async def test_content_that_is_not_bytes_is_refused(content: object, dafka_clust
         assert await producer.send(b"0") == 0
 
 
-async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cluster) -> None:
+async def test_content_larger_than_the_message_limit_is_refused(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_node(message_bytes_max=2000)
     async with dafka_cluster.producer("hello", config) as producer:
         with pytest.raises(RecordError, match=r"content: expected at most 2000 bytes \(message_bytes_max\), not 2001"):
@@ -215,14 +215,14 @@ async def test_content_larger_than_a_message_may_be_is_refused(dafka_cluster: Cl
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-@pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"octets", None])
-async def test_topic_that_cannot_be_is_refused(topic: object, wire: str) -> None:
+@pytest.mark.parametrize("topic", ["", "x" * 256, "é" * 128, "\ud800", b"bytes", None])
+async def test_an_invalid_topic_is_refused(topic: object, wire: str) -> None:
     with pytest.raises(ConfigError, match="topic"):
         async with open_producer(topic, Config().with_node(wire=wire)):  # type: ignore[arg-type]
             pass
 
 
-async def test_topic_with_nul_is_refused_in_libdafka_alone() -> None:
+async def test_topic_with_nul_is_refused_only_in_libdafka() -> None:
     async with open_cluster() as cluster:
         async with cluster.producer("a\0b") as producer:
             await producer.send(b"0")
@@ -252,7 +252,7 @@ async def test_unknown_discovery_is_a_discovery_error() -> None:
             pass
 
 
-async def test_statistics_count_what_was_sent(dafka_cluster: Cluster) -> None:
+async def test_statistics_count_sent_records(dafka_cluster: Cluster) -> None:
     async with dafka_cluster.producer("hello") as producer:
         await producer.send_many([b"x" * 10] * 7)
         await producer.send(b"y")
@@ -291,7 +291,7 @@ async def test_silent_and_returning_stores_are_events() -> None:
             await producer.wait_stored()
 
 
-async def test_store_that_restarts_and_missed_records_gets_them(tmp_path: Path) -> None:
+async def test_a_restarted_store_gets_the_records_that_it_missed(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(head_interval_ms=AN_HOUR_MS)

@@ -1,4 +1,4 @@
-"""Producers that go on with a partition whose address and next sequence the program knows."""
+"""Producers that continue a partition whose address and next sequence the program knows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_records_before_count_as_unacknowledged_until_a_store_has_them() -
     assert (caught.value.count, caught.value.first_sequence) == (5, 0)
 
 
-async def test_min_stores_0_waits_for_nobody() -> None:
+async def test_min_stores_0_waits_for_no_store() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(min_stores=0)
         with trio.fail_after(DEADLINE_S):
@@ -82,7 +82,7 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
 
 
 def test_what_only_stores_hold_does_not_count_as_gone() -> None:
-    """A store with retention would give up records that a producer says nobody has."""
+    """A store with retention would drop records that a producer reports as lost."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
     machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
     answer = machine.receive([wire.Fetch(ADDRESS, "S", "t", 0, 10)], 0.0)

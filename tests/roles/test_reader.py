@@ -17,7 +17,7 @@ ABSENT = Partition("orders", "ABSENT")
 
 
 async def read(reader: Reader, partition: Partition, first: int, end: int) -> None:
-    """Reads the range, which must be there in full."""
+    """Read a range, and check that it is complete."""
     records = reader.read(partition, first, end)
     with trio.fail_after(DEADLINE_S):
         batches = [batch async for batch in records]
@@ -111,7 +111,7 @@ async def test_records_that_retention_has_dropped_are_left_out() -> None:
             assert_run(batches, 900, 1000)
 
 
-async def test_where_a_partition_that_nobody_has_begins_is_not_known() -> None:
+async def test_the_beginning_of_an_unknown_partition_is_unknown() -> None:
     async with open_cluster() as cluster, open_reader(config=cluster.config) as reader:
         assert await reader.earliest([ABSENT], 0.2) == {}
 
@@ -126,7 +126,7 @@ async def test_how_much_of_a_partition_stores_hold_when_its_producer_is_gone() -
             assert trio.current_time() - start < PATIENCE_S, "stores that hold nothing say so"
             nursery.start_soon(reader.held_end, ABSENT, DEADLINE_S)
             assert await reader.held_end(producer.partition, DEADLINE_S) == 100
-            assert await reader.held_end(producer.partition, DEADLINE_S) == 100, "asked again, it is told again"
+            assert await reader.held_end(producer.partition, DEADLINE_S) == 100, "the same question has the same answer"
 
 
 async def test_the_store_that_holds_most_counts() -> None:

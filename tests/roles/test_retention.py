@@ -1,4 +1,4 @@
-"""Retention in a running cluster: what was dropped is visible, to whoever asks for it and to stores that join."""
+"""Retention in a running cluster: nodes that fetch dropped records, and new stores, learn that they were dropped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNT, KEPT = 1000, 100
 
 
 def retaining(config: Config | None = None) -> Config:
-    """A store's configuration that keeps some records."""
+    """Return the configuration of a store with retention, which keeps `KEPT` records."""
     return (config or Config()).with_store(retention_records=KEPT, retention_interval_ms=20)
 
 
@@ -48,7 +48,7 @@ async def wait_dropped(store: Store) -> None:
 
 
 async def expect_rest(consumer: Consumer, first: int = 0) -> None:
-    """The consumer is told that the records from `first` on are gone, and is given the last ones."""
+    """The consumer learns that the records from `first` on are lost, and receives the last ones."""
     event = await wait_event(consumer.events, RecordsGone)
     assert (event.first_sequence, event.end_sequence) == (first, COUNT - KEPT)
     assert str(event).startswith(f"records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are gone")

@@ -49,7 +49,7 @@ async def wait_stored(producer: Producer) -> None:
 
 
 async def stored_end(path: Path, partition: Partition) -> int:
-    """How far the file holds the partition, each record as it should be."""
+    """Check each record of the partition in the file, and return where it ends."""
     async with open_storage(f"sqlite:{path}", read_only=True) as opened:
         end = (await opened.partitions())[partition].end_sequence
         found: list[bytes] = []
@@ -61,7 +61,7 @@ async def stored_end(path: Path, partition: Partition) -> int:
     return end
 
 
-async def test_killed_store_has_all_that_it_acknowledged_and_fetches_the_rest(tmp_path: Path) -> None:
+async def test_a_killed_store_has_all_acknowledged_records_and_fetches_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
         greetings = set()
@@ -99,7 +99,7 @@ async def test_address_stays_with_the_storage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", [None, "hello", "other"], ids=["new", "knows the topic", "knows another topic"])
-async def test_store_that_was_away_catches_up_from_another_though_the_producer_is_gone(
+async def test_a_store_that_was_down_catches_up_from_another_after_the_producer_left(
     topic: str | None, tmp_path: Path
 ) -> None:
     storage = f"sqlite:{tmp_path / 'away.db'}"
@@ -115,7 +115,7 @@ async def test_store_that_was_away_catches_up_from_another_though_the_producer_i
     assert await stored_end(tmp_path / "away.db", producer.partition) == 3000
 
 
-async def test_store_that_was_away_catches_up_with_a_partition_that_it_knows_in_part(tmp_path: Path) -> None:
+async def test_a_store_that_was_down_catches_up_with_a_partition_it_has_in_part(tmp_path: Path) -> None:
     path = tmp_path / "away.db"
     storage = f"sqlite:{path}"
     async with open_cluster(QUIET) as cluster:
@@ -181,7 +181,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable(monkeypatch: pytest.
         await wait_stored(producer)
 
 
-async def test_stopped_store_writes_and_acknowledges_what_it_has_received(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_store_writes_and_acknowledges_received_records(monkeypatch: pytest.MonkeyPatch) -> None:
     may_append = trio.Event()
     append = MemoryStorage.append
 
@@ -222,7 +222,7 @@ async def test_store_that_restarts_counts_once(tmp_path: Path) -> None:
                 await wait_stored(producer)
 
 
-async def test_statistics_count_what_was_stored_and_sent(dafka_cluster: Cluster) -> None:
+async def test_statistics_count_stored_and_sent_records(dafka_cluster: Cluster) -> None:
     store = dafka_cluster.store
     assert store is not None
     async with dafka_cluster.producer("a") as first, dafka_cluster.producer("b") as second:
@@ -250,7 +250,7 @@ async def test_storage_in_use_is_a_storage_busy_error(tmp_path: Path) -> None:
             await serve_store(cluster.config)
 
 
-async def test_storage_that_is_none_is_a_storage_format_error(tmp_path: Path) -> None:
+async def test_a_file_that_is_no_storage_is_a_storage_format_error(tmp_path: Path) -> None:
     (tmp_path / "store.db").write_bytes(b"no database " * 1000)
     with pytest.raises(StorageFormatError):
         await serve_store(Config().with_store(storage=f"sqlite:{tmp_path / 'store.db'}"))
@@ -284,7 +284,7 @@ async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> N
 
 
 async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
-    """What a closed producer calls unacknowledged may be stored all the same, by a store that had it."""
+    """Records that a closed producer reports as unacknowledged may be stored all the same."""
     async with open_cluster() as cluster:
         config = cluster.config.with_producer(min_stores=2, close_timeout_ms=500)
         with pytest.raises(UnacknowledgedError) as caught:

@@ -225,9 +225,9 @@ class Checks:
     def on_bounded(self, node: SimulatedNode) -> None:
         """Check that what a node keeps in memory stays within its limits."""
         machine, config = node.role_machine, self._cluster.plan.config
-        replies = getattr(machine, "replies", None)
-        if replies is not None and len(replies) > config.fetch.replies_max:
-            raise Violation("memory", f"{node.name} keeps {len(replies)} answers")
+        responder = getattr(machine, "responder", None)
+        if responder is not None and len(responder) > config.fetch.replies_max:
+            raise Violation("memory", f"{node.name} is answering {len(responder)} ranges")
         for name, limit in (
             ("pending_bytes", config.store.pending_bytes_max),
             ("buffered_bytes", config.consumer.buffer_bytes_max),

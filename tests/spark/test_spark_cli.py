@@ -82,7 +82,7 @@ def test_a_script_in_a_process_of_its_own(java: None, tmp_path: Path) -> None:
     assert output.splitlines() == ["['--count', '3'] dafka 3", "PythonException"]
     assert (status, errors[0]) == (2, "view orders: topic orders of orders.db")
     [error] = [line for line in errors if line.startswith("Error: ")]
-    assert error.startswith("Error: option subscribe: no store has a topic 'order'; they hold 'orders'")
+    assert error.startswith("Error: option subscribe: no store has a topic 'order'; the stores hold 'orders'")
     # PySpark's daemon may print a traceback of its own when it ends, complete or not.
     between = "\n".join(errors[1 : errors.index(error)])
     assert "ZeroDivisionError: integer division or modulo by zero" in between

@@ -350,7 +350,7 @@ def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monke
 
 def test_an_accelerator_that_is_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dafka.transport._accelerator", None)
-    assert loops.load_compiled.__wrapped__() == "it was not built: install again where a C compiler and Python.h are"
+    assert loops.load_compiled.__wrapped__() == "it was not built; reinstall dafka with a C compiler and Python.h"
 
 
 @needs_compiled
@@ -361,10 +361,10 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
         assert str(load()).startswith("libzmq cannot be found: ")
     with monkeypatch.context() as patch:
         patch.setattr(zmq, "zmq_version_info", lambda: (4, 0, 0))
-        assert str(load()).startswith("libzmq cannot be found: found is version ")
+        assert str(load()).startswith("libzmq cannot be found: expected version ")
     with monkeypatch.context() as patch:
         patch.setattr(loops, "_INTERFACE", -1)
-        assert load() == "it was built from another version's sources: install again"
+        assert load() == "it was built from the sources of another version; reinstall dafka"
 
 
 @needs_compiled
@@ -376,5 +376,5 @@ def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
         module.connect(None, EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
         module.receive("no handle", 1, 1, 1, False)
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="expected a number of bytes from 0 on"):
         module.receive(1, 1, -1, 1, False)

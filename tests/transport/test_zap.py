@@ -23,7 +23,7 @@ DEADLINE_S = 20
 
 @attrs.frozen
 class Door:
-    guard: ZapHandler
+    handler: ZapHandler
     asker: Socket
     context: zmq.Context[zmq.Socket[bytes]]
     path: Path
@@ -54,11 +54,11 @@ async def open_door(folder: Path) -> AsyncIterator[Door]:
     pair = KeyPair.generate()
     security = Security(pair, AuthorizedKeys(path, pair.public), ())
     events: list[Event] = []
-    async with open_context(0) as context, open_zap_handler(context, security, events.append) as guard:
+    async with open_context(0) as context, open_zap_handler(context, security, events.append) as handler:
         asker = Socket(context.socket(zmq.SocketType.DEALER))
         asker.connect(module.ZAP_ENDPOINT)
         try:
-            yield Door(guard, asker, context, path, security, events)
+            yield Door(handler, asker, context, path, security, events)
         finally:
             asker.close(0)
 
@@ -89,7 +89,7 @@ async def test_everybody_else_is_refused(door: Door, change: dict[int, bytes]) -
     answer = await door.ask(*frames)
     assert answer[1:3] == [b"7", b"400"]
     assert answer[4] == b""
-    assert door.guard.refused == {"key not authorized": 1}
+    assert door.handler.refused == {"key not authorized": 1}
 
 
 async def test_requests_of_other_lengths_do_no_harm(door: Door) -> None:
@@ -107,15 +107,15 @@ async def test_who_keeps_trying_is_told_of_once(door: Door) -> None:
     for _ in range(5):
         await door.ask(*door.request(stranger))
     assert door.events == [PeerRefused("10.0.0.9", stranger, "key not authorized", str(door.path))]
-    assert door.guard.refused.total() == 5
+    assert door.handler.refused.total() == 5
 
 
 async def test_ever_new_strangers_fill_no_log(door: Door) -> None:
     stranger = KeyPair.generate().public
-    for number in range(module.TOLD_MAX + 50):
+    for number in range(module.REPORTED_MAX + 50):
         await door.ask(*door.request(stranger, b"10.0.%d.%d" % divmod(number, 256)))
-    assert len(door.events) == module.TOLD_MAX
-    assert door.guard.refused.total() == module.TOLD_MAX + 50
+    assert len(door.events) == module.REPORTED_MAX
+    assert door.handler.refused.total() == module.REPORTED_MAX + 50
     assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
 
 
@@ -136,9 +136,9 @@ async def test_without_a_doorkeeper_nobody_gets_in(door: Door) -> None:
         publisher, subscriber = Socket(context.socket(zmq.SocketType.XPUB)), Socket(context.socket(zmq.SocketType.SUB))
         monitor = subscriber.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         try:
-            door.security.guard(publisher)
+            door.security.require_keys(publisher)
             endpoint = publisher.bind("tcp://127.0.0.1:*")
-            door.security.expect(subscriber, door.security.pair.public)
+            door.security.expect_key(subscriber, door.security.pair.public)
             subscriber.connect(endpoint)
             with trio.fail_after(DEADLINE_S):
                 frames = (await monitor.receive_many())[0]

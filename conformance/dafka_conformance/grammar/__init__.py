@@ -62,13 +62,13 @@ class Grammar:
 
     def roles_of(self, message: str) -> list[Role]:
         """Return the roles that send a message, by its prefixes in the traffic rules."""
-        said = {
+        senders = {
             terminal.role
             for sentence in self.sentences
             for terminal in sentence.terminals
             if terminal.message == message
         }
-        return [role for role in Role if role in said]
+        return [role for role in Role if role in senders]
 
     def recognizer(self) -> Recognizer:
         """Return a recognizer that has not accepted any message yet."""

@@ -39,6 +39,11 @@ class FrameError(Exception):
     Attributes:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
+
+    Args:
+        message: The message's name in the grammar; empty if it is unknown.
+        field: The wrong field.
+        text: What is wrong.
     """
 
     def __init__(self, message: str, field: str, text: str) -> None:

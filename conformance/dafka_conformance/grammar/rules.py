@@ -86,7 +86,13 @@ CORE_RULES: Mapping[str, Expression] = {
 
 
 def read_rules(path: Path) -> dict[str, Expression]:
-    """Return the rules of a grammar file by name, in its order.
+    """Read the rules of a grammar file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The rules by name, in the order of the file.
 
     Raises:
         GrammarError: The file cannot be read or is not ABNF, or a rule has two definitions or refers to an unknown one.

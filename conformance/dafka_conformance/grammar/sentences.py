@@ -60,7 +60,13 @@ class NamedSentence:
 
 
 def all_sentences(rules: Mapping[str, Expression]) -> list[NamedSentence]:
-    """Return the sentences of all alternatives of the start rule, without duplicates.
+    """Expand all alternatives of the start rule.
+
+    Args:
+        rules: The rules of the grammar.
+
+    Returns:
+        The sentences, without duplicates.
 
     Raises:
         GrammarError: There is no start rule, or a traffic rule is wrong.

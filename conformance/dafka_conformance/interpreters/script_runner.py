@@ -342,6 +342,9 @@ def tamper(frames: list[bytes], how: Mapping[str, str]) -> list[bytes]:
     Args:
         frames: The frames of a valid message.
         how: The changes, with the names and values of `script_steps`.
+
+    Returns:
+        The changed frames.
     """
     frames = list(frames)
     head = 1 if frames[1:2] and frames[1][:2] == b"\xaa\xa5" else 0

@@ -112,9 +112,9 @@ def group_failures(run: Run) -> tuple[Failure, ...]:
         violated = frozenset(finding.clause_id for finding in failure.findings if finding.is_violation)
         is_sentence = _SENTENCE in failure.scenario and not failure.is_broken
         key = (failure.role, violated) if is_sentence else failure.scenario
-        told = first.setdefault(key, failure)
-        if told is not failure:
-            first[key] = attrs.evolve(told, similar=(*told.similar, failure.scenario))
+        merged = first.setdefault(key, failure)
+        if merged is not failure:
+            first[key] = attrs.evolve(merged, similar=(*merged.similar, failure.scenario))
     return tuple(first.values())
 
 

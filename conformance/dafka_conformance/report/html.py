@@ -80,11 +80,7 @@ class _FailureBlock:
 
 
 def to_html(run: Run) -> str:
-    """Return the run as an HTML page, to be written in UTF-8.
-
-    Raises:
-        ModuleNotFoundError: The package jinja2 is not installed.
-    """
+    """Return the run as an HTML page, to be written in UTF-8."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("dafka_conformance", "report"),
         autoescape=True,

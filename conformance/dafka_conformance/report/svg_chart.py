@@ -112,6 +112,9 @@ def draw_chart(result: ScenarioResult, faults: Mapping[int, str], events_max: in
         result: The scenario's result with its trace.
         faults: What is wrong with each faulty event, by its index.
         events_max: The maximum number of events.
+
+    Returns:
+        The laid out chart.
     """
     shown = select_events(len(result.trace), faults, events_max)
     events = [result.trace[index] for index in shown if isinstance(index, int)]

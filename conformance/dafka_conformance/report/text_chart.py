@@ -45,6 +45,9 @@ def select_events(length: int, faults: Mapping[int, str], events_max: int) -> li
         length: The number of events in the trace.
         faults: The indices of faulty events.
         events_max: The maximum number of events. A single event is shown rather than omitted.
+
+    Returns:
+        The indices of shown events and the numbers of omitted ones, in order.
     """
     if length <= events_max:
         return list(range(length))
@@ -87,6 +90,9 @@ def text_chart(
         faults: What is wrong with each faulty event, by its index.
         width: The maximum width of a line in characters; at least 40.
         events_max: The maximum number of events.
+
+    Returns:
+        The lines.
     """
     width = max(width, _WIDTH_MIN)
     shown = select_events(len(trace), faults, events_max)

@@ -21,11 +21,7 @@ ORDERLY = ("delivery.complete", "delivery.in-order", "delivery.once")
 
 
 async def subscribed(testbed: Testbed) -> None:
-    """Wait until the consumer has subscribed to its topic. Before that, it may have no topics for a CONSUMER-HELLO.
-
-    Raises:
-        UnmetError: It does not subscribe in time.
-    """
+    """Wait until the consumer has subscribed to its topic. Before that, it may have no topics for a CONSUMER-HELLO."""
     await testbed.wait_subscribed(await testbed.add_peer("P"), "RECORD", testbed.topic)
 
 
@@ -80,11 +76,7 @@ def delivered_of(testbed: Testbed, partition: bytes) -> list[Delivery]:
 
 
 async def end_with_gap(testbed: Testbed, producer: ScriptedPeer) -> None:
-    """Publish a record after a gap and wait for its delivery: by then, all earlier messages have had their effect.
-
-    Raises:
-        UnmetError: The gap is not fetched, or a record is not delivered.
-    """
+    """Publish a record after a gap and wait for its delivery: by then, all earlier messages have had their effect."""
     head = max(testbed.known_records.partition(producer.address, producer.topic).contents, default=-1)
     producer.add_records(head + 3)
     producer.answers_requests = producer.sends_heads = True

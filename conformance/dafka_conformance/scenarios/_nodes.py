@@ -29,11 +29,7 @@ def silence_s(testbed: Testbed) -> float:
 
 
 async def until_dropped(testbed: Testbed, peer: ScriptedPeer) -> bool:
-    """Stop announcing a peer, and wait until the target drops its connection.
-
-    Returns:
-        Whether the target dropped it in time.
-    """
+    """Stop announcing a peer, and return whether the target drops its connection in time."""
     testbed.discovery.withdraw(peer.address)
     testbed.trace.add_note(f"the tower stops announcing {peer.label}")
     before = dict(+peer.subscriptions)

@@ -14,11 +14,7 @@ FED = (Ability.FEED,)
 
 
 async def publish(testbed: Testbed, contents: Sequence[bytes], *, seconds: float | None = None) -> int:
-    """Make the target publish records, and return the sequence of the first one.
-
-    Raises:
-        UnmetError: The last one is not published in time.
-    """
+    """Make the target publish records, and return the sequence of the first one."""
     first, place = testbed.message_checks.published_count(testbed.address), len(testbed.received)
     await testbed.feed(contents)
     last = first + len(contents) - 1
@@ -60,14 +56,11 @@ async def expect_answer(
         count: The number of records.
         place: The index in `received` at which the answers start.
         after: What was sent before the FETCH and may prevent an answer, for the finding.
-
-    Raises:
-        UnmetError: A record is missing.
     """
     missing = set(range(first, first + count))
     since = place
 
-    def look() -> bool:
+    def is_complete() -> bool:
         nonlocal place
         for message in testbed.messages("DIRECT-RECORD", place):
             if message.topic == peer.address:
@@ -75,7 +68,7 @@ async def expect_answer(
         place = len(testbed.received)
         return not missing
 
-    if not await testbed.wait(look):
+    if not await testbed.wait(is_complete):
         testbed.check_running("robust.malformed" if after else clause)
         others = [message.get_number("sequence") for message in testbed.messages("DIRECT-RECORD", since)]
         found = f"; the last DIRECT-RECORD was {others[-1]}" if others else ""

@@ -115,14 +115,11 @@ async def fetch_back(
 
     Returns:
         The DIRECT-RECORDs, in the order of arrival.
-
-    Raises:
-        UnmetError: A record is missing.
     """
     since = place = len(testbed.received)
     wanted = set(range(first, last + 1))
 
-    def look() -> bool:
+    def is_complete() -> bool:
         nonlocal place
         wanted.difference_update(
             received.message.get_number("sequence") for received in answers(testbed, consumer, partition, place)
@@ -131,7 +128,7 @@ async def fetch_back(
         return not wanted
 
     await ask(testbed, consumer, partition, first, last - first + 1)
-    await testbed.wait(look, seconds)
+    await testbed.wait(is_complete, seconds)
     text = f"of the records {first}..{last}, requested with a FETCH{after}, {len(wanted):,} did not arrive"
     text += f", the first is {min(wanted)}" if wanted else ""
     testbed.require_clause(clause, not wanted, testbed.exit_message(after) or text)

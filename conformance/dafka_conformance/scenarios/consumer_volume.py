@@ -173,10 +173,10 @@ async def _check_topic(testbed: Testbed, clause: str) -> None:
     if received is not None:
         text = f"CONSUMER-HELLO does not have the topic {testbed.trace.show(testbed.topic)}"
         testbed.check_clause(clause, received.message["subjects"] == (testbed.topic,), text, received.event)
-    told = {delivery.topic for delivery in delivered_of(testbed, producer.address)} - {None}
-    shown = " and ".join(testbed.trace.show(topic) for topic in told if topic is not None)
+    topics = {delivery.topic for delivery in delivered_of(testbed, producer.address)} - {None}
+    shown = " and ".join(testbed.trace.show(topic) for topic in topics if topic is not None)
     text = f"records of the topic {testbed.trace.show(testbed.topic)} were delivered with the topic {shown}"
-    testbed.check_clause(clause, told <= {testbed.topic}, text)
+    testbed.check_clause(clause, topics <= {testbed.topic}, text)
 
 
 @SCENARIOS.add("consumer.topic-of-any-bytes", "topic.any-bytes", needs=ODD_TOPIC, topic=b"\xff\xfe\x80 \xc3\x28*#\x7f")

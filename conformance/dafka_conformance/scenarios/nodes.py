@@ -40,7 +40,7 @@ def every_role(
 
     Args:
         name: The name without the role.
-        clauses: The ids of the clauses that it tests.
+        *clauses: The ids of the clauses that it tests.
         feeds: Whether a producer is given records, to check that it still works.
         shares_target: Whether it can run on a target that has already run other scenarios.
 
@@ -48,12 +48,12 @@ def every_role(
         The decorator.
     """
 
-    def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
+    def add(run: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
         for role in ROLES:
             # Only nodes that the suite starts use its tower.
             needs = {Ability.START, Ability.FEED} if feeds and role is Role.PRODUCER else {Ability.START}
-            SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares_target=shares_target)(play)
-        return play
+            SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares_target=shares_target)(run)
+        return run
 
     return add
 

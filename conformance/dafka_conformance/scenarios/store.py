@@ -163,17 +163,17 @@ async def heads_again(testbed: Testbed) -> None:
         # A later request on the same connection is answered after all the heads.
         await fetch_back(testbed, consumer, partition, partition.head, partition.head)
         await fetch_back(testbed, consumer, partition, 0, 0)
-        told = [
+        heads = [
             received
             for received in testbed.received[since:]
             if received.message.name == "DIRECT-HEAD" and received.message.topic == consumer.address
         ]
-        text = f"for the {nth(times)} GET-HEADS, C was sent {len(told)} DIRECT-HEADs"
+        text = f"for the {nth(times)} GET-HEADS, C was sent {len(heads)} DIRECT-HEADs"
         text += " for one partition"
-        testbed.require_clause("direct-head.store", len(told) == 1, text, told[-1].event if told else None)
-        found = told[0].message.get_number("sequence")
+        testbed.require_clause("direct-head.store", len(heads) == 1, text, heads[-1].event if heads else None)
+        found = heads[0].message.get_number("sequence")
         text = f"DIRECT-HEAD has the offset {found}, although {partition.head} was acknowledged before the GET-HEADS"
-        testbed.require_clause("direct-head.last-offset", found == partition.head, text, told[0].event)
+        testbed.require_clause("direct-head.last-offset", found == partition.head, text, heads[0].event)
 
 
 def _is_to(address: bytes, message: Message) -> bool:

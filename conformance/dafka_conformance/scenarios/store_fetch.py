@@ -88,15 +88,15 @@ async def overlapping_fetches(testbed: Testbed) -> None:
     partition = producer.partition
     await save(testbed, producer, 0, 29)
     await testbed.wait_subscribed(consumer, "FETCH", partition.address)
-    asked = [(10, 10), (15, 10), (12, 2), (5, 7), (0, 3), (20, 10)]
-    for first, count in asked:
+    requested = [(10, 10), (15, 10), (12, 2), (5, 7), (0, 3), (20, 10)]
+    for first, count in requested:
         send_fetch(consumer, partition, first, count)
-    wanted = {sequence for first, count in asked for sequence in range(first, first + count)}
+    wanted = {sequence for first, count in requested for sequence in range(first, first + count)}
 
     def missing() -> set[int]:
         return wanted - {received.message.get_number("sequence") for received in answers(testbed, consumer, partition)}
 
     await testbed.wait(lambda: not missing())
-    shown = ", ".join(f"{first}..{first + count - 1}" for first, count in asked)
+    shown = ", ".join(f"{first}..{first + count - 1}" for first, count in requested)
     text = f"of the records that overlapping FETCHes requested ({shown}), {sorted(missing())} were not sent"
     testbed.require_clause("direct-record.sent", not missing(), text)

@@ -74,11 +74,7 @@ class FileTarget(Target):
             yield node
 
     def _prepare(self, what: str, role: RoleCommand, request: Request) -> ProcessCommand:
-        """Write the role's files and return its command with all placeholders replaced.
-
-        Raises:
-            KeyError: A placeholder has no value for these endpoints.
-        """
+        """Write the role's files and return its command. Raise `KeyError` if a placeholder has no value."""
         values = {**self._description.values, **_values(request)}
         output = None
         if role.output is not None:
@@ -120,16 +116,16 @@ def _values(request: Request) -> dict[str, bytes]:
 def _command(role: RoleCommand, request: Request, values: Mapping[str, bytes]) -> Iterator[bytes]:
     """Yield the command line, with the arguments of the reset in the place of `{reset}`, or at the end."""
     arguments = [template.fill(values) for template in role.resets.get(request.reset, ())]
-    has_place = False
+    has_reset = False
     for index, template in enumerate(role.command):
         if "reset" in template.placeholders:
-            has_place = True
+            has_reset = True
             yield from arguments
         elif index == 0:
             yield _program(template.fill(values))
         else:
             yield template.fill(values)
-    if not has_place:
+    if not has_reset:
         yield from arguments
 
 

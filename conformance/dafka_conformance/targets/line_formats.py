@@ -97,6 +97,9 @@ class LineParser:
 
     Attributes:
         unparsed_lines: The lines that do not match the format. The caller clears the list.
+
+    Args:
+        pattern: The pattern of a line.
     """
 
     def __init__(self, pattern: re.Pattern[bytes]) -> None:

@@ -57,11 +57,7 @@ class ProcessCommand:
 
 @asynccontextmanager
 async def run_process(command: ProcessCommand) -> AsyncIterator[Node]:
-    """Run a process. At the end of the block, no process of its group is left.
-
-    Raises:
-        TargetError: The process cannot be started.
-    """
+    """Run a process, and leave no process of its group. Raise `TargetError` if it cannot be started."""
     # Shielded, because a cancellation while the process starts would leave it running.
     with trio.CancelScope(shield=True):
         process, output = await _open(command)

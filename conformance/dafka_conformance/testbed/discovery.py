@@ -61,6 +61,11 @@ class ScriptedTower(Discovery):
 
     Attributes:
         listeners: The number of subscriptions to beacons.
+
+    Args:
+        grammar: The grammar.
+        trace: The trace that beacons are added to.
+        on_beacon: Called with the frames, parts, endpoint and fault of each beacon.
     """
 
     def __init__(
@@ -180,6 +185,14 @@ class TowerClient(Discovery):
     Attributes:
         welcomes: The number of welcome messages.
         endpoints: The endpoints that the tower published for each node, in order.
+
+    Args:
+        grammar: The grammar.
+        trace: The trace that beacons are added to.
+        sub_endpoint: The tower's endpoint for node beacons.
+        pub_endpoint: The tower's endpoint that publishes tower beacons.
+        on_beacon: Called with the frames, parts and fault of each beacon.
+        label: The client's label in the trace.
     """
 
     def __init__(

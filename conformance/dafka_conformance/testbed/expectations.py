@@ -30,6 +30,9 @@ class CheckLog:
     Attributes:
         trace: The events of the scenario.
         checks: The checks so far, in order.
+
+    Args:
+        trace: The events of the scenario.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -39,7 +42,7 @@ class CheckLog:
     def check_clause(
         self, clause: str, holds: bool, message: str = "", event: int | None = None, reading: str = ""
     ) -> bool:
-        """Record whether the target follows a clause, and return `holds`.
+        """Record whether the target follows a clause.
 
         Args:
             clause: The clause's id.
@@ -47,6 +50,9 @@ class CheckLog:
             message: What is wrong if it does not.
             event: The index in the trace of the faulty event. None if something is missing.
             reading: The reading that the target follows, for a clause with several.
+
+        Returns:
+            `holds`.
         """
         self.checks.append(Check(clause, holds, "" if holds else message, event, reading))
         if not holds and event is not None:
@@ -73,6 +79,10 @@ class Expectations(CheckLog, abc.ABC):
         received: The target's messages, in order.
         delivered: The records that the target delivered, in order.
         patience: The factor for every time limit.
+
+    Args:
+        trace: The events of the scenario.
+        patience: The factor for every time limit.
     """
 
     def __init__(self, trace: Trace, patience: float) -> None:
@@ -92,11 +102,14 @@ class Expectations(CheckLog, abc.ABC):
         self._changed = trio.Event()
 
     async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
-        """Wait until a condition holds, the time limit passes, or the target ends; return whether the condition holds.
+        """Wait until a condition holds, the time limit passes, or the target ends.
 
         Args:
             condition: Evaluated after each message, event and delivery.
             seconds: The time limit, before the factor `patience`. The default is `DEFAULT_TIMEOUT_S`.
+
+        Returns:
+            Whether the condition holds.
         """
         with trio.move_on_after(self.seconds(seconds)):
             while not condition():
@@ -153,39 +166,35 @@ class Expectations(CheckLog, abc.ABC):
     ) -> ReceivedMessage | None:
         """Wait for a message as `expect` does, without a check. Return None if it does not arrive in time."""
         found: list[ReceivedMessage] = []
-        place = since
+        index = since
 
-        def look() -> bool:
-            nonlocal place
-            while not found and place < len(self.received):
-                received = self.received[place]
-                place += 1
+        def check_received() -> bool:
+            nonlocal index
+            while not found and index < len(self.received):
+                received = self.received[index]
+                index += 1
                 if received.message.name == name and matches(received.message):
                     found.append(received)
             return bool(found)
 
-        await self.wait(look, seconds)
+        await self.wait(check_received, seconds)
         return found[0] if found else None
 
     async def expect_delivered(self, contents: Sequence[bytes], *, seconds: float | None = None) -> None:
-        """Check that the target delivers these records in this order, once each. Others may come between them.
-
-        Raises:
-            UnmetError: A record is missing, delivered twice, or out of order.
-        """
+        """Check that the target delivers these records in this order, once each. Others may come between them."""
         wanted = set(contents)
         remaining = set(contents)
         found: list[bytes] = []
-        place = 0
+        index = 0
 
-        def look() -> bool:
-            nonlocal place
-            found.extend(each.content for each in self.delivered[place:] if each.content in wanted)
-            remaining.difference_update(each.content for each in self.delivered[place:])
-            place = len(self.delivered)
+        def check_delivered() -> bool:
+            nonlocal index
+            found.extend(each.content for each in self.delivered[index:] if each.content in wanted)
+            remaining.difference_update(each.content for each in self.delivered[index:])
+            index = len(self.delivered)
             return not remaining
 
-        await self.wait(look, seconds)
+        await self.wait(check_delivered, seconds)
         missing = wanted - set(found)
         first = next((content for content in contents if content in missing), b"")
         text = (

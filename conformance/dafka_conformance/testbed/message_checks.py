@@ -49,6 +49,14 @@ class MessageChecks:
         is_alone: Whether the cluster has no nodes beside the target and the peers. If it has, messages about those
             nodes are not checked.
         message_names: The names of the messages that arrived, for the clauses that they follow.
+
+    Args:
+        grammar: The grammar.
+        role: The target's role.
+        dialect: The dialect that it must send.
+        known_records: The records and FETCHes that were sent to it.
+        trace: The trace that the messages are added to.
+        report: Called for each fault.
     """
 
     def __init__(
@@ -110,26 +118,26 @@ class MessageChecks:
             message, dialect = self._grammar.formats.decode(frames)
         except FrameError as fault:
             name = fault.message or "an unknown message"
-            place = self._trace.add_frames(label, "", name, frames)
+            index = self._trace.add_frames(label, "", name, frames)
             clause = _FAULT_CLAUSES.get(fault.field, f"grammar.{fault.message}")
-            self._report(clause, f"{name}: {fault}", place, fault.field)
+            self._report(clause, f"{name}: {fault}", index, fault.field)
             return None
         if self._past and not self._past.isdisjoint((message.topic, message.get_bytes("address"))):
             return None
         if not self.is_alone and self._concerns_others(message):
             return None
-        place = self._trace.add_message(label, self._receiver(message), message, frames)
+        index = self._trace.add_message(label, self._receiver(message), message, frames)
         if dialect is not self._dialect:
             text = f"{message.name} is in the dialect {dialect.value}, expected {self._dialect.value}"
-            self._report("grammar.dialect", text, place, "frames")
-        self._check_role(message, place)
-        self._check_address(message, place)
-        self._check_topic(message, place)
+            self._report("grammar.dialect", text, index, "frames")
+        self._check_role(message, index)
+        self._check_address(message, index)
+        self._check_topic(message, index)
         check = self._checks.get(message.name)
         if check is not None:
-            check(message, place)
+            check(message, index)
         self.message_names.add(message.name)
-        return ReceivedMessage(message, place, self._trace.now)
+        return ReceivedMessage(message, index, self._trace.now)
 
     def checked_clauses(self) -> set[str]:
         """Return the clauses that the messages so far were checked against. Violations are reported separately."""
@@ -157,7 +165,7 @@ class MessageChecks:
     def _receiver(self, message: Message) -> str:
         return self._trace.show(message.topic) if message.topic in self.peers else ""
 
-    def _check_role(self, message: Message, place: int) -> None:
+    def _check_role(self, message: Message, index: int) -> None:
         key = (message.name, message.topic, message.get_bytes("address"))
         if key == self._last_accepted and message.name == "DIRECT-RECORD":
             return  # another record of the same answer
@@ -167,53 +175,53 @@ class MessageChecks:
         if not roles & may_be:
             allowed = " or ".join(sorted(role.title for role in roles)) or "no role"
             text = f"a {self._role.title} sent {message.name}, which the grammar allows for {allowed}"
-            self._report("grammar.roles", text, place)
+            self._report("grammar.roles", text, index)
             return
         accepted = [self._recognizer.accept(role, message) for role in roles & may_be]
         if not any(accepted):
             about = self._trace.show(message.topic)
             text = f"{message.name} ({about}) was sent without the message that must precede it in the rule DAFKA"
-            self._report("grammar.traffic", text, place)
+            self._report("grammar.traffic", text, index)
             return
         self._last_accepted = key
 
-    def _check_address(self, message: Message, place: int) -> None:
+    def _check_address(self, message: Message, index: int) -> None:
         """Check the address field: the sender's own, or the producer's if the message is about a partition."""
         name, address = message.name, message.get_bytes("address")
         shown = self._trace.show(address)
         if name in _OWN_ADDRESS and self.addresses and address not in self.addresses:
             text = f"the address of {name} is {shown}, not the sender's own"
-            self._report(f"{name.lower()}.address", text, place, "address")
+            self._report(f"{name.lower()}.address", text, index, "address")
         if name == "ACK" and self._dialect is Dialect.RFC46 and address not in self.addresses:
             reading = "partition" if address == message.topic else ""
             text = f"the address of ACK is {shown}, not that of the store that sent it"
-            self._report("ack.address", text, place, "address", reading)
+            self._report("ack.address", text, index, "address", reading)
         if name in _PARTITION_IN_ADDRESS and address not in self._known_records.partitions:
             text = f"the address of {name} is {shown}, which is not a partition"
-            self._report(f"{name.lower()}.address", text, place, "address")
+            self._report(f"{name.lower()}.address", text, index, "address")
 
-    def _check_topic(self, message: Message, place: int) -> None:
+    def _check_topic(self, message: Message, index: int) -> None:
         """Check the topic frame and the subject."""
         name, topic, subject = message.name, message.topic, message.get_bytes("subject")
         shown = self._trace.show(topic)
         reading = "prose" if topic in self.addresses or topic == message.get_bytes("address") else ""
         if name in {"RECORD", "HEAD"} and topic != subject:
             text = f"the topic frame of {name} is {shown}, not the topic {self._trace.show(subject)}"
-            self._report(f"topic.{name}", text, place, "topic", reading)
+            self._report(f"topic.{name}", text, index, "topic", reading)
         elif name in _TOPIC_IS and topic not in self.peers:
             text = f"the topic frame of {name} is {shown}, not {_TOPIC_IS[name]}"
-            self._report(f"topic.{name}", text, place, "topic", reading)
+            self._report(f"topic.{name}", text, index, "topic", reading)
         elif name in _PARTITION_IN_TOPIC and topic not in self._known_records.partitions:
             text = f"the topic frame of {name} is {shown}, which is not a partition's address"
-            self._report(f"topic.{name}", text, place, "topic", reading)
+            self._report(f"topic.{name}", text, index, "topic", reading)
         partition = self._partition_of(message)
         if partition is not None and subject != partition.topic:
             wanted = self._trace.show(partition.topic)
             text = f"the subject of {name} is {self._trace.show(subject)}, not the partition's topic {wanted}"
-            self._report("subject.sent", text, place, "subject")
+            self._report("subject.sent", text, index, "subject")
         if name == "CONSUMER-HELLO" and message["subjects"] == ():
             text = "CONSUMER-HELLO has no topic: a consumer without topics must not send it"
-            self._report("consumer-hello.not-empty", text, place, "subjects", "libdafka")
+            self._report("consumer-hello.not-empty", text, index, "subjects", "libdafka")
 
     def _partition_of(self, message: Message) -> Partition | None:
         if message.name in _PARTITION_IN_TOPIC:
@@ -224,40 +232,40 @@ class MessageChecks:
             else None
         )
 
-    def _check_record(self, message: Message, place: int) -> None:
+    def _check_record(self, message: Message, index: int) -> None:
         address, sequence = message.get_bytes("address"), message.get_number("sequence")
         expected = self._next_sequence.get(address, 0)
         self._next_sequence[address] = max(expected, sequence + 1)
         if sequence != expected:
             clause = "sequence.increment" if expected else "sequence.first"
-            self._report(clause, f"RECORD has the offset {sequence}, expected {expected}", place, "sequence")
+            self._report(clause, f"RECORD has the offset {sequence}, expected {expected}", index, "sequence")
         self._known_records.partition(address, message.get_bytes("subject")).add(sequence, message.get_bytes("content"))
 
-    def _check_head(self, message: Message, place: int) -> None:
+    def _check_head(self, message: Message, index: int) -> None:
         expected = self._next_sequence.get(message.get_bytes("address"), 0) - 1
         sequence = message.get_number("sequence")
         if expected < 0:
-            self._report("head.after-first-record", "HEAD was sent before the first RECORD", place)
+            self._report("head.after-first-record", "HEAD was sent before the first RECORD", index)
         elif sequence != expected:
             text = f"HEAD has the offset {sequence}, expected {expected}, the last published record's"
-            self._report("head.last-offset", text, place, "sequence")
+            self._report("head.last-offset", text, index, "sequence")
 
-    def _check_ack(self, message: Message, place: int) -> None:
+    def _check_ack(self, message: Message, index: int) -> None:
         partition = self._partition_of(message)
         if partition is not None and message.get_number("sequence") > partition.head:
             head = partition.head
             have = f"only 0..{head} were sent without a gap" if head >= 0 else "record 0 was never sent"
             text = f"ACK of {message.get_number('sequence')}, but {have}"
-            self._report("ack.no-gap", text, place, "sequence")
+            self._report("ack.no-gap", text, index, "sequence")
 
-    def _check_direct_head(self, message: Message, place: int) -> None:
+    def _check_direct_head(self, message: Message, index: int) -> None:
         partition = self._partition_of(message)
         if partition is not None and message.get_number("sequence") > partition.head:
             sequence = message.get_number("sequence")
             text = f"DIRECT-HEAD has the offset {sequence}, but the partition's head is {partition.head}"
-            self._report("direct-head.last-offset", text, place, "sequence")
+            self._report("direct-head.last-offset", text, index, "sequence")
 
-    def _check_direct_record(self, message: Message, place: int) -> None:
+    def _check_direct_record(self, message: Message, index: int) -> None:
         address, sequence = message.get_bytes("address"), message.get_number("sequence")
         requests = list(self._known_records.fetch_requests(message.topic, address))
         if not requests:
@@ -266,10 +274,10 @@ class MessageChecks:
         if not any(request.covers(sequence) for request in requests):
             asked = ", ".join(f"{each.sequence}..{each.sequence + each.count - 1}" for each in requests[-3:])
             text = f"DIRECT-RECORD {sequence} was not requested: the FETCHes were for {asked}"
-            self._report("fetch.count", text, place, "sequence")
+            self._report("fetch.count", text, index, "sequence")
         elif before is not None and sequence != before + 1 and all(each.sequence != sequence for each in requests):
             text = f"DIRECT-RECORD {sequence} was sent after {before}: answers must be in ascending order without gaps"
-            self._report("direct-record.ascending", text, place, "sequence")
+            self._report("direct-record.ascending", text, index, "sequence")
         partition = self._known_records.partitions.get(address)
         content = partition.contents.get(sequence) if partition else None
         if content is not None and content != message.get_bytes("content"):
@@ -277,7 +285,7 @@ class MessageChecks:
                 f"DIRECT-RECORD {sequence} has the content {self._trace.show(message.get_bytes('content'))}, "
                 f"expected {self._trace.show(content)}"
             )
-            self._report("direct-record.content", text, place, "content")
+            self._report("direct-record.content", text, index, "content")
 
 
 def universal_clauses(grammar: Grammar) -> set[str]:

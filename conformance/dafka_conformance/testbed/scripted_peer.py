@@ -36,6 +36,18 @@ class ScriptedPeer:
         answers_requests: Whether it answers FETCHes and GET-HEADS by itself.
         sends_heads: Whether it sends HEADs at an interval, as a producer with records does.
         connected: The endpoints that it is connected to.
+
+    Args:
+        label: Its name.
+        role: Its role.
+        topic: Its topic.
+        grammar: The grammar.
+        dialect: The dialect that it sends.
+        trace: The trace that its messages are added to.
+        message_checks: The checks, which it reports its messages to.
+        known_records: The records that it adds its own to.
+        changed: Called when the target subscribes or connects.
+        target_label: The target's label in the trace.
     """
 
     def __init__(
@@ -149,9 +161,9 @@ class ScriptedPeer:
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
         """Send frames that are not a valid message."""
-        place = self._trace.add_frames(self.label, self._target_label, label, frames)
+        index = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
-            self._trace.events[place].fields = (("deliberately", fault),)
+            self._trace.events[index].fields = (("deliberately", fault),)
         self._pub.send_many([frames])
 
     async def send_records(

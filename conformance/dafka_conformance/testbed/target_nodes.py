@@ -60,6 +60,10 @@ class TargetListener:
 
     Attributes:
         connected: The endpoints that it is connected to.
+
+    Args:
+        sockets: Opens its sockets.
+        changed: Called when it has connected to an endpoint.
     """
 
     def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
@@ -101,6 +105,11 @@ class TargetNodes(Expectations):
         message_checks: The checks that apply to every message.
         nodes: The target's nodes, by address.
         discovery: The suite's tower, or the connection to another one.
+
+    Args:
+        config: What is tested.
+        nursery: Runs the background tasks.
+        stack: Closes the sockets.
     """
 
     def __init__(self, config: TestbedConfig, nursery: trio.Nursery, stack: AsyncExitStack) -> None:
@@ -166,9 +175,9 @@ class TargetNodes(Expectations):
     def _open_client(self, sub_endpoint: str, pub_endpoint: str, label: str) -> TowerClient:
         def received(frames: Sequence[bytes], parts: Mapping[str, bytes], fault: str) -> None:
             if fault:
-                place = self.trace.add_frames(self.label, label, "beacon", frames)
+                index = self.trace.add_frames(self.label, label, "beacon", frames)
                 self.report_fault(
-                    "grammar.tower-beacon", f"the tower published frames that are no tower beacon: {fault}", place
+                    "grammar.tower-beacon", f"the tower published frames that are no tower beacon: {fault}", index
                 )
             elif parts:
                 self.trace.add_event(
@@ -186,14 +195,14 @@ class TargetNodes(Expectations):
         """Handle a beacon at the suite's tower. Only the target sends beacons to it."""
         if parts:
             self._add_address(parts["uuid"])
-        place = self.trace.add_event(
+        index = self.trace.add_event(
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )
         if fault:
-            self.report_fault("grammar.node-beacon", fault, place)
+            self.report_fault("grammar.node-beacon", fault, index)
             if len(frames) == 4 and len(frames[1]) == 16:
                 text = "the beacon's address has 16 bytes, expected 32 hexadecimal digits"
-                self.report_fault("address.uuid", text, place, "uuid", "binary")
+                self.report_fault("address.uuid", text, index, "uuid", "binary")
         if parts:
             self._add_node(parts["uuid"], endpoint)
 

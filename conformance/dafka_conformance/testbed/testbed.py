@@ -25,6 +25,10 @@ class _TargetRunner:
 
     Attributes:
         node: The running target; None while there is none.
+
+    Args:
+        target: The implementation under test.
+        nursery: Runs the target's task.
     """
 
     def __init__(self, target: Target, nursery: trio.Nursery) -> None:
@@ -66,6 +70,12 @@ class Testbed(TargetNodes):
         folder: The folder for the target's files.
         reset: Where a consumer starts.
         peers: The scripted peers, by label.
+
+    Args:
+        config: What is tested.
+        folder: The folder for the target's files.
+        nursery: Runs the background tasks.
+        stack: Closes the sockets.
     """
 
     __test__ = False  # pytest would otherwise collect classes of this name
@@ -96,6 +106,10 @@ class Testbed(TargetNodes):
 
     async def start(self, *, reset: Reset = Reset.EARLIEST, topic: bytes | None = None) -> None:
         """Start the target and wait until its nodes are discovered and connected.
+
+        Args:
+            reset: Where a consumer starts.
+            topic: The topic; the testbed's by default.
 
         Raises:
             TargetError: The target cannot be started.
@@ -211,11 +225,7 @@ class Testbed(TargetNodes):
         self.trace.add_note(f"{label} disappears")
 
     async def wait_subscribed(self, peer: ScriptedPeer, name: str, topic: bytes, clause: str = "") -> None:
-        """Wait until the target subscribes to this message at the peer.
-
-        Raises:
-            UnmetError: It did not subscribe in time.
-        """
+        """Wait until the target subscribes to this message at the peer. Raise `UnmetError` if it does not."""
         if not await self.wait(lambda: peer.is_subscribed(name, topic)):
             shown = self.trace.show(topic)
             text = (
@@ -224,11 +234,7 @@ class Testbed(TargetNodes):
             self.require_clause(clause or _subscription_clause(self.role, name), False, text)
 
     async def send(self, peer: ScriptedPeer, name: str, topic: bytes, **values: Value) -> None:
-        """Send one message from a peer, once the target subscribes to it.
-
-        Raises:
-            UnmetError: The target did not subscribe in time.
-        """
+        """Send one message from a peer, once the target subscribes to it. Raise `UnmetError` if it does not."""
         await self.wait_subscribed(peer, name, topic)
         peer.send(name, topic, values)
 

@@ -88,11 +88,11 @@ class Trace:
         """Add an event that is not a message, such as a kill, a restart or a step of the scenario."""
         return self.add_event(Kind.NOTE, "", "", text)
 
-    def mark_fault(self, place: int, fault: str, field: str = "") -> None:
+    def mark_fault(self, index: int, fault: str, field: str = "") -> None:
         """Mark an event as faulty, unless it already is."""
-        if 0 <= place < len(self.events) and not self.events[place].fault:
-            self.events[place].fault = fault
-            self.events[place].fault_field = field
+        if 0 <= index < len(self.events) and not self.events[index].fault:
+            self.events[index].fault = fault
+            self.events[index].fault_field = field
 
     def _add(self, event: Event, fault: str = "") -> int:
         event.fault = fault

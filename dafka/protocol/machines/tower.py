@@ -17,7 +17,7 @@ from dafka.errors import WireError
 from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.identity import KeyIdentity
 
-KEY_CONFLICT = "another key's address"
+KEY_CONFLICT = "address of another key"
 
 
 class TowerMachine:

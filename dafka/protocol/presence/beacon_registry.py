@@ -27,7 +27,7 @@ each group of new nodes.
 
 MANY_NODES = "too many nodes"
 MANY_OF_ONE_CONNECTION = "too many nodes of one connection"
-ADDRESS_IN_USE = "the address of another node"
+ADDRESS_IN_USE = "address of another node"
 TOO_OFTEN = "too many beacons"
 
 

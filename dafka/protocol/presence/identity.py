@@ -22,7 +22,7 @@ from dafka.protocol.trust import AddressConflict
 FORMER_NODES_MAX = 100_000
 """Nodes that have left and keep their address. Beyond it, the oldest are forgotten."""
 
-WRONG_SENDER = "not the sender's"
+WRONG_SENDER = "wrong sender"
 
 
 class PeerIdentity(Protocol):

@@ -1,4 +1,4 @@
-"""This project's own roles, held against everything."""
+"""The whole suite against this project's own roles."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dafka_conformance.model import Dialect
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
 
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 DIALECTS = [
     pytest.param(dialect, marks=[] if dialect is Dialect.RFC46 else pytest.mark.long, id=dialect.value)
     for dialect in Dialect
 ]
-"""The whole suite takes minutes; `make test` plays it in one dialect."""
+"""The whole suite takes minutes, so `make test` runs one dialect only."""
 
 
 @pytest.fixture(scope="module")
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, tuple[Any, Path]]]:
-    """The whole suite against the embedded roles, in each dialect that is asked for, at the same time."""
+    """Start the whole suite against the embedded roles, in all selected dialects at once."""
     asked = [item.callspec.params.get("dialect") for item in request.session.items if hasattr(item, "callspec")]
     folder = tmp_path_factory.mktemp("reports")
     started = {}
@@ -52,7 +52,7 @@ def running(
 
 @pytest.mark.timeout(TIMEOUT_S + 20)
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_our_roles_conform_and_nothing_is_left_untested(
+def test_embedded_roles_conform_and_every_clause_is_tested(
     dialect: Dialect, running: dict[str, tuple[subprocess.Popen[str], Path]]
 ) -> None:
     process, path = running[dialect.value]
@@ -73,8 +73,8 @@ def test_our_roles_conform_and_nothing_is_left_untested(
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-async def test_our_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
-    """Processes: how they are told where the tower is, how records go in and come out, and that they survive a kill."""
+async def test_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
+    """Test processes: their options, their input and output, and a kill."""
     patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]
     finished = await run(Catalog.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns)
     wrong = [

@@ -1,4 +1,4 @@
-"""What strangers get of a closed cluster: nothing, on any socket of any role, octet by octet."""
+"""Nodes without an authorized key receive nothing from a closed cluster, at any socket of any role."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = ("plain", "unknown key", "wrong server key")
 
 @asynccontextmanager
 async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, dict[str, str]]]:
-    """A tower and each role; a producer publishes without end. With the endpoint of each."""
+    """Run a tower and a node of each role, and return their endpoints. The producer publishes without end."""
 
     def config(name: str, config: Config | None = None) -> Config:
         return keys.config(name, config) if keys is not None else config or Config()
@@ -48,7 +48,7 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
         with trio.fail_after(DEADLINE_S):
             await consumer.next_batch()
         yield cluster, dict(zip(ROLES, (producer.endpoint, consumer.endpoint, store.endpoint), strict=True))
-        # Whatever the strangers did: honest nodes go on.
+        # Authorized nodes continue to work.
         seen = producer.statistics().records
         with trio.fail_after(DEADLINE_S):
             while (await consumer.next_batch()).end_sequence <= seen:
@@ -57,7 +57,7 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
 
 
 def dress(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
-    """Makes it a stranger's."""
+    """Give a configuration a key that is not authorized."""
     if kind != "plain":
         own = KeyPair.generate()
         expected = KeyPair.generate() if kind == "wrong server key" else server
@@ -68,7 +68,7 @@ def dress(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
 
 def assert_nothing_leaks(tap: Tap) -> None:
     for secret in (TOPIC.encode(), CONTENT):
-        assert secret not in tap.octets
+        assert secret not in tap.captured
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:
@@ -76,7 +76,7 @@ def has_message(socket: zmq.Socket[bytes]) -> bool:
 
 
 async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: KeyPair, endpoint: str) -> None:
-    """A stranger that subscribes to everything, through a relay, until it was thrown out or let in."""
+    """Subscribe to everything through a relay, until the connection is refused or accepted."""
     async with open_tap(endpoint) as tap:
         with context.socket(zmq.SocketType.SUB) as socket:
             dress(socket, kind, server)
@@ -89,7 +89,7 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_hears_a_node_or_a_tower_without_a_key(kind: str, tmp_path: Path) -> None:
+async def test_a_node_without_an_authorized_key_hears_nothing(kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with (
         open_context(0) as context,
@@ -102,7 +102,7 @@ async def test_nobody_hears_a_node_or_a_tower_without_a_key(kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_beacons_without_a_key(kind: str, tmp_path: Path) -> None:
+async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
         before = cluster.tower.statistics().nodes
@@ -118,8 +118,8 @@ async def test_nobody_beacons_without_a_key(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_same_strangers_get_everything_of_a_plain_cluster(kind: str) -> None:
-    """That is, the tests above would notice."""
+async def test_the_same_nodes_hear_everything_in_a_plain_cluster(kind: str) -> None:
+    """This shows that the tests above can fail."""
     async with (
         open_context(0) as context,
         open_busy_cluster(None) as (_, endpoints),
@@ -135,7 +135,7 @@ async def test_the_same_strangers_get_everything_of_a_plain_cluster(kind: str) -
 
 
 async def open_node(cluster: Cluster, role: str, config: Config, task_status: trio.TaskStatus[None]) -> None:
-    """A node, for as long as the task runs. A producer publishes."""
+    """Run a node. A producer publishes."""
     if role == "producer":
         async with cluster.producer(TOPIC, config) as producer:
             await producer.send_many([CONTENT])
@@ -152,7 +152,7 @@ async def open_node(cluster: Cluster, role: str, config: Config, task_status: tr
 
 
 def make_rogue(context: zmq.Context[zmq.Socket[bytes]], kind: str, type_: zmq.SocketType) -> zmq.Socket[bytes]:
-    """Somebody else's socket where an honest node is expected."""
+    """A socket with another key at the endpoint of a known node."""
     socket = context.socket(type_)
     if kind != "plain":
         socket.curve_server = 1
@@ -169,7 +169,7 @@ def endpoint_of(socket: zmq.Socket[bytes]) -> str:
 
 @pytest.mark.parametrize("kind", ["plain", "wrong server key"])
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_node_says_nothing_to_whoever_sits_where_an_honest_one_was(
+async def test_a_node_sends_nothing_to_an_impostor_at_a_former_nodes_endpoint(
     role: str, kind: str, tmp_path: Path
 ) -> None:
     keys = Keys(tmp_path, *ROLES, "absent")
@@ -209,7 +209,7 @@ async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_pa
                 assert not has_message(pub)
                 for tap in (sub_tap, pub_tap):
                     assert_nothing_leaks(tap)
-                    assert b"tcp://" not in tap.octets
+                    assert b"tcp://" not in tap.captured
                 nursery.cancel_scope.cancel()
 
 
@@ -237,7 +237,7 @@ async def test_in_a_plain_cluster_the_line_is_readable() -> None:
             assert TOPIC.encode() in tap.received
 
 
-async def test_nobody_is_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
+async def test_an_impostor_is_not_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
     """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
 
     Nor does it help to sit at the endpoint of an authorized node's beacon: without its key nothing is to be had there,
