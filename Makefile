@@ -28,6 +28,7 @@ test-long: .venv/dev ## Run the tests that `make test` leaves out because they a
 check: .venv/dev ## Check style, docstrings and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/pydoclint dafka conformance/dafka_conformance
 	$(BIN)/mypy
 
 # Offline, into docs/_build/html; any warning, such as a broken link, ends it.

@@ -1,4 +1,4 @@
-"""Finding plugins by entry point: `dafka.storage` and `dafka.discovery`, ours and anybody's."""
+"""Storage and discovery plugins, which are found by their entry points (`dafka.storage`, `dafka.discovery`)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ from dafka.errors import LocalError
 
 
 def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
-    """What the entry point `name` of `group` stands for.
+    """Load the plugin that an entry point names.
 
-    Raises `error` where no such plugin is installed (naming those that are), or it cannot be imported.
+    Args:
+        group: The entry-point group, such as `dafka.storage`.
+        name: The name of the entry point.
+        error: The exception to raise.
+
+    Returns:
+        The object that the entry point names.
+
+    Raises:
+        LocalError: `error`, if no such plugin is installed, or it cannot be imported.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
 

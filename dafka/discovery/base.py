@@ -1,7 +1,8 @@
-"""What a discovery plugin is: it makes a node known and reports whom it finds.
+"""The interface of discovery plugins, which advertise a node and report the nodes that they find.
 
-A plugin registers, in the entry-point group `dafka.discovery`, a function that takes what follows the colon of the
-configured URL and the configuration, and gives a `Discovery`. `dafka.testing.check_discovery` judges one.
+A plugin registers a function in the entry-point group `dafka.discovery`. The function takes the part of the configured
+URL after the colon and the configuration, and returns a `Discovery`. It raises `DiscoveryError` if it does not
+understand its argument. `dafka.testing.check_discovery` checks that a plugin keeps the promises of this interface.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from dafka.protocol import DiscoveryEvent
 
 @attrs.frozen
 class Advertisement:
-    """How a node wants to be known: its address, the host to be reached at (may be empty), and its port."""
+    """What other nodes need to know of a node in order to connect to it.
+
+    Attributes:
+        address: The address of the node: 32 hexadecimal digits, or what the program chose.
+        host: The host that other nodes connect to. Empty: the host that the discovery sees the node at.
+        port: The TCP port of the node's publisher.
+    """
 
     address: str
     host: str
@@ -28,7 +35,10 @@ class Advertisement:
 
 
 class Discovery(Protocol):
-    """Finds nodes, for one node."""
+    """A way to find other nodes, for one node.
+
+    An optional attribute `discarded`, a mapping of reasons to numbers, is added to the counters of the node.
+    """
 
     async def run(
         self,
@@ -37,19 +47,37 @@ class Discovery(Protocol):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Advertises, and reports every change, until cancelled.
+        """Advertise the node, and report every change, until cancelled.
 
-        `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. The own node is not
-        reported. In a closed cluster (`config.security`) an endpoint is followed by a space and the public key that is
-        to be expected there; without, the node does not connect. `Settled` comes once, and not before others could have
-        answered. `started` is called when advertising has begun.
+        - `PeerJoined` reports a node, and must not report the own one. Its address may be empty if it is unknown.
+        - `PeerLeft` has the endpoint of an earlier `PeerJoined`.
+        - `Settled` comes once, when the nodes that were there before have had the time to be found.
+        - In a closed cluster (`config.security`), the `PeerEndpoint` of an event has the public key to expect there.
+          The node does not connect to an endpoint without a key.
+
+        Args:
+            advertisement: How other nodes can reach this one.
+            report: Called with each event. It does not block.
+            task_status: `started` is called when advertising has begun.
+
+        Raises:
+            DiscoveryError: The nodes cannot be found with this configuration.
+            TransportError: An endpoint is invalid.
         """
 
 
 def open_discovery(config: Config) -> Discovery:
-    """The discovery that `config.node.discovery` names: `tower`, `static:tcp://HOST:PORT,...`, or a plugin's.
+    """Open the discovery that `config.node.discovery` names.
 
-    Raises `DiscoveryError` where it is not installed or does not understand its argument.
+    Args:
+        config: The configuration. `node.discovery` is `tower`, `static:tcp://HOST:PORT,...` or the URL of a plugin.
+
+    Returns:
+        The discovery. It does nothing until `run` is called.
+
+    Raises:
+        DiscoveryError: The plugin is not installed, or does not understand its argument.
+        ConfigError: The keys of a closed cluster are missing or invalid.
     """
     name, _, argument = config.node.discovery.partition(":")
     discovery: Discovery = load_plugin("dafka.discovery", name, DiscoveryError)(argument, config)

@@ -1,6 +1,7 @@
-"""Discovery through towers: beacons out, beacons in (RFC 46, "Node Discovery and Presence").
+"""Discovery through towers (RFC 46, "Node Discovery and Presence").
 
-When to send them and what they mean is the business of `dafka.protocol.BeaconMachine`; here are its sockets.
+`dafka.protocol.BeaconMachine` decides when to send beacons and what the beacons of others mean. This module owns its
+sockets.
 """
 
 from __future__ import annotations
@@ -19,14 +20,21 @@ from dafka.transport import Connector, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
-"""The largest frame taken from a tower; a beacon is far smaller."""
+"""The largest frame that is accepted from a tower, in bytes. A beacon is far smaller."""
 
 
 class TowerDiscovery:
-    """The beacon client of one node."""
+    """A discovery that sends and receives beacons through towers."""
 
     def __init__(self, config: Config) -> None:
-        """Raises `ConfigError` where the keys of a closed cluster are not what they should be."""
+        """Create the discovery.
+
+        Args:
+            config: `[beacon]` names the towers, `[security]` the keys.
+
+        Raises:
+            ConfigError: The keys of a closed cluster are missing or invalid.
+        """
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
@@ -36,11 +44,11 @@ class TowerDiscovery:
 
     @property
     def discarded(self) -> Counter[str]:
-        """Beacons thrown away, by reason."""
+        """Beacons discarded, by reason."""
         return Counter() if self._client is None else self._client.discarded
 
     def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
-        """The key to expect at each endpoint; empty in a plain cluster."""
+        """Return the key to expect at each endpoint; empty in a plain cluster."""
         if self._security is None:
             return dict.fromkeys(endpoints, "")
         return {endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)}
@@ -52,7 +60,7 @@ class TowerDiscovery:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Discovery.run`. Raises `TransportError` where a tower's endpoint is none."""
+        """See `Discovery.run`. Raises `TransportError` if the endpoint of a tower is invalid."""
         async with open_context(0) as context:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
@@ -123,9 +131,22 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument, `ConfigError`
-    for keys that are not what they should be.
+    """Open the discovery `tower`. `[beacon]` names the towers.
+
+    Args:
+        argument: Must be empty.
+        config: The configuration.
+
+    Returns:
+        The discovery.
+
+    Raises:
+        ConfigError: The keys of a closed cluster are missing or invalid.
+        DiscoveryError: There is an argument.
     """
     if argument:
-        raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); [beacon] says where towers are")
+        raise DiscoveryError(
+            f"discovery 'tower': expected no argument, not {argument!r}; "
+            "name the towers in [beacon] tower_sub and tower_pub"
+        )
     return TowerDiscovery(config)

@@ -1,4 +1,4 @@
-"""The judge of a discovery plugin: the promises of `dafka.discovery.Discovery`, without pytest."""
+"""A check that a discovery plugin keeps the promises of `dafka.discovery.Discovery`. It does not need pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0
-"""How long a discovery may take to end when it is cancelled."""
+"""Seconds that a discovery may take to end when it is cancelled."""
 
 WATCH_S = 0.5
-"""How long a run goes on when it has reported what it should: what comes then is judged, too."""
+"""Seconds for which a run continues after it has reported what it must, so that later events are checked, too."""
 
 
 async def check_discovery(
@@ -28,16 +28,17 @@ async def check_discovery(
     stop_peers: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = 10.0,
 ) -> None:
-    """Runs a discovery a few times, for the node that `advertisement` describes, and checks what it promises.
+    """Run a discovery a few times, and check that it keeps its promises.
 
     Args:
-        make: makes the discovery; called once a run.
-        advertisement: the node's.
-        peers: endpoints of other nodes that it must find.
-        stop_peers: takes those peers away; they must then be reported as left. None: they stay.
-        timeout_s: how long each of these may take.
+        make: Returns the discovery. It is called once for each run.
+        advertisement: The node that the discovery runs for.
+        peers: The endpoints of other nodes, which the discovery must find.
+        stop_peers: Stops those nodes, which must then be reported as left. None: they stay.
+        timeout_s: Seconds that each step may take.
 
-    Raises `AssertionError`, with the promise that is not kept.
+    Raises:
+        AssertionError: A promise is not kept; the message names it.
     """
     await _check_cancelled_before_start(make, advertisement)
     await _check_cancelled_once_started(make, advertisement, timeout_s)
@@ -53,12 +54,12 @@ async def check_discovery(
 
 
 class _Reports:
-    """Takes the reports of one run and judges each as it comes.
+    """The events of one run, each of which is checked as it comes.
 
     Attributes:
-        joined: endpoints that have joined and not left.
-        is_settled: whether `Settled` came.
-        problem: the first report that breaks a promise, in words.
+        joined: The endpoints that have joined and not left.
+        is_settled: Whether `Settled` has come.
+        problem: The first event that breaks a promise, in words.
     """
 
     def __init__(self, advertisement: Advertisement) -> None:
@@ -70,8 +71,8 @@ class _Reports:
         self._changed = trio.Event()
 
     def take(self, report: DiscoveryEvent) -> None:
-        """What the discovery is given as `report`."""
-        self.problem = self.problem or self._judge(report)
+        """Take one event; the discovery calls this as `report`."""
+        self.problem = self.problem or self._check_event(report)
         if isinstance(report, PeerJoined):
             self.joined.add(report.endpoint)
         elif isinstance(report, PeerLeft):
@@ -82,25 +83,25 @@ class _Reports:
         self._changed = trio.Event()
 
     async def wait(self, is_reached: Callable[[], bool], timeout_s: float, problem: str) -> None:
-        """Waits until the reports so far fulfil a condition."""
+        """Wait until the events so far satisfy a condition."""
         with trio.move_on_after(timeout_s) as scope:
             while not is_reached() and not self.problem:
                 await self._changed.wait()
         assert not self.problem, self.problem
         assert not scope.cancelled_caught, f"after {timeout_s} s: {problem}; joined are {sorted(map(str, self.joined))}"
 
-    def _judge(self, report: DiscoveryEvent) -> str:
+    def _check_event(self, report: DiscoveryEvent) -> str:
         if self.is_over:
             return f"after it ended it reported {report!r}"
         if isinstance(report, PeerJoined):
-            return self._judge_joined(report)
+            return self._check_joined(report)
         if isinstance(report, PeerLeft):
             return "" if report.endpoint in self.joined else f"{report!r} without an earlier PeerJoined"
         if isinstance(report, Settled):
             return "Settled came twice" if self.is_settled else ""
         return ""
 
-    def _judge_joined(self, report: PeerJoined) -> str:
+    def _check_joined(self, report: PeerJoined) -> str:
         own = self._advertisement
         if report.address == own.address or report.endpoint.endpoint == f"tcp://{own.host}:{own.port}":
             return f"the own node was reported: {report!r}"
@@ -115,7 +116,7 @@ class _Reports:
 async def _run(
     make: Callable[[], Discovery], advertisement: Advertisement, timeout_s: float
 ) -> AsyncIterator[_Reports]:
-    """A discovery that has started; cancelled, and checked to end, when the block is left."""
+    """Start a discovery, and check that it ends when it is cancelled at the end of the block."""
     reports = _Reports(advertisement)
     discovery = make()
     cancelled_at = math.inf

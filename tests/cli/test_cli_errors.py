@@ -113,7 +113,7 @@ def test_usage_errors_in_real_processes(dafka: Dafka, tmp_path: Path) -> None:
         ],
         "topic: expected at least one character": ["produce", ""],
         "topic: expected at most 255 bytes, not 256": ["consume", "t" * 256],
-        "min_stores: above 1 it needs wire rfc46": ["produce", "t", "--min-stores", "2", "--wire", "libdafka"],
+        "min_stores: expected 0 or 1 with wire libdafka": ["produce", "t", "--min-stores", "2", "--wire", "libdafka"],
     }
     running = {error: dafka.start(*arguments) for error, arguments in expected.items()}
     for error, process in running.items():

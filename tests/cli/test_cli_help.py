@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -111,6 +114,12 @@ def test_help_shows_the_defaults_of_the_configuration() -> None:
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_has_a_short_option(option: str) -> None:
     assert CliRunner().invoke(main, ["produce", option]).output == show_help("produce")
+
+
+def test_help_does_not_load_heavy_modules() -> None:
+    heavy = ("rich", "structlog", "prometheus_client", "jinja2", "pyspark")
+    program = f"import sys, dafka.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "[]\n"
 
 
 def test_version() -> None:

@@ -16,7 +16,7 @@ from dafka_conformance.model import Dialect
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
 
-TIMEOUT_S = 300
+TIMEOUT_S = 900
 DIALECTS = [
     pytest.param(dialect, marks=[] if dialect is Dialect.RFC46 else pytest.mark.long, id=dialect.value)
     for dialect in Dialect

@@ -299,7 +299,9 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
 
 
 def test_tower_takes_no_argument() -> None:
-    with pytest.raises(DiscoveryError, match=r"^discovery 'tower' takes no argument \('here'\)"):
+    with pytest.raises(
+        DiscoveryError, match=r"^discovery 'tower': expected no argument, not 'here'; name the towers in \[beacon\]"
+    ):
         open_discovery(Config().with_node(discovery="tower:here"))
 
 

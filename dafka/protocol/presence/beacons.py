@@ -1,8 +1,8 @@
-"""The beacon client of one node: when to send its beacon, and what others' beacons mean.
+"""The beacon client of one node (RFC 46, "Node Discovery and Presence").
 
-RFC 46, "Node Discovery and Presence". A node sends its beacon to every tower when it starts, when it hears a new peer,
-and each interval. A tower answers nobody in particular: a node knows that it is heard when its own beacon comes back,
-and until then it sends ten times as often, so that a beacon lost while connections are being made costs little.
+A node sends its beacon to every tower when it starts, when it hears of a new node, and each interval. A tower does not
+answer a node directly: a node knows that it is heard when its own beacon comes back. Until then it sends ten times as
+often, so that a beacon lost while connections are being made causes little delay.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
-"""A cluster in which nodes come and go without a pause counts as found after so many times the settling time."""
+"""Settling times after which the nodes count as found, even if nodes still come and go."""
 
-UNHEARD_FACTOR = 10
-"""So many times as often a node sends its beacon while it has not come back."""
+UNECHOED_FACTOR = 10
+"""How many times as often a node sends its beacon until a tower has sent it back."""
 
-NEWS_PER_S = 20
-"""So many beacons a second are sent to newcomers, however many of them there are."""
+NEW_NODE_BEACONS_PER_S = 20
+"""Beacons sent per second for new nodes in the long run, however many come."""
 
-NEWS_BURST = 20
-"""So many at once."""
+NEW_NODE_BEACONS_BURST = 20
+"""Beacons sent for new nodes at once."""
 
 
 @attrs.frozen
 class Settled:
-    """The nodes that were there before this one have been found, as far as they answer."""
+    """The nodes that were there before this one have had the time to be found."""
 
 
 @attrs.frozen
@@ -48,9 +48,15 @@ DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent |
 
 
 class BeaconMachine:
-    """Takes what towers send and the time, in seconds; gives reports, and when to send the own beacon."""
+    """The beacon client of one node: takes what towers send, and returns events and when to send the own beacon.
+
+    Attributes:
+        discarded: Beacons discarded, by reason.
+        peers: The known nodes.
+    """
 
     def __init__(self, own_address: str, config: Config) -> None:
+        """Create the client of a node with this address; `[beacon]` and `[node]` apply."""
         beacon = config.beacon
         self.discarded: Counter[str] = Counter()
         self.peers = PeerTable(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
@@ -61,41 +67,41 @@ class BeaconMachine:
         self._settle = beacon.settle_ms / 1000
         self._tower_timeout = config.node.tower_timeout_ms / 1000
         self._heard_at = 0.0
-        self._news_at = 0.0
+        self._changed_at = 0.0
         self._is_silent: bool | None = None
         self._is_echoed = False
         self._beacon_due = float("inf")
         self._watch_due = float("inf")
         self._settle_due = float("inf")
         self._settle_periods = 0
-        self._news_bucket = TokenBucket(NEWS_PER_S, NEWS_BURST, 0.0)
+        self._new_node_bucket = TokenBucket(NEW_NODE_BEACONS_PER_S, NEW_NODE_BEACONS_BURST, 0.0)
 
     def start(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """The node begins."""
+        """Start at this time, in seconds on any steady clock."""
         self._heard_at = now
-        self._beacon_due = now + self._interval / UNHEARD_FACTOR
+        self._beacon_due = now + self._interval / UNECHOED_FACTOR
         self._watch_due = now + self._watch_interval
         return [SendBeacon()]
 
     def connected(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """A tower's subscription shows that it is connected: the first moment at which a beacon can reach it."""
+        """Note that a tower has subscribed: only now a beacon can reach it."""
         return [SendBeacon()]
 
     def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Takes what towers sent. One beacon answers all newcomers of a batch: many at once do not multiply."""
+        """Take what towers have sent. One beacon answers all new nodes of a batch."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         is_wanted = False
         for frames in messages:
             is_wanted = self._hear(frames, now, actions) or is_wanted
         if is_wanted:
-            if self._news_bucket.try_take(now):
+            if self._new_node_bucket.try_take(now):
                 actions.append(SendBeacon())
             else:
-                self._beacon_due = min(self._beacon_due, now + 1 / NEWS_PER_S)
+                self._beacon_due = min(self._beacon_due, now + 1 / NEW_NODE_BEACONS_PER_S)
         return actions
 
     def tick(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """The time that `deadline` named has come: beacons, expires silent peers, notices silent towers."""
+        """Do what is due: send the beacon, forget silent nodes, report silent towers."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
@@ -106,21 +112,21 @@ class BeaconMachine:
                 actions.append(TowersSilent(silence))
         if now >= self._settle_due:
             self._settle_periods += 1
-            self._settle_due = self._news_at + self._settle
+            self._settle_due = self._changed_at + self._settle
             if self._settle_due <= now or self._settle_periods >= SETTLE_PERIODS_MAX:
                 self._settle_due = float("inf")
                 actions.append(Settled())
         if now >= self._beacon_due:
-            self._beacon_due = now + self._interval / (1 if self._is_echoed else UNHEARD_FACTOR)
+            self._beacon_due = now + self._interval / (1 if self._is_echoed else UNECHOED_FACTOR)
             actions.append(SendBeacon())
         return actions
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return the time of the next `tick`."""
         return min(self._beacon_due, self._watch_due, self._settle_due)
 
     def _hear(self, frames: Sequence[bytes], now: float, reports: list[DiscoveryEvent | SendBeacon]) -> bool:
-        """Takes one message. True where somebody may not know of this node yet: a tower or a newcomer."""
+        """Take one message. Return whether its sender, a tower or a new node, may not know this node yet."""
         self._heard_at = now
         if self._is_silent is not False:
             self._is_silent = False
@@ -136,7 +142,7 @@ class BeaconMachine:
             if not self._is_echoed:
                 self._is_echoed = True
                 self._beacon_due = now + self._interval
-                self._news_at = now
+                self._changed_at = now
                 self._settle_due = now + self._settle
             return False
         ignored = self.peers.ignored
@@ -144,6 +150,6 @@ class BeaconMachine:
         if self.peers.ignored > ignored:
             self.discarded["too many nodes"] += 1
         if changes:
-            self._news_at = now
+            self._changed_at = now
             reports += changes
         return bool(changes)

@@ -1,9 +1,8 @@
-"""Who is out there, by the beacons that towers pass on. Bookkeeping alone: beacons and the time in, changes out.
+"""The nodes known by the beacons that towers pass on: beacons and the time in, changes out.
 
-A node is known by its address. The same node may show at two endpoints, through towers that see different hosts:
-the first stays, as long as the port is the same. A node that comes back on another port has restarted: the old
-endpoint goes, the new one comes. In a closed cluster nodes with different keys are different ones, whatever address
-they claim.
+A node is identified by its address. It may appear at two endpoints, through towers that see different hosts: the first
+one stays, as long as the port is the same. A node that appears on another port has restarted: the old endpoint leaves,
+and the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ class _Peer:
 
 
 class PeerTable:
-    """Attributes:
-    ignored: beacons of nodes beyond `peers_max`.
+    """A table of known nodes.
+
+    Attributes:
+        ignored: Beacons of nodes beyond the limit.
     """
 
     def __init__(self, own_address: str, timeout: float, peers_max: int) -> None:
+        """Create an empty table for a node with this address. The timeout is in seconds."""
         self.ignored = 0
         self._own_address = own_address
         self._timeout = timeout
@@ -38,10 +40,11 @@ class PeerTable:
         self._peers: dict[tuple[str, str], _Peer] = {}
 
     def __len__(self) -> int:
+        """Return the number of known nodes."""
         return len(self._peers)
 
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
-        """Takes one beacon; a new or moved node is a change."""
+        """Take a beacon, and return the changes: none, unless the node is new or has moved."""
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []
@@ -60,7 +63,7 @@ class PeerTable:
         return [left, PeerJoined(address, endpoint)]
 
     def expire(self, now: float) -> list[PeerChange]:
-        """Forgets the nodes that have been silent for the timeout."""
+        """Forget the nodes that have been silent for the timeout, and return them."""
         silent = [known for known, peer in self._peers.items() if peer.expires <= now]
         return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
 
