@@ -70,7 +70,7 @@ def wait_port(running: Running) -> int:
 
 
 def held(url: str) -> dict[Partition, list[bytes]]:
-    """Everything that a storage holds; whoever writes to it may go on."""
+    """Return all records of a storage, which may be in use."""
 
     async def read() -> dict[Partition, list[bytes]]:
         found: dict[Partition, list[bytes]] = {}
