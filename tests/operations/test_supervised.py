@@ -28,7 +28,7 @@ LINES = [b"%d" % number for number in range(100_000)]
 
 
 class Manager:
-    """Where the service manager listens. Its socket is an abstract one: none is left behind."""
+    """The socket of systemd. It is an abstract one, so that no file is left behind."""
 
     def __init__(self, name: str) -> None:
         self.environment = {"NOTIFY_SOCKET": f"@dafka-{name}-{os.getpid()}"}
