@@ -50,8 +50,10 @@ def config_at(endpoints: list[tuple[str, str]], interval_ms: int, timeout_ms: in
 
 
 class Node:
-    """Attributes:
-    reports: what its discovery reported so far.
+    """A node that runs only its discovery.
+
+    Attributes:
+        reports: The events that its discovery has reported so far.
     """
 
     def __init__(self, port: int, host: str = "", address: str = "") -> None:
