@@ -1,4 +1,4 @@
-"""Events about who may connect to a node, and whom it may connect to.
+"""Events about authorization: connections that are refused, and endpoints that are open to other machines.
 
 `str(event)` states what happened. `dafka.cli.advice` adds what an operator can do about it.
 """
@@ -72,7 +72,7 @@ class RefusedByPeer:
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """A node was discovered whose key is not authorized here. It is not connected to until it is.
+    """Discovery found a node whose key is not authorized here. This node connects to it once the key is authorized.
 
     Attributes:
         endpoint: The endpoint of the node.
@@ -90,7 +90,7 @@ class PeerNotAuthorized:
 
 @attrs.frozen
 class AddressConflict:
-    """A node uses the address of another node, which has another key. It is ignored.
+    """A node uses the address of a node with another key, and is ignored.
 
     Attributes:
         address: The address.

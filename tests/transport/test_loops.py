@@ -376,5 +376,5 @@ def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
         module.connect(None, EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
         module.receive("no handle", 1, 1, 1, False)
-    with pytest.raises(ValueError, match="expected a number of bytes from 0 on"):
+    with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):
         module.receive(1, 1, -1, 1, False)

@@ -1,4 +1,4 @@
-"""The nodes that a tower introduces, and the connections that their beacons come by.
+"""The nodes that a tower introduces, and the connections that their beacons arrive on.
 
 A plain tower cannot verify the address in a beacon, but it can tell connections apart. Therefore limits apply to each
 connection: it may introduce a limited number of nodes, and send beacons at a limited rate. An address belongs to the
@@ -21,8 +21,8 @@ BEACONS_BURST = 2000
 """Beacons of one connection that are accepted at once."""
 
 BEACONS_PER_S = 200.0
-"""Beacons of one connection that are accepted per second in the long run. A node sends one each interval, and one for
-each group of new nodes.
+"""Beacons of one connection that are accepted per second in the long run. A node sends one in each interval, and one
+for each batch of new nodes.
 """
 
 MANY_NODES = "too many nodes"
@@ -86,7 +86,7 @@ class BeaconRegistry:
         return not reason
 
     def expire(self, now: float) -> None:
-        """Forget silent nodes and ended connections. Between two runs lies at least a quarter of the timeout."""
+        """Forget silent nodes and ended connections; do nothing within a quarter of the timeout after the last time."""
         if now - self._expired_at < self._timeout_s / 4:
             return
         self._expired_at = now
