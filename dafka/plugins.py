@@ -1,4 +1,4 @@
-"""Finding plugins by entry point: `dafka.storage` and `dafka.discovery`, ours and anybody's."""
+"""Plugins, found by their entry points: the groups `dafka.storage` and `dafka.discovery`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from dafka.errors import LocalError
 
 
 def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
-    """What the entry point `name` of `group` stands for.
+    """Load a plugin.
 
-    Raises `error` where no such plugin is installed (naming those that are), or it cannot be imported.
+    Args:
+        group: The entry-point group.
+        name: The name of the plugin in the group.
+        error: The class of the error to raise if the plugin is not installed or cannot be imported.
+
+    Returns:
+        The object that the entry point refers to.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
 

@@ -1,4 +1,4 @@
-"""Who is out there: plugins that make a node known and find the others."""
+"""Discovery plugins, which advertise a node and find its peers."""
 
 from dafka.discovery.base import Advertisement, Discovery, open_discovery
 from dafka.protocol import DiscoveryEvent, Settled

@@ -1,7 +1,8 @@
-"""What a discovery plugin is: it makes a node known and reports whom it finds.
+"""The discovery plugin interface. A discovery advertises one node and reports the peers that it finds.
 
-A plugin registers, in the entry-point group `dafka.discovery`, a function that takes what follows the colon of the
-configured URL and the configuration, and gives a `Discovery`. `dafka.testing.check_discovery` judges one.
+A plugin registers a function in the entry-point group `dafka.discovery`. The function takes the text after the colon
+of `[node] discovery` and the configuration, and returns a `Discovery`. `dafka.testing.check_discovery` checks a plugin
+against this interface.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from dafka.protocol import DiscoveryEvent
 
 @attrs.frozen
 class Advertisement:
-    """How a node wants to be known: its address, the host to be reached at (may be empty), and its port."""
+    """The data that a node advertises.
+
+    Attributes:
+        address: The node's address.
+        host: The host under which peers reach the node; may be empty.
+        port: The port under which peers reach the node.
+    """
 
     address: str
     host: str
@@ -28,7 +35,7 @@ class Advertisement:
 
 
 class Discovery(Protocol):
-    """Finds nodes, for one node."""
+    """The interface of a discovery plugin: finds the peers of one node."""
 
     async def run(
         self,
@@ -37,19 +44,30 @@ class Discovery(Protocol):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Advertises, and reports every change, until cancelled.
+        """Advertise the node and report every change, until cancelled.
 
-        `report` does not block. A `PeerLeft` names the endpoint of an earlier `PeerJoined`. The own node is not
-        reported. In a closed cluster (`config.security`) an endpoint is followed by a space and the public key that is
-        to be expected there; without, the node does not connect. `Settled` comes once, and not before others could have
-        answered. `started` is called when advertising has begun.
+        A `PeerLeft` has the endpoint of an earlier `PeerJoined`. The node itself is not reported. In a closed cluster
+        (`config.security`) each endpoint has the public key of the peer; the node does not connect to an endpoint
+        without one. `Settled` is reported once, after the peers have had time to answer.
+
+        Args:
+            advertisement: The node to advertise.
+            report: Called for each event. It does not block.
+            task_status: Reports that advertising has begun.
         """
 
 
 def open_discovery(config: Config) -> Discovery:
-    """The discovery that `config.node.discovery` names: `tower`, `static:tcp://HOST:PORT,...`, or a plugin's.
+    """Open the discovery that `[node] discovery` names: `tower`, `static:tcp://HOST:PORT,...`, or a plugin's.
 
-    Raises `DiscoveryError` where it is not installed or does not understand its argument.
+    Args:
+        config: The configuration.
+
+    Returns:
+        The discovery.
+
+    Raises:
+        DiscoveryError: The discovery is not installed, or its argument is invalid.
     """
     name, _, argument = config.node.discovery.partition(":")
     discovery: Discovery = load_plugin("dafka.discovery", name, DiscoveryError)(argument, config)

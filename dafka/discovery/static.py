@@ -1,7 +1,7 @@
 """Discovery without towers: a fixed list of endpoints, `static:tcp://10.0.0.1:7001,tcp://10.0.0.2:7001`.
 
-Nothing is advertised: the nodes on the list must have each other on theirs, and publish on fixed ports (`bind`). In a
-closed cluster a space and the node's public key follow each endpoint.
+Nothing is advertised. Each node must list all its peers, and listen on a fixed port (`[node] bind`). In a closed
+cluster, each endpoint is followed by a space and the node's public key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dafka.protocol import DiscoveryEvent, PeerJoined, Settled
 
 
 class StaticDiscovery:
-    """Reports every endpoint once, as a peer whose address is not known."""
+    """A discovery that reports every endpoint of the list once, as a peer with an unknown address."""
 
     def __init__(self, peers: tuple[PeerEndpoint, ...], settle_s: float) -> None:
         self._peers = peers
@@ -31,7 +31,7 @@ class StaticDiscovery:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Discovery.run`. The own endpoint may stand on the list; it is passed over."""
+        """See `Discovery.run`. The list may contain the node's own endpoint, which is skipped."""
         own = f"tcp://{advertisement.host}:{advertisement.port}"
         for peer in self._peers:
             if peer.endpoint != own:
@@ -43,10 +43,18 @@ class StaticDiscovery:
 
 
 def open_static_discovery(argument: str, config: Config) -> Discovery:
-    """Opens `static:ENDPOINT,...`, or, in a closed cluster, `static:ENDPOINT KEY,...`.
+    """Open `static:ENDPOINT,...`, or, in a closed cluster, `static:ENDPOINT KEY,...`.
 
-    Raises `DiscoveryError` where an endpoint is not `tcp://HOST:PORT` or there is none, or where a key is missing or
-    is not to be there.
+    Args:
+        argument: The list of endpoints.
+        config: The configuration.
+
+    Returns:
+        The discovery.
+
+    Raises:
+        DiscoveryError: The list is empty, an endpoint is not `tcp://HOST:PORT`, a key is missing in a closed cluster,
+            or a key is given in a plain one.
     """
     peers = tuple(dict.fromkeys(PeerEndpoint.parse(part) for part in argument.split(",") if part.strip()))
     for peer in peers:

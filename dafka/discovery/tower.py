@@ -1,6 +1,7 @@
-"""Discovery through towers: beacons out, beacons in (RFC 46, "Node Discovery and Presence").
+"""Discovery through towers, by beacons (RFC 46, "Node Discovery and Presence").
 
-When to send them and what they mean is the business of `dafka.protocol.BeaconMachine`; here are its sockets.
+`dafka.protocol.BeaconMachine` decides when to send beacons, and processes those that arrive. This module owns its
+sockets.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from dafka.transport import Connector, Socket, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
-"""The largest frame taken from a tower; a beacon is far smaller."""
+"""The largest frame that is accepted from a tower, in bytes. A beacon is far smaller."""
 
 
 class TowerDiscovery:
     """The beacon client of one node."""
 
     def __init__(self, config: Config) -> None:
-        """Raises `ConfigError` where the keys of a closed cluster are not what they should be."""
+        """Read the keys of a closed cluster. Raise `ConfigError` if they are missing or invalid."""
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
@@ -36,11 +37,11 @@ class TowerDiscovery:
 
     @property
     def discarded(self) -> Counter[str]:
-        """Beacons thrown away, by reason."""
+        """The number of discarded beacons, by reason."""
         return Counter() if self._client is None else self._client.discarded
 
     def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
-        """The key to expect at each endpoint; empty in a plain cluster."""
+        """Return the key to expect at each endpoint; empty in a plain cluster."""
         if self._security is None:
             return dict.fromkeys(endpoints, "")
         return {endpoint: self._security.tower_key(index, len(endpoints)) for index, endpoint in enumerate(endpoints)}
@@ -52,7 +53,7 @@ class TowerDiscovery:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Discovery.run`. Raises `TransportError` where a tower's endpoint is none."""
+        """See `Discovery.run`. Raises `TransportError` if the endpoint of a tower is invalid."""
         async with open_context(0) as context:
             publisher = Socket(context.socket(zmq.SocketType.XPUB))
             subscriber = Socket(context.socket(zmq.SocketType.SUB))
@@ -123,9 +124,19 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Opens `tower`; where the towers are stands in `[beacon]`. Raises `DiscoveryError` for an argument, `ConfigError`
-    for keys that are not what they should be.
+    """Open the discovery `tower`. The section `[beacon]` has the endpoints of the towers.
+
+    Args:
+        argument: The text after `tower:`, which must be empty.
+        config: The configuration.
+
+    Returns:
+        The discovery.
+
+    Raises:
+        DiscoveryError: There is an argument.
+        ConfigError: The keys of a closed cluster are missing or invalid.
     """
     if argument:
-        raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); [beacon] says where towers are")
+        raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); set the towers in [beacon]")
     return TowerDiscovery(config)

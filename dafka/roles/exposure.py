@@ -1,4 +1,4 @@
-"""What the operator should know of where a role listens: to whom it is open, and who cannot reach it."""
+"""Warnings about the endpoints of a role: too open without keys, or not reachable from other machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dafka.protocol import EndpointsExposed, LoopbackOnly
 
 
 def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | LoopbackOnly]:
-    """For a node that listens at this endpoint."""
+    """Return the warnings for a node that listens at this endpoint."""
     if not is_local(endpoint):
         return exposed(config, [endpoint])
     far = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
@@ -20,13 +20,13 @@ def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | Loop
 
 
 def exposed(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
-    """One warning where there are no keys and any of these endpoints can be reached from other machines."""
+    """Return a warning if other machines can reach any of these endpoints and no keys are configured."""
     open_ones = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
     return [EndpointsExposed(open_ones)] if open_ones and not config.security.key_file else []
 
 
 def is_local(endpoint: str) -> bool:
-    """Does this machine alone reach what listens there?"""
+    """Return whether only this machine can connect to an endpoint."""
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
     if scheme != "tcp" or host in ("localhost", "lo"):

@@ -1,4 +1,4 @@
-"""The judge of a discovery plugin: the promises of `dafka.discovery.Discovery`, without pytest."""
+"""`check_discovery`, which checks a discovery plugin against `dafka.discovery.Discovery`, without pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0
-"""How long a discovery may take to end when it is cancelled."""
+"""How long a discovery may take to end after it was cancelled, in seconds."""
 
 WATCH_S = 0.5
-"""How long a run goes on when it has reported what it should: what comes then is judged, too."""
+"""How long a run continues after all expected reports, in seconds, to catch reports that must not follow."""
 
 
 async def check_discovery(
@@ -28,21 +28,22 @@ async def check_discovery(
     stop_peers: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = 10.0,
 ) -> None:
-    """Runs a discovery a few times, for the node that `advertisement` describes, and checks what it promises.
+    """Check that a discovery plugin keeps the contract of `dafka.discovery.Discovery`. Runs it a few times.
 
     Args:
-        make: makes the discovery; called once a run.
-        advertisement: the node's.
-        peers: endpoints of other nodes that it must find.
-        stop_peers: takes those peers away; they must then be reported as left. None: they stay.
-        timeout_s: how long each of these may take.
+        make: Makes the discovery; called once for each run.
+        advertisement: The node to advertise.
+        peers: The endpoints of other nodes that it must find.
+        stop_peers: Stops these nodes; they must then be reported as left. None if they keep running.
+        timeout_s: The time limit of each step, in seconds.
 
-    Raises `AssertionError`, with the promise that is not kept.
+    Raises:
+        AssertionError: If a check fails. The message says what was expected.
     """
     await _check_cancelled_before_start(make, advertisement)
     await _check_cancelled_once_started(make, advertisement, timeout_s)
     async with _run(make, advertisement, timeout_s) as reports:
-        await reports.wait(lambda: reports.is_settled, timeout_s, "Settled never came")
+        await reports.wait(lambda: reports.is_settled, timeout_s, "Settled was not reported")
         await reports.wait(
             lambda: reports.joined >= set(peers), timeout_s, f"not all of {sorted(map(str, peers))} were found"
         )
@@ -53,12 +54,12 @@ async def check_discovery(
 
 
 class _Reports:
-    """Takes the reports of one run and judges each as it comes.
+    """The reports of one run. Each is checked when it arrives.
 
     Attributes:
-        joined: endpoints that have joined and not left.
-        is_settled: whether `Settled` came.
-        problem: the first report that breaks a promise, in words.
+        joined: The endpoints that have joined and not left.
+        is_settled: Whether `Settled` was reported.
+        problem: A description of the first report that breaks the interface; empty if there is none.
     """
 
     def __init__(self, advertisement: Advertisement) -> None:
@@ -70,7 +71,7 @@ class _Reports:
         self._changed = trio.Event()
 
     def take(self, report: DiscoveryEvent) -> None:
-        """What the discovery is given as `report`."""
+        """Check and store a report; passed to the discovery as `report`."""
         self.problem = self.problem or self._judge(report)
         if isinstance(report, PeerJoined):
             self.joined.add(report.endpoint)
@@ -82,7 +83,7 @@ class _Reports:
         self._changed = trio.Event()
 
     async def wait(self, is_reached: Callable[[], bool], timeout_s: float, problem: str) -> None:
-        """Waits until the reports so far fulfil a condition."""
+        """Wait until the reports so far fulfill a condition."""
         with trio.move_on_after(timeout_s) as scope:
             while not is_reached() and not self.problem:
                 await self._changed.wait()
@@ -103,7 +104,7 @@ class _Reports:
     def _judge_joined(self, report: PeerJoined) -> str:
         own = self._advertisement
         if report.address == own.address or report.endpoint.endpoint == f"tcp://{own.host}:{own.port}":
-            return f"the own node was reported: {report!r}"
+            return f"the node itself was reported: {report!r}"
         if report.endpoint in self.joined:
             return f"{report!r} came twice without a PeerLeft between"
         if not is_peer_endpoint(report.endpoint.endpoint):
@@ -115,7 +116,7 @@ class _Reports:
 async def _run(
     make: Callable[[], Discovery], advertisement: Advertisement, timeout_s: float
 ) -> AsyncIterator[_Reports]:
-    """A discovery that has started; cancelled, and checked to end, when the block is left."""
+    """Run a discovery during a block. Cancel it at the end of the block, and check that it ends in time."""
     reports = _Reports(advertisement)
     discovery = make()
     cancelled_at = math.inf

@@ -1,1 +1,1 @@
-"""Who is there, who they are, and what is done at their word."""
+"""Peers: beacons, connections, identities, and limits on what a peer may cause."""

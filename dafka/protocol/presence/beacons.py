@@ -1,8 +1,8 @@
-"""The beacon client of one node: when to send its beacon, and what others' beacons mean.
+"""The beacon client of one node: sends the node's beacon and processes the beacons of others.
 
 RFC 46, "Node Discovery and Presence". A node sends its beacon to every tower when it starts, when it hears a new peer,
-and each interval. A tower answers nobody in particular: a node knows that it is heard when its own beacon comes back,
-and until then it sends ten times as often, so that a beacon lost while connections are being made costs little.
+and each interval. A tower publishes each beacon to all nodes, so a node knows that it is heard when its own beacon
+comes back. Until then it sends ten times as often, because a beacon may be lost while connections are being made.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
-"""A cluster in which nodes come and go without a pause counts as found after so many times the settling time."""
+"""The longest time until a node counts as settled, in settling times, if nodes keep joining and leaving."""
 
 UNHEARD_FACTOR = 10
-"""So many times as often a node sends its beacon while it has not come back."""
+"""The factor by which a node sends its beacon more often until the beacon has come back."""
 
 NEWS_PER_S = 20
-"""So many beacons a second are sent to newcomers, however many of them there are."""
+"""The maximum number of beacons per second that are sent because of new nodes."""
 
 NEWS_BURST = 20
-"""So many at once."""
+"""The maximum number of such beacons that are sent at once."""
 
 
 @attrs.frozen
 class Settled:
-    """The nodes that were there before this one have been found, as far as they answer."""
+    """Discovery has found the nodes that were there before this one."""
 
 
 @attrs.frozen
@@ -48,7 +48,10 @@ DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent |
 
 
 class BeaconMachine:
-    """Takes what towers send and the time, in seconds; gives reports, and when to send the own beacon."""
+    """The state machine of one node's beacon client. Times are in seconds.
+
+    It takes the messages of towers, and returns events and requests to send the node's own beacon.
+    """
 
     def __init__(self, own_address: str, config: Config) -> None:
         beacon = config.beacon
@@ -71,18 +74,18 @@ class BeaconMachine:
         self._news_bucket = TokenBucket(NEWS_PER_S, NEWS_BURST, 0.0)
 
     def start(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """The node begins."""
+        """Send the first beacon."""
         self._heard_at = now
         self._beacon_due = now + self._interval / UNHEARD_FACTOR
         self._watch_due = now + self._watch_interval
         return [SendBeacon()]
 
     def connected(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """A tower's subscription shows that it is connected: the first moment at which a beacon can reach it."""
+        """Send a beacon to a tower that has just connected, as its subscription shows."""
         return [SendBeacon()]
 
     def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Takes what towers sent. One beacon answers all newcomers of a batch: many at once do not multiply."""
+        """Process messages of towers. One beacon answers all new nodes of a batch, so that many cause no flood."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         is_wanted = False
         for frames in messages:
@@ -95,7 +98,7 @@ class BeaconMachine:
         return actions
 
     def tick(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """The time that `deadline` named has come: beacons, expires silent peers, notices silent towers."""
+        """Do what is due: send a beacon, drop silent peers, report silent towers."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
@@ -116,11 +119,11 @@ class BeaconMachine:
         return actions
 
     def deadline(self) -> float:
-        """When `tick` next has something to do."""
+        """Return when to call `tick`."""
         return min(self._beacon_due, self._watch_due, self._settle_due)
 
     def _hear(self, frames: Sequence[bytes], now: float, reports: list[DiscoveryEvent | SendBeacon]) -> bool:
-        """Takes one message. True where somebody may not know of this node yet: a tower or a newcomer."""
+        """Process one message. Return whether its sender may not know this node yet: a tower or a new node."""
         self._heard_at = now
         if self._is_silent is not False:
             self._is_silent = False

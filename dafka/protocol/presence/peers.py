@@ -1,9 +1,8 @@
-"""Who is out there, by the beacons that towers pass on. Bookkeeping alone: beacons and the time in, changes out.
+"""The peers that are known by the beacons that towers pass on. Beacons and the time go in, changes come out.
 
-A node is known by its address. The same node may show at two endpoints, through towers that see different hosts:
-the first stays, as long as the port is the same. A node that comes back on another port has restarted: the old
-endpoint goes, the new one comes. In a closed cluster nodes with different keys are different ones, whatever address
-they claim.
+A node is identified by its address. Two towers may see the same node at different hosts; the endpoint seen first is
+kept while the port is the same. A node that returns with another port has restarted, so the new endpoint replaces the
+old one. In a closed cluster, nodes with different keys are different nodes, even if they use the same address.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ class _Peer:
 
 
 class PeerTable:
-    """Attributes:
-    ignored: beacons of nodes beyond `peers_max`.
+    """The peers of one node.
+
+    Attributes:
+        ignored: Beacons of further nodes that were ignored because `peers_max` nodes are known.
     """
 
     def __init__(self, own_address: str, timeout: float, peers_max: int) -> None:
@@ -41,7 +42,7 @@ class PeerTable:
         return len(self._peers)
 
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
-        """Takes one beacon; a new or moved node is a change."""
+        """Process a beacon, and return the changes: a node is new, or has moved to another port."""
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []
@@ -60,7 +61,7 @@ class PeerTable:
         return [left, PeerJoined(address, endpoint)]
 
     def expire(self, now: float) -> list[PeerChange]:
-        """Forgets the nodes that have been silent for the timeout."""
+        """Forget the nodes that have been silent for the timeout, and return the changes."""
         silent = [known for known, peer in self._peers.items() if peer.expires <= now]
         return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
 
