@@ -106,6 +106,7 @@ class Tower:
     def __init__(
         self, machine: TowerMachine, connections: TowerConnections, subscriber: Socket, publisher: PublisherSocket
     ) -> None:
+        """Combine a machine with its bound sockets."""
         self.sub_endpoint = subscriber.endpoint
         self.pub_endpoint = publisher.endpoint
         self._machine = machine

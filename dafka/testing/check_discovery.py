@@ -63,6 +63,7 @@ class _Reports:
     """
 
     def __init__(self, advertisement: Advertisement) -> None:
+        """Expect the events of a discovery for this node."""
         self.joined: set[PeerEndpoint] = set()
         self.is_settled = False
         self.problem = ""

@@ -27,7 +27,7 @@ async def wait_for(store: Store, health: Health) -> None:
 
 
 class Disk:
-    """What appending to a storage does, as a test wants it."""
+    """The effect of appending to a storage, which a test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error = ""

@@ -179,7 +179,7 @@ def test_nothing_here_is_an_empty_list(each: Loops) -> None:
         assert each.receive_runs(far, 10, BYTES_MAX) == []
 
 
-def test_receiving_ends_at_the_number_of_messages_and_of_octets(each: Loops) -> None:
+def test_receiving_ends_at_the_limits_of_messages_and_bytes(each: Loops) -> None:
     messages = records(Dialect.RFC46, 0, 100)
     size = sum(map(len, messages[30])) + 3 * FRAME_BYTES
     with joined() as (near, far):

@@ -1,1 +1,1 @@
-"""Who is there, who they are, and what is done at their word."""
+"""The presence of nodes: beacons, the nodes that they announce, the identity of peers, and limits on them."""
