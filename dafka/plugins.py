@@ -1,4 +1,4 @@
-"""Plugins, found by their entry points: the groups `dafka.storage` and `dafka.discovery`."""
+"""Storage and discovery plugins, which are found by their entry points (`dafka.storage`, `dafka.discovery`)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dafka.errors import LocalError
 
 
 def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
-    """Load a plugin.
+    """Load the plugin that an entry point names.
 
     Args:
-        group: The entry-point group.
-        name: The name of the plugin in the group.
-        error: The class of the error to raise if the plugin is not installed or cannot be imported.
+        group: The entry-point group, such as `dafka.storage`.
+        name: The name of the entry point.
+        error: The exception to raise.
 
     Returns:
-        The object that the entry point refers to.
+        The object that the entry point names.
+
+    Raises:
+        LocalError: `error`, if no such plugin is installed, or it cannot be imported.
     """
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
 

@@ -24,6 +24,8 @@ extensions = [
     "plain_docstrings",
 ]
 exclude_patterns = ["_ext", "_build"]
+# Statistics have an attribute `bytes`, which Sphinx confuses with the type.
+suppress_warnings = ["ref.python"]
 
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "fieldlist"]
 myst_fence_as_directive = ["mermaid"]

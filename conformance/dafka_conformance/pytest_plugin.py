@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dafka.text import escape_unprintable
-
 if TYPE_CHECKING:
     from dafka_conformance.catalog import Catalog
     from dafka_conformance.model import Dialect, Role, ScenarioResult
@@ -273,6 +271,7 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
 
 
 def _format_failure(result: ScenarioResult, catalog: Catalog) -> Iterator[str]:
+    from dafka.text import escape_unprintable  # noqa: PLC0415 (see the module)
     from dafka_conformance.report.findings import faults  # noqa: PLC0415
     from dafka_conformance.report.text_chart import text_chart  # noqa: PLC0415 (see the module)
 

@@ -82,25 +82,25 @@ class ScenarioRegistry:
             The decorator.
         """
 
-        def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
+        def add(run: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
             role = next(role for role in Role if role.title == name.partition(".")[0])
             self.scenarios.append(
                 Scenario(
                     name,
-                    " ".join((play.__doc__ or "").split()),
+                    " ".join((run.__doc__ or "").split()),
                     role,
                     clauses,
-                    play,
+                    run,
                     needs=frozenset(needs) | ({Ability.START} if starts_target else set()),
                     dialects=dialects,
                     shares_target=shares_target,
                     starts_target=starts_target,
                     reset=reset,
                     topic=topic,
-                    script=tuple(inspect.getsource(play).splitlines()),
+                    script=tuple(inspect.getsource(run).splitlines()),
                     runs_alone=runs_alone,
                 )
             )
-            return play
+            return run
 
         return add

@@ -138,7 +138,7 @@ class _Demonstration:
             process = await trio.lowlevel.open_process(command, stdout=file, stderr=subprocess.PIPE, process_group=0)
             async with _ended(process):
                 assert process.stderr is not None
-                await _wait_for("consume", process.stderr, b"following")
+                await _wait_for("consume", process.stderr, b"Following")
                 task_status.started()
                 started = trio.current_time()
                 async with trio.open_nursery() as nursery:

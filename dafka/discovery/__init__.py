@@ -1,4 +1,4 @@
-"""Discovery plugins, which advertise a node and find its peers."""
+"""Discovery: plugins that advertise a node and find other nodes."""
 
 from dafka.discovery.base import Advertisement, Discovery, open_discovery
 from dafka.protocol import DiscoveryEvent, Settled

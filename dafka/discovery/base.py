@@ -1,8 +1,8 @@
-"""The discovery plugin interface. A discovery advertises one node and reports the peers that it finds.
+"""The interface of discovery plugins, which advertise a node and report the nodes that they find.
 
-A plugin registers a function in the entry-point group `dafka.discovery`. The function takes the text after the colon
-of `[node] discovery` and the configuration, and returns a `Discovery`. `dafka.testing.check_discovery` checks a plugin
-against this interface.
+A plugin registers a function in the entry-point group `dafka.discovery`. The function takes the part of the configured
+URL after the colon and the configuration, and returns a `Discovery`. It raises `DiscoveryError` if it does not
+understand its argument. `dafka.testing.check_discovery` checks that a plugin keeps the promises of this interface.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dafka.protocol import DiscoveryEvent
 
 @attrs.frozen
 class Advertisement:
-    """The data that a node advertises.
+    """What other nodes need to know of a node in order to connect to it.
 
     Attributes:
-        address: The node's address.
-        host: The host under which peers reach the node; may be empty.
-        port: The port under which peers reach the node.
+        address: The address of the node: 32 hexadecimal digits, or what the program chose.
+        host: The host that other nodes connect to. Empty: the host that the discovery sees the node at.
+        port: The TCP port of the node's publisher.
     """
 
     address: str
@@ -35,7 +35,10 @@ class Advertisement:
 
 
 class Discovery(Protocol):
-    """The interface of a discovery plugin: finds the peers of one node."""
+    """A way to find other nodes, for one node.
+
+    An optional attribute `discarded`, a mapping of reasons to numbers, is added to the counters of the node.
+    """
 
     async def run(
         self,
@@ -44,30 +47,37 @@ class Discovery(Protocol):
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Advertise the node and report every change, until cancelled.
+        """Advertise the node, and report every change, until cancelled.
 
-        A `PeerLeft` has the endpoint of an earlier `PeerJoined`. The node itself is not reported. In a closed cluster
-        (`config.security`) each endpoint has the public key of the peer; the node does not connect to an endpoint
-        without one. `Settled` is reported once, after the peers have had time to answer.
+        - `PeerJoined` reports a node, and must not report the own one. Its address may be empty if it is unknown.
+        - `PeerLeft` has the endpoint of an earlier `PeerJoined`.
+        - `Settled` comes once, when the nodes that were there before have had the time to be found.
+        - In a closed cluster (`config.security`), the `PeerEndpoint` of an event has the public key to expect there.
+          The node does not connect to an endpoint without a key.
 
         Args:
-            advertisement: The node to advertise.
-            report: Called for each event. It does not block.
-            task_status: Reports that advertising has begun.
+            advertisement: How other nodes can reach this one.
+            report: Called with each event. It does not block.
+            task_status: `started` is called when advertising has begun.
+
+        Raises:
+            DiscoveryError: The nodes cannot be found with this configuration.
+            TransportError: An endpoint is invalid.
         """
 
 
 def open_discovery(config: Config) -> Discovery:
-    """Open the discovery that `[node] discovery` names: `tower`, `static:tcp://HOST:PORT,...`, or a plugin's.
+    """Open the discovery that `config.node.discovery` names.
 
     Args:
-        config: The configuration.
+        config: The configuration. `node.discovery` is `tower`, `static:tcp://HOST:PORT,...` or the URL of a plugin.
 
     Returns:
-        The discovery.
+        The discovery. It does nothing until `run` is called.
 
     Raises:
-        DiscoveryError: The discovery is not installed, or its argument is invalid.
+        DiscoveryError: The plugin is not installed, or does not understand its argument.
+        ConfigError: The keys of a closed cluster are missing or invalid.
     """
     name, _, argument = config.node.discovery.partition(":")
     discovery: Discovery = load_plugin("dafka.discovery", name, DiscoveryError)(argument, config)

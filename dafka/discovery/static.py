@@ -1,7 +1,7 @@
-"""Discovery without towers: a fixed list of endpoints, `static:tcp://10.0.0.1:7001,tcp://10.0.0.2:7001`.
+"""Discovery without towers, by a fixed list of endpoints: `static:tcp://10.0.0.1:7001,tcp://10.0.0.2:7001`.
 
-Nothing is advertised. Each node must list all its peers, and listen on a fixed port (`[node] bind`). In a closed
-cluster, each endpoint is followed by a space and the node's public key.
+Nothing is advertised. Each node must have the other nodes on its list, and publish on a fixed port (`[node] bind`). In
+a closed cluster, a space and the node's public key follow each endpoint.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from dafka.protocol import DiscoveryEvent, PeerJoined, Settled
 
 
 class StaticDiscovery:
-    """A discovery that reports every endpoint of the list once, as a peer with an unknown address."""
+    """A discovery that reports each endpoint of a list once, as a peer of unknown address."""
 
     def __init__(self, peers: tuple[PeerEndpoint, ...], settle_s: float) -> None:
+        """Create the discovery.
+
+        Args:
+            peers: The endpoints. The own endpoint may be among them.
+            settle_s: Seconds from the start until `Settled` is reported.
+        """
         self._peers = peers
         self._settle_s = settle_s
 
@@ -31,7 +37,7 @@ class StaticDiscovery:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Discovery.run`. The list may contain the node's own endpoint, which is skipped."""
+        """See `Discovery.run`. The own endpoint is skipped."""
         own = f"tcp://{advertisement.host}:{advertisement.port}"
         for peer in self._peers:
             if peer.endpoint != own:
@@ -43,18 +49,17 @@ class StaticDiscovery:
 
 
 def open_static_discovery(argument: str, config: Config) -> Discovery:
-    """Open `static:ENDPOINT,...`, or, in a closed cluster, `static:ENDPOINT KEY,...`.
+    """Open `static:ENDPOINT,...`, or in a closed cluster `static:ENDPOINT KEY,...`.
 
     Args:
-        argument: The list of endpoints.
+        argument: The part after `static:`.
         config: The configuration.
 
     Returns:
         The discovery.
 
     Raises:
-        DiscoveryError: The list is empty, an endpoint is not `tcp://HOST:PORT`, a key is missing in a closed cluster,
-            or a key is given in a plain one.
+        DiscoveryError: There is no endpoint, one is not `tcp://HOST:PORT`, or a key is missing or superfluous.
     """
     peers = tuple(dict.fromkeys(PeerEndpoint.parse(part) for part in argument.split(",") if part.strip()))
     for peer in peers:

@@ -1,6 +1,6 @@
-"""Discovery through towers, by beacons (RFC 46, "Node Discovery and Presence").
+"""Discovery through towers (RFC 46, "Node Discovery and Presence").
 
-`dafka.protocol.BeaconMachine` decides when to send beacons, and processes those that arrive. This module owns its
+`dafka.protocol.BeaconMachine` decides when to send beacons and what the beacons of others mean. This module owns its
 sockets.
 """
 
@@ -24,10 +24,17 @@ TOWER_BYTES_MAX = 4 * 2**20
 
 
 class TowerDiscovery:
-    """The beacon client of one node."""
+    """A discovery that sends and receives beacons through towers."""
 
     def __init__(self, config: Config) -> None:
-        """Read the keys of a closed cluster. Raise `ConfigError` if they are missing or invalid."""
+        """Create the discovery.
+
+        Args:
+            config: `[beacon]` names the towers, `[security]` the keys.
+
+        Raises:
+            ConfigError: The keys of a closed cluster are missing or invalid.
+        """
         beacon = config.beacon
         self._config = config
         self._security = open_security(config)
@@ -37,7 +44,7 @@ class TowerDiscovery:
 
     @property
     def discarded(self) -> Counter[str]:
-        """The number of discarded beacons, by reason."""
+        """Beacons discarded, by reason."""
         return Counter() if self._client is None else self._client.discarded
 
     def _tower_keys(self, endpoints: Sequence[str]) -> dict[str, str]:
@@ -124,19 +131,22 @@ class _BeaconClient:
 
 
 def open_tower_discovery(argument: str, config: Config) -> Discovery:
-    """Open the discovery `tower`. The section `[beacon]` has the endpoints of the towers.
+    """Open the discovery `tower`. `[beacon]` names the towers.
 
     Args:
-        argument: The text after `tower:`, which must be empty.
+        argument: Must be empty.
         config: The configuration.
 
     Returns:
         The discovery.
 
     Raises:
-        DiscoveryError: There is an argument.
         ConfigError: The keys of a closed cluster are missing or invalid.
+        DiscoveryError: There is an argument.
     """
     if argument:
-        raise DiscoveryError(f"discovery 'tower' takes no argument ({argument!r}); set the towers in [beacon]")
+        raise DiscoveryError(
+            f"discovery 'tower': expected no argument, not {argument!r}; "
+            "name the towers in [beacon] tower_sub and tower_pub"
+        )
     return TowerDiscovery(config)

@@ -35,13 +35,7 @@ def add_event(_: WrappedLogger, __: str, event_dict: EventDict) -> EventDict:
     It is for lines that come from loggers of the standard library, in the `foreign_pre_chain` of a
     `structlog.stdlib.ProcessorFormatter`.
 
-    Args:
-        _: The logger; not used.
-        __: The name of the logging method; not used.
-        event_dict: The line. Its `event` is the sentence.
-
-    Returns:
-        The line. Its `event` is the name of the event, `message` the sentence, and each field has a key of its own.
+    The sentence, in `event`, moves to `message`. `event` becomes the name of the event, and each field has its own key.
     """
     record: logging.LogRecord | None = event_dict.get("_record")
     fields = getattr(record, "dafka", {"event": OTHER_EVENT})

@@ -62,6 +62,7 @@ class Consumer(NodeRole):
     """
 
     def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:
+        """Create the consumer. Programs call `open_consumer` instead."""
         super().__init__(machine, sockets, config)
         self._machine = machine
         self._config = config

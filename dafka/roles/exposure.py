@@ -1,4 +1,4 @@
-"""Warnings about the endpoints of a role: too open without keys, or not reachable from other machines."""
+"""Warnings about the endpoints of a role: without keys they are open, or other machines cannot reach them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from dafka.protocol import EndpointsExposed, LoopbackOnly
 def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | LoopbackOnly]:
     """Return the warnings for a node that listens at this endpoint."""
     if not is_local(endpoint):
-        return exposed(config, [endpoint])
+        return exposure_warnings(config, [endpoint])
     far = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
     if config.node.discovery == "tower" and endpoint.startswith("tcp://") and far:
         return [LoopbackOnly(endpoint, far[0])]
     return []
 
 
-def exposed(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
-    """Return a warning if other machines can reach any of these endpoints and no keys are configured."""
+def exposure_warnings(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
+    """Return a warning if there are no keys and other machines can reach any of these endpoints."""
     open_ones = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
     return [EndpointsExposed(open_ones)] if open_ones and not config.security.key_file else []
 
 
 def is_local(endpoint: str) -> bool:
-    """Return whether only this machine can connect to an endpoint."""
+    """Return whether only this machine can reach an endpoint."""
     scheme, _, rest = endpoint.partition("://")
     host = rest.rpartition(":")[0].strip("[]")
     if scheme != "tcp" or host in ("localhost", "lo"):

@@ -26,6 +26,13 @@ from dafka.transport import listen, open_context, open_security
 class Observer(NodeRole):
     """Looks at a cluster without taking part in it. `open_observer` creates one.
 
+    Args:
+        machine: The observer's state machine.
+        sockets: The sockets of its node.
+        config: The settings of its node.
+        context: The ZeroMQ context of its connections to towers and stores.
+        nursery: Where these connections run.
+
     Attributes:
         address: The observer's node address.
         endpoint: The endpoint that other nodes connect to.

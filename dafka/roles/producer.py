@@ -82,6 +82,7 @@ class Producer(NodeRole):
         *,
         is_named: bool = False,
     ) -> None:
+        """Create the producer. Programs call `open_producer` instead."""
         super().__init__(machine, sockets, config)
         self.partition = machine.partition
         self._machine = machine

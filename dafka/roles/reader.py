@@ -20,6 +20,11 @@ from dafka.roles.sockets import NodeSockets, open_sockets
 class Reader(NodeRole):
     """Reads what the stores of a running cluster hold, without following it. `open_reader` creates one.
 
+    Args:
+        machine: The reader's state machine.
+        sockets: The sockets of its node.
+        config: The settings of its node.
+
     Attributes:
         address: The reader's node address.
         endpoint: The endpoint that other nodes connect to.
@@ -226,7 +231,14 @@ class Range:
     """The records of a range of one partition, as they arrive. Iterate over it for batches, in order.
 
     Unrecoverable records are left out: the next batch then begins later than the last one ended, or there is none.
-    Iterating waits without limit for records that no node sends; use a timeout.
+    Iterating waits without limit for records that no node sends; use a timeout. `Reader.read` creates one.
+
+    Args:
+        reader: The reader that fetches the records.
+        machine: The reader's state machine.
+        partition: The partition of the records.
+        first_sequence: The first record.
+        end_sequence: The sequence after the last record.
 
     Attributes:
         partition: The partition of the records.

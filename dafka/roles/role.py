@@ -23,6 +23,7 @@ class NodeRole:
     """
 
     def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
+        """Connect a machine with its sockets."""
         self.address: str = sockets.address
         self.endpoint: str = sockets.endpoint
         self.events: EventFeed = sockets.events

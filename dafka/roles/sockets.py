@@ -42,6 +42,7 @@ class NodeSockets:
     """
 
     def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity) -> None:
+        """Take the sockets of a node over from its mesh."""
         self.address = address
         self.endpoint = mesh.endpoint
         self.events = events

@@ -87,6 +87,7 @@ class Store(NodeRole):
     """
 
     def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
+        """Create the store. Programs call `serve_store` instead."""
         super().__init__(machine, sockets, config)
         self._machine = machine
         self._storage = storage

@@ -20,7 +20,7 @@ from dafka.endpoints import MessageSource
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.events import NodeLog, log_discards
-from dafka.roles.exposure import exposed
+from dafka.roles.exposure import exposure_warnings
 from dafka.roles.log_events import Started, Stopped
 from dafka.roles.statistics import Health
 from dafka.transport import (
@@ -106,6 +106,7 @@ class Tower:
     def __init__(
         self, machine: TowerMachine, connections: TowerConnections, subscriber: Socket, publisher: PublisherSocket
     ) -> None:
+        """Combine a machine with its bound sockets."""
         self.sub_endpoint = subscriber.endpoint
         self.pub_endpoint = publisher.endpoint
         self._machine = machine
@@ -199,7 +200,7 @@ async def serve_tower(
             machine = TowerMachine(config, _own_host(subscriber.endpoint), connections.is_connected, identity)
             tower = Tower(machine, connections, subscriber, publisher)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
-            for warning in exposed(config, endpoints):
+            for warning in exposure_warnings(config, endpoints):
                 warn(warning)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(tower.run, config.node.connections_max)

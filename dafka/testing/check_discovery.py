@@ -1,4 +1,4 @@
-"""`check_discovery`, which checks a discovery plugin against `dafka.discovery.Discovery`, without pytest."""
+"""A check that a discovery plugin keeps the promises of `dafka.discovery.Discovery`. It does not need pytest."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from dafka.groups import single_exception
 from dafka.protocol import PeerJoined, PeerLeft
 
 CANCEL_S = 1.0
-"""How long a discovery may take to end after it was cancelled, in seconds."""
+"""Seconds that a discovery may take to end when it is cancelled."""
 
 WATCH_S = 0.5
-"""How long a run continues after all expected reports, in seconds, to catch reports that must not follow."""
+"""Seconds for which a run continues after it has reported what it must, so that later events are checked, too."""
 
 
 async def check_discovery(
@@ -28,22 +28,22 @@ async def check_discovery(
     stop_peers: Callable[[], Awaitable[None]] | None = None,
     timeout_s: float = 10.0,
 ) -> None:
-    """Check that a discovery plugin keeps the contract of `dafka.discovery.Discovery`. Runs it a few times.
+    """Run a discovery a few times, and check that it keeps its promises.
 
     Args:
-        make: Makes the discovery; called once for each run.
-        advertisement: The node to advertise.
-        peers: The endpoints of other nodes that it must find.
-        stop_peers: Stops these nodes; they must then be reported as left. None if they keep running.
-        timeout_s: The time limit of each step, in seconds.
+        make: Returns the discovery. It is called once for each run.
+        advertisement: The node that the discovery runs for.
+        peers: The endpoints of other nodes, which the discovery must find.
+        stop_peers: Stops those nodes, which must then be reported as left. None: they stay.
+        timeout_s: Seconds that each step may take.
 
     Raises:
-        AssertionError: If a check fails. The message says what was expected.
+        AssertionError: A promise is not kept; the message names it.
     """
     await _check_cancelled_before_start(make, advertisement)
     await _check_cancelled_once_started(make, advertisement, timeout_s)
     async with _run(make, advertisement, timeout_s) as reports:
-        await reports.wait(lambda: reports.is_settled, timeout_s, "Settled was not reported")
+        await reports.wait(lambda: reports.is_settled, timeout_s, "Settled never came")
         await reports.wait(
             lambda: reports.joined >= set(peers), timeout_s, f"not all of {sorted(map(str, peers))} were found"
         )
@@ -54,15 +54,16 @@ async def check_discovery(
 
 
 class _Reports:
-    """The reports of one run. Each is checked when it arrives.
+    """The events of one run, each of which is checked as it comes.
 
     Attributes:
         joined: The endpoints that have joined and not left.
-        is_settled: Whether `Settled` was reported.
-        problem: A description of the first report that breaks the interface; empty if there is none.
+        is_settled: Whether `Settled` has come.
+        problem: The first event that breaks a promise, in words.
     """
 
     def __init__(self, advertisement: Advertisement) -> None:
+        """Expect the events of a discovery for this node."""
         self.joined: set[PeerEndpoint] = set()
         self.is_settled = False
         self.problem = ""
@@ -71,8 +72,8 @@ class _Reports:
         self._changed = trio.Event()
 
     def take(self, report: DiscoveryEvent) -> None:
-        """Check and store a report; passed to the discovery as `report`."""
-        self.problem = self.problem or self._judge(report)
+        """Take one event; the discovery calls this as `report`."""
+        self.problem = self.problem or self._check_event(report)
         if isinstance(report, PeerJoined):
             self.joined.add(report.endpoint)
         elif isinstance(report, PeerLeft):
@@ -83,28 +84,28 @@ class _Reports:
         self._changed = trio.Event()
 
     async def wait(self, is_reached: Callable[[], bool], timeout_s: float, problem: str) -> None:
-        """Wait until the reports so far fulfill a condition."""
+        """Wait until the events so far satisfy a condition."""
         with trio.move_on_after(timeout_s) as scope:
             while not is_reached() and not self.problem:
                 await self._changed.wait()
         assert not self.problem, self.problem
         assert not scope.cancelled_caught, f"after {timeout_s} s: {problem}; joined are {sorted(map(str, self.joined))}"
 
-    def _judge(self, report: DiscoveryEvent) -> str:
+    def _check_event(self, report: DiscoveryEvent) -> str:
         if self.is_over:
             return f"after it ended it reported {report!r}"
         if isinstance(report, PeerJoined):
-            return self._judge_joined(report)
+            return self._check_joined(report)
         if isinstance(report, PeerLeft):
             return "" if report.endpoint in self.joined else f"{report!r} without an earlier PeerJoined"
         if isinstance(report, Settled):
             return "Settled came twice" if self.is_settled else ""
         return ""
 
-    def _judge_joined(self, report: PeerJoined) -> str:
+    def _check_joined(self, report: PeerJoined) -> str:
         own = self._advertisement
         if report.address == own.address or report.endpoint.endpoint == f"tcp://{own.host}:{own.port}":
-            return f"the node itself was reported: {report!r}"
+            return f"the own node was reported: {report!r}"
         if report.endpoint in self.joined:
             return f"{report!r} came twice without a PeerLeft between"
         if not is_peer_endpoint(report.endpoint.endpoint):
@@ -116,7 +117,7 @@ class _Reports:
 async def _run(
     make: Callable[[], Discovery], advertisement: Advertisement, timeout_s: float
 ) -> AsyncIterator[_Reports]:
-    """Run a discovery during a block. Cancel it at the end of the block, and check that it ends in time."""
+    """Start a discovery, and check that it ends when it is cancelled at the end of the block."""
     reports = _Reports(advertisement)
     discovery = make()
     cancelled_at = math.inf

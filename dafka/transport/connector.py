@@ -147,8 +147,7 @@ class Connector:
     def connect(self, endpoint: str, key: str) -> None:
         """Connect to the peer at an endpoint, which must hold the secret key of this public key.
 
-        Raises:
-            TransportError: The endpoint is invalid.
+        Raises `TransportError` if the endpoint is invalid.
         """
         if self._security is not None:
             self._security.expect_key(self._socket, key)

@@ -207,8 +207,7 @@ _PURE = PureLoops()
 def choose_loops() -> Loops:
     """Return the loops for a new socket.
 
-    Raises:
-        ConfigError: `DAFKA_ACCELERATOR` is invalid, or requires loops that are not available.
+    Raises `ConfigError` if `DAFKA_ACCELERATOR` is invalid, or requires loops that are not available.
     """
     choice = os.environ.get(VARIABLE, "")
     if choice not in ("", "on", "off"):

@@ -108,9 +108,8 @@ class BaseSocket:
     def bind(self, endpoint: str) -> str:
         """Listen at an endpoint, and return it with the port chosen for `*`.
 
-        Raises:
-            AddressInUseError: The endpoint is in use, or not an address of this machine.
-            TransportError: The endpoint is invalid.
+        Raises `AddressInUseError` if the endpoint is in use or not an address of this machine, `TransportError` if
+        it is invalid.
         """
         _check_port(endpoint, "listen at")
         try:
@@ -134,8 +133,7 @@ class BaseSocket:
     def connect(self, endpoint: str) -> None:
         """Connect in the background, and again after every loss.
 
-        Raises:
-            TransportError: The endpoint is invalid.
+        Raises `TransportError` if the endpoint is invalid.
         """
         _check_port(endpoint, "connect to")
         try:
@@ -260,6 +258,7 @@ class RunSocket(BaseSocket):
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        """Wrap a pyzmq socket."""
         super().__init__(socket)
         self.count_max = self._loops.receive_count_max
         self.is_slow_batch = False

@@ -79,8 +79,7 @@ class Subscriber(Protocol):
     def connect_peer(self, peer: PeerEndpoint) -> None:
         """Connect in the background, and again after every loss.
 
-        Raises:
-            TransportError: The endpoint is invalid.
+        Raises `TransportError` if the endpoint is invalid.
         """
 
     def disconnect_peer(self, peer: PeerEndpoint) -> None:
@@ -287,8 +286,7 @@ class ClosedSubscriber:
     def connect_peer(self, peer: PeerEndpoint) -> None:
         """See `Subscriber.connect_peer`. If the key is not authorized, wait until it is.
 
-        Raises:
-            TransportError: The endpoint is invalid, or has no key.
+        Raises `TransportError` if the endpoint is invalid or has no key.
         """
         if not is_key(peer.key):
             raise TransportError(

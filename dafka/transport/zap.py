@@ -75,9 +75,7 @@ class ZapHandler:
     def bind(self, socket: BaseSocket, endpoint: str) -> str:
         """Bind a socket that only authorized peers can connect to, and return the endpoint with its port.
 
-        Raises:
-            AddressInUseError: See `BaseSocket.bind`.
-            TransportError: See `BaseSocket.bind`.
+        Raises the exceptions of `BaseSocket.bind`.
         """
         assert self._nursery is not None, "start() comes first"
         self._security.require_keys(socket)

@@ -56,7 +56,7 @@ def test_the_batch_decoder_never_raises_and_counts_what_it_discards(drained: lis
 def test_decoding_takes_memory_in_proportion(attack: str) -> None:
     count = 20 if attack == "hellos" else 500
     messages = list(islice(generate(attack, AIM, 7), count))
-    octets = sum(len(frame) + 64 for message in messages for frame in message)
+    size = sum(len(frame) + 64 for message in messages for frame in message)
     decoder = wire.BatchDecoder()
     tracemalloc.start()
     try:
@@ -64,7 +64,7 @@ def test_decoding_takes_memory_in_proportion(attack: str) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= MEMORY_FACTOR * octets + MEMORY_BYTES
+    assert peak <= MEMORY_FACTOR * size + MEMORY_BYTES
 
 
 def test_a_list_that_claims_to_be_huge_takes_no_memory() -> None:

@@ -12,7 +12,14 @@ from dafka import Config, Consumer, Producer, Store
 from dafka.testing.cluster import Cluster, open_cluster
 from dafka.transport import Socket, open_context
 from tests.adversarial import NODE_ATTACKS, TOWER_ATTACKS, Target, generate
-from tests.roles.helpers import DEADLINE_S, contents, open_stranger, receive_partition, wait_subscribed, wait_until
+from tests.roles.helpers import (
+    DEADLINE_S,
+    contents,
+    open_unverified_peer,
+    receive_partition,
+    wait_subscribed,
+    wait_until,
+)
 
 TOPIC = "orders"
 MESSAGES = 300
@@ -45,7 +52,7 @@ async def test_a_flooded_node_keeps_serving(role: str) -> None:
         open_cluster(Config()) as cluster,
         cluster.producer(TOPIC) as producer,
         cluster.consumer([TOPIC]) as consumer,
-        open_stranger(cluster.config) as stranger,
+        open_unverified_peer(cluster.config) as attacker,
     ):
         assert cluster.store is not None
         await producer.send_many(contents(0, 100))
@@ -58,10 +65,10 @@ async def test_a_flooded_node_keeps_serving(role: str) -> None:
         elif role == "producer":
             node, address = producer, partition
         prefix = {"store": "D", "producer": "K", "consumer": "D"}[role] + address
-        await wait_subscribed(stranger, prefix.encode())
+        await wait_subscribed(attacker, prefix.encode())
         messages = flood(role, address, partition)
         for start in range(0, len(messages), 200):
-            stranger.send_many(messages[start : start + 200])
+            attacker.send_many(messages[start : start + 200])
             await trio.sleep(0.001)
         await wait_until(lambda: sum(node.statistics().discarded.values()) > 500)
         await producer.send_many(contents(100, 600))

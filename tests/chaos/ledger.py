@@ -38,10 +38,10 @@ class LedgerReader:
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
-                octets = file.read()
+                data = file.read()
         except FileNotFoundError:
             return []
-        whole = octets[: octets.rfind(b"\n") + 1]
+        whole = data[: data.rfind(b"\n") + 1]
         self._position += len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 

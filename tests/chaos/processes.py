@@ -186,8 +186,8 @@ class Node:
     async def _listen(self, process: trio.Process) -> None:
         assert process.stdout is not None
         rest = b""
-        async for octets in process.stdout:
-            *lines, rest = (rest + octets).split(b"\n")
+        async for data in process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._hear(line.decode(errors="backslashreplace"))
         if rest:

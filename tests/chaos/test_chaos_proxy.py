@@ -16,8 +16,8 @@ HOST = "127.0.0.1"
 
 async def echo(stream: trio.SocketStream) -> None:
     with suppress(trio.BrokenResourceError):
-        async for octets in stream:
-            await stream.send_all(octets)
+        async for data in stream:
+            await stream.send_all(data)
 
 
 @asynccontextmanager
@@ -36,13 +36,13 @@ async def open_link() -> AsyncIterator[Link]:
 async def receive(stream: trio.SocketStream, count: int) -> bytes:
     found = b""
     while len(found) < count:
-        octets = await stream.receive_some()
-        assert octets, "the connection has ended"
-        found += octets
+        data = await stream.receive_some()
+        assert data, "the connection has ended"
+        found += data
     return found
 
 
-async def test_octets_pass_unchanged_whatever_happens_to_them() -> None:
+async def test_bytes_pass_unchanged_under_every_condition() -> None:
     sent = bytes(range(256)) * 4000
     async with open_link() as link:
         link.set(Conditions(delay_s=0.001, bytes_per_s=50e6, loss=0.02))

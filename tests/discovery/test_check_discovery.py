@@ -76,7 +76,7 @@ async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> 
     ("broken", "message"),
     [
         (Scripted(Settled(), starts=False), "started was not called within 10"),
-        (Scripted(PEER), "Settled was not reported"),
+        (Scripted(PEER), "Settled never came"),
         (Scripted(PEER, Settled(), Settled(), LEFT), "Settled came twice"),
         (Scripted(Settled()), r"not all of \['tcp://10.0.0.2:7001'\] were found"),
         (Scripted(PEER, PEER, Settled()), "came twice without a PeerLeft between"),
@@ -84,12 +84,9 @@ async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> 
         (Scripted(PEER, LEFT, LEFT, Settled()), "without an earlier PeerJoined"),
         (
             Scripted(PeerJoined(OWN.address, PeerEndpoint("tcp://10.0.0.3:1")), PEER, Settled()),
-            "the node itself was reported",
+            "the own node was reported",
         ),
-        (
-            Scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()),
-            "the node itself was reported",
-        ),
+        (Scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()), "the own node was reported"),
         (Scripted(PeerJoined("C", PeerEndpoint("10.0.0.3:1")), PEER, Settled()), "has no endpoint to connect to"),
         (Scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
         (Scripted(PEER, Settled(), ends_after_s=2), r"it went on for 2\.0 s after it was cancelled"),

@@ -19,7 +19,7 @@ def config(argument: str) -> Config:
 
 
 async def reports_of(argument: str, advertisement: Advertisement = OWN) -> list[tuple[float, DiscoveryEvent]]:
-    """What is reported within an hour, and when."""
+    """Return the events of the first hour, with their times."""
     begin = trio.current_time()
     reports: list[tuple[float, DiscoveryEvent]] = []
     with trio.move_on_after(3600):

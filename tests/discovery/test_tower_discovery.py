@@ -50,8 +50,10 @@ def config_at(endpoints: list[tuple[str, str]], interval_ms: int, timeout_ms: in
 
 
 class Node:
-    """Attributes:
-    reports: what its discovery reported so far.
+    """A node that runs only its discovery.
+
+    Attributes:
+        reports: The events that its discovery has reported so far.
     """
 
     def __init__(self, port: int, host: str = "", address: str = "") -> None:
@@ -299,7 +301,9 @@ async def test_cancelled_discovery_closes_its_sockets() -> None:
 
 
 def test_tower_takes_no_argument() -> None:
-    with pytest.raises(DiscoveryError, match=r"^discovery 'tower' takes no argument \('here'\)"):
+    with pytest.raises(
+        DiscoveryError, match=r"^discovery 'tower': expected no argument, not 'here'; name the towers in \[beacon\]"
+    ):
         open_discovery(Config().with_node(discovery="tower:here"))
 
 
@@ -361,9 +365,9 @@ async def test_tower_survives_what_is_not_zeromq() -> None:
     one, two = Node(7001), Node(7002)
     async with open_tower() as tower:
         for endpoint in (tower.sub_endpoint, tower.pub_endpoint):
-            for octets in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"\xff\0\0\0\0\0\0\0\1\x7f\3", b""):
+            for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 4096, b"\xff\0\0\0\0\0\0\0\1\x7f\3", b""):
                 stream = await trio.open_tcp_stream("127.0.0.1", int(endpoint.rpartition(":")[2]))
-                await stream.send_all(octets)
+                await stream.send_all(data)
                 await stream.aclose()
         async with running(one, two, config=config_of(tower)):
             await one.wait(two.joined, Settled())

@@ -27,7 +27,7 @@ async def wait_for(store: Store, health: Health) -> None:
 
 
 class Disk:
-    """What appending to a storage does, as a test wants it."""
+    """The effect of appending to a storage, which a test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.error = ""
@@ -218,6 +218,7 @@ async def test_a_silent_server_is_not_waited_for() -> None:
 async def test_a_bad_address_is_one_sentence(address: str) -> None:
     status, sentence = await probe(address)
     assert status == 2
-    assert sentence == (
-        f"Error: listen: expected a port, or an address and a port, such as 9464 or 10.0.0.7:9464, not {address!r}\n"
+    assert sentence.splitlines()[-1] == (
+        "Error: Invalid value for '[ADDRESS:]PORT': expected a port, or an address and a port, "
+        f"such as 9464 or 10.0.0.7:9464, not {address!r}"
     )

@@ -37,8 +37,8 @@ async def ask(port: int, request: bytes) -> bytes:
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             try:
                 await stream.send_all(request)
-                while octets := await stream.receive_some():
-                    answer += octets
+                while data := await stream.receive_some():
+                    answer += data
             except trio.BrokenResourceError:
                 pass
     return answer

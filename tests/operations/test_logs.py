@@ -1,4 +1,4 @@
-"""What nodes log, as objects and as sentences."""
+"""The log lines of nodes, as JSON objects and as sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of running nodes, held against what really happened to them."""
+"""The metrics of running nodes, compared with what the nodes have done."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(monitor: Monitor) -> Values:
 
 async def wait_for(monitor: Monitor, name: tuple[str, ...], value: float) -> Values:
     with trio.fail_after(30):
-        while (found := read(monitor)).get(name) != value:  # noqa: ASYNC110 (it is to be asked)
+        while (found := read(monitor)).get(name) != value:  # noqa: ASYNC110 (there is no event to wait for)
             await trio.sleep(0.01)
     return found
 

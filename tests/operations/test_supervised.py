@@ -28,7 +28,7 @@ LINES = [b"%d" % number for number in range(100_000)]
 
 
 class Manager:
-    """Where the service manager listens. Its socket is an abstract one: none is left behind."""
+    """The socket of systemd. It is an abstract one, so that no file is left behind."""
 
     def __init__(self, name: str) -> None:
         self.environment = {"NOTIFY_SOCKET": f"@dafka-{name}-{os.getpid()}"}
@@ -70,7 +70,7 @@ def wait_port(running: Running) -> int:
 
 
 def held(url: str) -> dict[Partition, list[bytes]]:
-    """Everything that a storage holds; whoever writes to it may go on."""
+    """Return all records of a storage, which may be in use."""
 
     async def read() -> dict[Partition, list[bytes]]:
         found: dict[Partition, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Word to a service manager: a datagram socket that stands in its place."""
+"""Messages to systemd, which a datagram socket stands in for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dafka.roles import Health, Store
 
 
 class Manager:
-    """Where a service manager would listen."""
+    """The socket of systemd."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class Manager:
         self._socket.setblocking(False)
 
     def heard(self) -> list[list[str]]:
-        """What was sent since this was asked last: the assignments of each datagram."""
+        """Return the assignments of each datagram sent since the last call."""
         found = []
         while True:
             try:
@@ -35,7 +35,7 @@ class Manager:
                 return found
 
     async def wait_for(self, assignment: str) -> list[str]:
-        """Every assignment heard until this one was."""
+        """Wait for an assignment, and return all until then."""
         told: list[str] = []
         with trio.fail_after(30):
             while assignment not in told:
@@ -74,20 +74,20 @@ def test_assignments_are_one_datagram(manager: Manager) -> None:
         ({"NOTIFY_SOCKET": "/a", "WATCHDOG_USEC": "soon"}, True, None),
     ],
 )
-def test_the_environment_tells_where_and_how_often(
+def test_a_notifier_is_configured_by_the_environment(
     environ: dict[str, str], is_there: bool, watchdog_s: float | None
 ) -> None:
     notifier = Notifier.from_environment(environ)
     assert (bool(notifier), notifier.watchdog_s) == (is_there, watchdog_s)
 
 
-def test_a_manager_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+def test_an_unreachable_systemd_stops_no_process(tmp_path: Path) -> None:
     assert not Notifier(str(tmp_path / "nobody")).send(READY)
     assert not Notifier("/" + "x" * 200).send(READY)
     assert not Notifier().send(READY)
 
 
-def test_a_manager_that_does_not_read_stops_nobody(tmp_path: Path) -> None:
+def test_a_systemd_that_does_not_read_stops_no_process(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     notifier = Notifier(manager.path)
     for _ in range(10_000):
@@ -99,7 +99,7 @@ def test_a_manager_that_does_not_read_stops_nobody(tmp_path: Path) -> None:
 
 
 class FakeStore(Store):
-    """As well as a test wants it to be."""
+    """A store with the health that a test sets."""
 
     def __init__(self) -> None:
         self.state = Health(unready="the cluster is not found yet")

@@ -48,7 +48,7 @@ class Keys:
 
 @attrs.define
 class Tap:
-    """Where a relay listens, what went through it each way, and how many connections have ended."""
+    """The endpoint of a relay, the bytes that it has relayed each way, and the number of ended connections."""
 
     endpoint: str
     sent: bytearray = attrs.field(factory=bytearray)

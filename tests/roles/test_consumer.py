@@ -196,7 +196,7 @@ async def test_saving_positions_without_a_storage_is_refused(dafka_cluster: Clus
 
 @pytest.mark.parametrize("settings", [{"name": "billing"}, {"positions": "memory:"}])
 async def test_name_and_positions_go_together(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="go together"):
+    with pytest.raises(ConfigError, match="expected both `name` and `positions`, or neither"):
         async with open_consumer(["hello"], Config().with_consumer(**settings)):
             pass
 

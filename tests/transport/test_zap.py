@@ -1,4 +1,4 @@
-"""The doorkeeper: what libzmq asks it, and what whoever floods it gets."""
+"""The ZAP handler: the requests of libzmq, and peers that flood it."""
 
 from __future__ import annotations
 

@@ -69,8 +69,8 @@ async def _check_latest(testbed: Testbed, producer: ScriptedPeer, old: int) -> N
     new = [record_content(producer.address, sequence) for sequence in range(10, 13)]
     # Any old records are delivered before these, in the order of the partition.
     await testbed.wait(lambda: any(delivery.content == new[-1] for delivery in testbed.delivered))
-    handed_on = {delivery.content for delivery in testbed.delivered}
-    taken = [sequence for sequence in range(old) if record_content(producer.address, sequence) in handed_on]
+    delivered = {delivery.content for delivery in testbed.delivered}
+    taken = [sequence for sequence in range(old) if record_content(producer.address, sequence) in delivered]
     text = f"{len(taken)} records that were published before the consumer started at the latest one were delivered"
     testbed.check_clause("latest.new-only", not taken, text)
     await testbed.expect_delivered(new)

@@ -48,12 +48,12 @@ def every_role(
         The decorator.
     """
 
-    def add(play: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
+    def add(run: Callable[[Testbed], Awaitable[None]]) -> Callable[[Testbed], Awaitable[None]]:
         for role in ROLES:
             # Only nodes that the suite starts use its tower.
             needs = {Ability.START, Ability.FEED} if feeds and role is Role.PRODUCER else {Ability.START}
-            SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares_target=shares_target)(play)
-        return play
+            SCENARIOS.add(f"{role.title}.{name}", *clauses, needs=needs, shares_target=shares_target)(run)
+        return run
 
     return add
 

@@ -187,14 +187,14 @@ class Expectations(CheckLog, abc.ABC):
         found: list[bytes] = []
         index = 0
 
-        def check_received() -> bool:
+        def check_delivered() -> bool:
             nonlocal index
             found.extend(each.content for each in self.delivered[index:] if each.content in wanted)
             remaining.difference_update(each.content for each in self.delivered[index:])
             index = len(self.delivered)
             return not remaining
 
-        await self.wait(check_received, seconds)
+        await self.wait(check_delivered, seconds)
         missing = wanted - set(found)
         first = next((content for content in contents if content in missing), b"")
         text = (

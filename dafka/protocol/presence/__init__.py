@@ -1,1 +1,1 @@
-"""Peers: beacons, connections, identities, and limits on what a peer may cause."""
+"""The presence of nodes: beacons, the nodes that they announce, the identity of peers, and limits on them."""

@@ -1,8 +1,8 @@
-"""The beacon client of one node: sends the node's beacon and processes the beacons of others.
+"""The beacon client of one node (RFC 46, "Node Discovery and Presence").
 
-RFC 46, "Node Discovery and Presence". A node sends its beacon to every tower when it starts, when it hears a new peer,
-and each interval. A tower publishes each beacon to all nodes, so a node knows that it is heard when its own beacon
-comes back. Until then it sends ten times as often, because a beacon may be lost while connections are being made.
+A node sends its beacon to every tower when it starts, when it hears of a new node, and each interval. A tower does not
+answer a node directly: a node knows that it is heard when its own beacon comes back. Until then it sends ten times as
+often, so that a beacon lost while connections are being made causes little delay.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
-"""The longest time until a node counts as settled, in settling times, if nodes keep joining and leaving."""
+"""Settling times after which the nodes count as found, even if nodes still come and go."""
 
-UNHEARD_FACTOR = 10
-"""The factor by which a node sends its beacon more often until the beacon has come back."""
+UNECHOED_FACTOR = 10
+"""How many times as often a node sends its beacon until a tower has sent it back."""
 
-NEWS_PER_S = 20
-"""The maximum number of beacons per second that are sent because of new nodes."""
+NEW_NODE_BEACONS_PER_S = 20
+"""Beacons sent per second for new nodes in the long run, however many come."""
 
-NEWS_BURST = 20
-"""The maximum number of such beacons that are sent at once."""
+NEW_NODE_BEACONS_BURST = 20
+"""Beacons sent for new nodes at once."""
 
 
 @attrs.frozen
 class Settled:
-    """Discovery has found the nodes that were there before this one."""
+    """The nodes that were there before this one have had the time to be found."""
 
 
 @attrs.frozen
@@ -48,12 +48,15 @@ DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent |
 
 
 class BeaconMachine:
-    """The state machine of one node's beacon client. Times are in seconds.
+    """The beacon client of one node: takes what towers send, and returns events and when to send the own beacon.
 
-    It takes the messages of towers, and returns events and requests to send the node's own beacon.
+    Attributes:
+        discarded: Beacons discarded, by reason.
+        peers: The known nodes.
     """
 
     def __init__(self, own_address: str, config: Config) -> None:
+        """Create the client of a node with this address; `[beacon]` and `[node]` apply."""
         beacon = config.beacon
         self.discarded: Counter[str] = Counter()
         self.peers = PeerTable(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
@@ -64,41 +67,41 @@ class BeaconMachine:
         self._settle = beacon.settle_ms / 1000
         self._tower_timeout = config.node.tower_timeout_ms / 1000
         self._heard_at = 0.0
-        self._news_at = 0.0
+        self._changed_at = 0.0
         self._is_silent: bool | None = None
         self._is_echoed = False
         self._beacon_due = float("inf")
         self._watch_due = float("inf")
         self._settle_due = float("inf")
         self._settle_periods = 0
-        self._news_bucket = TokenBucket(NEWS_PER_S, NEWS_BURST, 0.0)
+        self._new_node_bucket = TokenBucket(NEW_NODE_BEACONS_PER_S, NEW_NODE_BEACONS_BURST, 0.0)
 
     def start(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Send the first beacon."""
+        """Start at this time, in seconds on any steady clock."""
         self._heard_at = now
-        self._beacon_due = now + self._interval / UNHEARD_FACTOR
+        self._beacon_due = now + self._interval / UNECHOED_FACTOR
         self._watch_due = now + self._watch_interval
         return [SendBeacon()]
 
     def connected(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Send a beacon to a tower that has just connected, as its subscription shows."""
+        """Note that a tower has subscribed: only now a beacon can reach it."""
         return [SendBeacon()]
 
     def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Process messages of towers. One beacon answers all new nodes of a batch, so that many cause no flood."""
+        """Take what towers have sent. One beacon answers all new nodes of a batch."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         is_wanted = False
         for frames in messages:
             is_wanted = self._hear(frames, now, actions) or is_wanted
         if is_wanted:
-            if self._news_bucket.try_take(now):
+            if self._new_node_bucket.try_take(now):
                 actions.append(SendBeacon())
             else:
-                self._beacon_due = min(self._beacon_due, now + 1 / NEWS_PER_S)
+                self._beacon_due = min(self._beacon_due, now + 1 / NEW_NODE_BEACONS_PER_S)
         return actions
 
     def tick(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Do what is due: send a beacon, drop silent peers, report silent towers."""
+        """Do what is due: send the beacon, forget silent nodes, report silent towers."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
@@ -109,21 +112,21 @@ class BeaconMachine:
                 actions.append(TowersSilent(silence))
         if now >= self._settle_due:
             self._settle_periods += 1
-            self._settle_due = self._news_at + self._settle
+            self._settle_due = self._changed_at + self._settle
             if self._settle_due <= now or self._settle_periods >= SETTLE_PERIODS_MAX:
                 self._settle_due = float("inf")
                 actions.append(Settled())
         if now >= self._beacon_due:
-            self._beacon_due = now + self._interval / (1 if self._is_echoed else UNHEARD_FACTOR)
+            self._beacon_due = now + self._interval / (1 if self._is_echoed else UNECHOED_FACTOR)
             actions.append(SendBeacon())
         return actions
 
     def deadline(self) -> float:
-        """Return when to call `tick`."""
+        """Return the time of the next `tick`."""
         return min(self._beacon_due, self._watch_due, self._settle_due)
 
     def _hear(self, frames: Sequence[bytes], now: float, reports: list[DiscoveryEvent | SendBeacon]) -> bool:
-        """Process one message. Return whether its sender may not know this node yet: a tower or a new node."""
+        """Take one message. Return whether its sender, a tower or a new node, may not know this node yet."""
         self._heard_at = now
         if self._is_silent is not False:
             self._is_silent = False
@@ -139,7 +142,7 @@ class BeaconMachine:
             if not self._is_echoed:
                 self._is_echoed = True
                 self._beacon_due = now + self._interval
-                self._news_at = now
+                self._changed_at = now
                 self._settle_due = now + self._settle
             return False
         ignored = self.peers.ignored
@@ -147,6 +150,6 @@ class BeaconMachine:
         if self.peers.ignored > ignored:
             self.discarded["too many nodes"] += 1
         if changes:
-            self._news_at = now
+            self._changed_at = now
             reports += changes
         return bool(changes)

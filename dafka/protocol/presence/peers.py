@@ -1,8 +1,8 @@
-"""The peers that are known by the beacons that towers pass on. Beacons and the time go in, changes come out.
+"""The nodes known by the beacons that towers pass on: beacons and the time in, changes out.
 
-A node is identified by its address. Two towers may see the same node at different hosts; the endpoint seen first is
-kept while the port is the same. A node that returns with another port has restarted, so the new endpoint replaces the
-old one. In a closed cluster, nodes with different keys are different nodes, even if they use the same address.
+A node is identified by its address. It may appear at two endpoints, through towers that see different hosts: the first
+one stays, as long as the port is the same. A node that appears on another port has restarted: the old endpoint leaves,
+and the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class _Peer:
 
 
 class PeerTable:
-    """The peers of one node.
+    """A table of known nodes.
 
     Attributes:
-        ignored: Beacons of further nodes that were ignored because `peers_max` nodes are known.
+        ignored: Beacons of nodes beyond the limit.
     """
 
     def __init__(self, own_address: str, timeout: float, peers_max: int) -> None:
+        """Create an empty table for a node with this address. The timeout is in seconds."""
         self.ignored = 0
         self._own_address = own_address
         self._timeout = timeout
@@ -39,10 +40,11 @@ class PeerTable:
         self._peers: dict[tuple[str, str], _Peer] = {}
 
     def __len__(self) -> int:
+        """Return the number of known nodes."""
         return len(self._peers)
 
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
-        """Process a beacon, and return the changes: a node is new, or has moved to another port."""
+        """Take a beacon, and return the changes: none, unless the node is new or has moved."""
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []
@@ -61,7 +63,7 @@ class PeerTable:
         return [left, PeerJoined(address, endpoint)]
 
     def expire(self, now: float) -> list[PeerChange]:
-        """Forget the nodes that have been silent for the timeout, and return the changes."""
+        """Forget the nodes that have been silent for the timeout, and return them."""
         silent = [known for known, peer in self._peers.items() if peer.expires <= now]
         return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
 

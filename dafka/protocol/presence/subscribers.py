@@ -54,13 +54,16 @@ class EarliestResponder:
     def answer(
         self, fetch: wire.Fetch, own_address: str, sequence: int, unrecoverable_end: int
     ) -> wire.DirectEarliest | None:
-        """Return the answer to a FETCH, or None if the requestor does not understand it.
+        """Tell the sender of a FETCH from which sequence on this node holds the partition.
 
         Args:
             fetch: The request.
             own_address: This node's address.
             sequence: The first sequence that this node holds of the partition.
             unrecoverable_end: The sequence before which no node holds any record, as far as this node knows.
+
+        Returns:
+            The answer; None if the requestor does not understand it.
         """
         if fetch.address not in self._subscribers:
             return None

@@ -151,7 +151,7 @@ class PartitionFollower:
 def _is_unchanged(log: PartitionLog) -> bool:
     """Return whether nothing but the active segment may have changed."""
     try:
-        floor, _ = read_earliest_file(log.folder) or (0, 0)
+        stored_earliest, _ = read_earliest_file(log.folder) or (0, 0)
     except ValueError:
         return False
-    return bool(log.bases) and find_bases(log.folder) == log.bases and floor <= log.head.earliest
+    return bool(log.bases) and find_bases(log.folder) == log.bases and stored_earliest <= log.head.earliest

@@ -43,7 +43,7 @@ class _Tail:
     content_bytes: int = 0
     first_at: int = 0
     last_at: int = 0
-    holes: list[tuple[int, int, int]] = attrs.Factory(list)
+    damaged: list[tuple[int, int, int]] = attrs.Factory(list)
     """The position, first sequence and end sequence of damage."""
 
 
@@ -84,26 +84,26 @@ class Recovery:
         if known is not None and self.is_writer:
             end = log.head.end if log.bases else known.earliest
             if end < known.end:
-                self._report(log, log.folder, "lost: their file is missing or too short", end, known.end)
+                self._add_damage(log, log.folder, "lost: their file is missing or too short", end, known.end)
         return bool(log.bases)
 
     def _scan_partition(self, log: PartitionLog) -> None:
-        floor, floor_at = self._read_floor(log)
-        while len(log.bases) > 1 and log.bases[1] <= floor:
-            self._drop(log, log.bases[0])
+        stored_earliest, stored_latest_at = self._read_earliest(log)
+        while len(log.bases) > 1 and log.bases[1] <= stored_earliest:
+            self._drop_segment(log, log.bases[0])
         sizes = {base: os.stat(log.log_path(base)).st_size for base in log.bases}
         for base in log.bases[:-1]:
             if not sizes[base]:  # the process was killed after creating the segment, or the segment was never used
-                self._drop(log, base)
+                self._drop_segment(log, base)
         head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
         indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
-        if indexes and not head.length and floor < head.base != indexes[-1].end_sequence:
-            self._drop(log, head.base)  # created by an incomplete reset
+        if indexes and not head.length and stored_earliest < head.base != indexes[-1].end_sequence:
+            self._drop_segment(log, head.base)  # created by an incomplete reset
             del indexes[-1]
             head = head._replace(base=log.bases[-1], length=sizes[log.bases[-1]])
         for index, next_base in zip(indexes, log.bases[1:], strict=True):
             if self.is_writer and index.end_sequence != next_base:
-                self._report(
+                self._add_damage(
                     log,
                     log.log_path(index.base),
                     "lost: there is a gap between two segments",
@@ -111,24 +111,24 @@ class Recovery:
                     next_base,
                 )
         closed_bytes = sum(sizes[base] + file_size(log.index_path(base)) for base in log.bases[:-1])
-        floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
+        earliest_file_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
         start = head._replace(
             end=head.base,
             length=0,
-            closed_bytes=closed_bytes + floor_bytes,
+            closed_bytes=closed_bytes + earliest_file_bytes,
             content_bytes=sum(index.content_bytes for index in indexes),
-            latest_at=max([floor_at, *(index.last_stored_at for index in indexes)]),
+            latest_at=max([stored_latest_at, *(index.last_stored_at for index in indexes)]),
         )
         head = self._scan_tail(log, start, head.length) if head.length else start
-        earliest = min(max(log.bases[0], floor), head.end)
-        if earliest < floor and self.is_writer:
+        earliest = min(max(log.bases[0], stored_earliest), head.end)
+        if earliest < stored_earliest and self.is_writer:
             write_earliest_file(log.folder, earliest, head.latest_at)
         if earliest == head.end:
             head = head._replace(earliest=earliest, content_bytes=0)
         else:
-            surplus = self.reader.count_content_bytes(log, head, log.bases[0], earliest)
+            trimmed_bytes = self.reader.count_content_bytes(log, head, log.bases[0], earliest)
             earliest_at = self.reader.find_stored_at(log, head, earliest)
-            content_bytes = max(head.content_bytes - surplus, 0)
+            content_bytes = max(head.content_bytes - trimmed_bytes, 0)
             head = head._replace(earliest=earliest, content_bytes=content_bytes, earliest_at=earliest_at)
         log.head = head
 
@@ -136,15 +136,15 @@ class Recovery:
         """Add what follows the known part of the active segment, and truncate an incomplete append."""
         path = log.log_path(known.base)
         with self.pool.open_file(path) as fd:
-            tail = _scan(fd, size, known.length, known.end, log.segment_seed(known.base))
+            tail = _scan_segment(fd, size, known.length, known.end, log.segment_seed(known.base))
             if self.is_writer:
-                for position, first_sequence, end_sequence in tail.holes:
-                    self._report(log, f"{path} at byte {position}", "damaged", first_sequence, end_sequence)
+                for position, first_sequence, end_sequence in tail.damaged:
+                    self._add_damage(log, f"{path} at byte {position}", "damaged", first_sequence, end_sequence)
                 if tail.length < size:
                     os.ftruncate(fd, tail.length)
                     os.fsync(fd)
                     reason = f"truncated: {size - tail.length} bytes at the end are not a complete append"
-                    self._report(log, path, reason, tail.end, tail.seen_end)
+                    self._add_damage(log, path, reason, tail.end, tail.seen_end)
         if tail.length == known.length:
             return known
         return known._replace(
@@ -156,7 +156,7 @@ class Recovery:
             base_at=known.base_at if known.length else tail.first_at,
         )
 
-    def _read_floor(self, log: PartitionLog) -> tuple[int, int]:
+    def _read_earliest(self, log: PartitionLog) -> tuple[int, int]:
         try:
             return read_earliest_file(log.folder) or (0, 0)
         except ValueError:
@@ -165,32 +165,34 @@ class Recovery:
                 self.damages.append(Damage(f"{log.folder}/{EARLIEST_FILE}", reason))
             return 0, 0
 
-    def _drop(self, log: PartitionLog, base: int) -> None:
+    def _drop_segment(self, log: PartitionLog, base: int) -> None:
         log.bases = tuple(other for other in log.bases if other != base)
         if self.is_writer:
             for path in (log.log_path(base), log.index_path(base)):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
-    def _report(self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int) -> None:
+    def _add_damage(
+        self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int
+    ) -> None:
         end_sequence = max(end_sequence, first_sequence + 1)
         self.damages.append(Damage(location, reason, log.partition, first_sequence, end_sequence))
 
 
-def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
+def _scan_segment(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
     """Read a segment from a position. Damage is reported only if a complete append follows it."""
     buffer = ReadBuffer(fd, size, BODY_READ_BYTES)
     tail = _Tail(position, sequence, sequence)
-    holes: list[tuple[int, int, int]] = []
+    damaged: list[tuple[int, int, int]] = []
     content_bytes = 0
     is_complete = False
     first_at: int | None = None
     for entry in iterate_entries(buffer, position, sequence, seed):
         if entry.position != position:
-            holes.append((position, sequence, entry.first_sequence))
+            damaged.append((position, sequence, entry.first_sequence))
             is_complete = False
         if read_body_at(buffer, entry) is None:
-            holes.append((entry.position, entry.first_sequence, entry.end_sequence))
+            damaged.append((entry.position, entry.first_sequence, entry.end_sequence))
             is_complete = False
         elif entry.flags & FLAG_FIRST:
             is_complete = True
@@ -200,7 +202,7 @@ def _scan(fd: int, size: int, position: int, sequence: int, seed: int) -> _Tail:
         tail.seen_end = sequence
         if is_complete and not entry.flags & FLAG_MORE:
             tail.length, tail.end, tail.last_at, tail.first_at = position, sequence, entry.stored_at, first_at
-            tail.content_bytes, tail.holes = content_bytes, holes.copy()
+            tail.content_bytes, tail.damaged = content_bytes, damaged.copy()
             is_complete = False
     return tail
 

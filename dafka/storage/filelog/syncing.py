@@ -40,7 +40,7 @@ class Syncer:
         if error is not None:
             raise error
 
-    def schedule_sync(self, files: Collection[str], folders: Collection[str]) -> None:
+    def sync_written(self, files: Collection[str], folders: Collection[str]) -> None:
         """Sync files that were written, and folders whose files changed, now or after the delay."""
         if self._delay_ms == 0:
             self._sync(files, folders)

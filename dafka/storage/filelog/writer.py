@@ -38,8 +38,8 @@ class PlannedAppend:
         position: The position in the segment to write to.
         entries: The entries to write.
         buffers: Their bytes.
-        is_begun: Whether the segment has been prepared.
-        is_made: Whether a new segment has been created.
+        is_prepared: Whether the segment has been prepared.
+        is_created: Whether a new segment has been created.
     """
 
     log: PartitionLog
@@ -49,8 +49,8 @@ class PlannedAppend:
     position: int
     entries: list[Entry]
     buffers: list[bytes]
-    is_begun: bool = False
-    is_made: bool = False
+    is_prepared: bool = False
+    is_created: bool = False
 
     @property
     def path(self) -> str:
@@ -115,8 +115,8 @@ def _split_runs(batches: list[RecordBatch], time_ms: int, latest_at: int | None)
             latest_at = time_ms if latest_at is None else max(time_ms, latest_at)
             yield Run(batch.first_sequence, batch.contents, latest_at)
             continue
-        floor = latest_at if latest_at is not None else -(2**63)
-        for part in split_by_time(batch, time_ms, floor):
+        earliest_allowed = latest_at if latest_at is not None else -(2**63)
+        for part in split_by_time(batch, time_ms, earliest_allowed):
             assert part.stored_at is not None
             latest_at = part.stored_at[0]
             yield Run(part.first_sequence, part.contents, latest_at)
@@ -177,7 +177,7 @@ class LogWriter:
             for append in appends:
                 with self.pool.open_file(append.path) as fd:
                     write_at(fd, append.buffers, append.position)
-            self.syncer.schedule_sync([append.path for append in appends], folders)
+            self.syncer.sync_written([append.path for append in appends], folders)
         except BaseException:
             self._roll_back(appends)
             raise
@@ -219,7 +219,7 @@ class LogWriter:
             log = self._new_log(partition)
             append = PlannedAppend(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
             try:
-                self.syncer.schedule_sync([append.path], self._begin_segments([append]))
+                self.syncer.sync_written([append.path], self._begin_segments([append]))
             except BaseException:
                 self._roll_back([append])
                 raise
@@ -293,26 +293,26 @@ class LogWriter:
                 with self.pool.open_file(log.log_path(log.head.base)) as fd:
                     os.ftruncate(fd, log.head.length)
                 log.is_tail_dirty = False
-            append.is_begun = True
+            append.is_prepared = True
             if append.begins_segment:
                 if not append.is_new:
                     log.list_bases()
                 self._mark_changing(log)
                 folders.update(make_folders(log.folder))
                 folders.add(log.folder)
-                _make_segment(append.path)
-                append.is_made = True
+                _create_segment(append.path)
+                append.is_created = True
         return folders
 
     def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:
         for append in appends:
             log = append.log
-            if not append.is_begun:
+            if not append.is_prepared:
                 if append.is_new and log.slot >= 0:
                     self._write_slot(log, VACANT)
                 continue
             if append.begins_segment:
-                if append.is_made:
+                if append.is_created:
                     with suppress(OSError):
                         os.unlink(append.path)
                     self.pool.drop(append.path)
@@ -352,29 +352,29 @@ class LogWriter:
         head = log.head
         bases = log.list_bases()
         path = log.log_path(next_sequence)
-        is_made = False
+        is_created = False
         self._mark_changing(log)
         try:
             if head.base != next_sequence:
-                _make_segment(path)
-                is_made = True
-                self.syncer.schedule_sync([path], [log.folder])
+                _create_segment(path)
+                is_created = True
+                self.syncer.sync_written([path], [log.folder])
             write_earliest_file(log.folder, next_sequence, head.latest_at)
         except BaseException:
-            if is_made:
+            if is_created:
                 with suppress(OSError):
                     os.unlink(path)
                 self.pool.drop(path)
             self._write_slot(log, GOOD)
             raise
         new_head = Head(next_sequence, next_sequence, latest_at=head.latest_at, base=next_sequence)
-        log.bases = (*bases, next_sequence) if is_made else bases
+        log.bases = (*bases, next_sequence) if is_created else bases
         self._drop_segments(log, new_head, (next_sequence,))
 
     def _drop_segments(self, log: PartitionLog, head: Head, kept: tuple[int, ...]) -> None:
         """Remove segments from the catalog first, so that other processes do not read them, then from the disk."""
         dropped = [base for base in log.list_bases() if base not in kept]
-        floor_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
+        earliest_file_bytes = file_size(f"{log.folder}/{EARLIEST_FILE}")
         log.head = head
         log.bases = kept
         self._write_slot(log, CHANGING)
@@ -383,7 +383,7 @@ class LogWriter:
             closed_bytes -= file_size(log.log_path(base)) + file_size(log.index_path(base))
             self._unlink(log, base)
         if head.earliest == head.end:
-            closed_bytes = floor_bytes
+            closed_bytes = earliest_file_bytes
         log.head = head._replace(closed_bytes=max(closed_bytes, 0))
         self._write_slot(log, GOOD)
 
@@ -429,7 +429,7 @@ class LogWriter:
                 raise
 
 
-def _make_segment(path: str) -> None:
+def _create_segment(path: str) -> None:
     """Create an empty segment, or use an existing empty one."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,8 +1,8 @@
-/* The transport's two loops, compiled: messages out of a ZeroMQ socket and into it, many in a call.
+/* The transport's two loops in C: receive messages from a ZeroMQ socket, and send messages, many in one call.
 
-   `dafka/transport/pure.py` is the reference; a test compares the two. Python's stable ABI alone is used, and libzmq is
-   not linked: its functions are looked up in the library that pyzmq has loaded. Nothing here blocks, and the
-   interpreter's lock is held throughout (docs/accelerator.md says why). */
+   `PureLoops` in `dafka/transport/loops.py` is the reference; a test compares the two. Only Python's stable ABI is used.
+   libzmq is not linked: its functions are looked up in the library that pyzmq has loaded. Nothing here blocks. The GIL is
+   released only while a large run is sent (docs/explanation/accelerator.md says why). */
 
 #ifndef DAFKA_ACCELERATOR_H
 #define DAFKA_ACCELERATOR_H
@@ -16,21 +16,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From zmq.h, whose ABI these are. */
+/* Copied from zmq.h: libzmq's ABI. */
 #define ZMQ_DONTWAIT 1
 #define ZMQ_SNDMORE 2
 typedef union {
-    unsigned char octets[64];
+    unsigned char bytes[64];
     void *alignment;
 } zmq_msg_t;
 
 #define SEQUENCE_BYTES 8
-#define LENGTH_BYTES 4 /* of each content, in packed ones */
+#define LENGTH_BYTES 4 /* the length of each packed content */
 
-/* What became of one frame or message. */
+/* The result of one frame or message. */
 enum { GOT_NOTHING = 0, GOT_ONE = 1, FAILED = -1 };
 
-/* The module's: libzmq's functions, and what Python gave to `connect`. */
+/* The state of the module: libzmq's functions, and the arguments of `connect`. */
 typedef struct {
     int (*msg_init)(zmq_msg_t *);
     int (*msg_init_size)(zmq_msg_t *, size_t);
@@ -46,20 +46,20 @@ typedef struct {
     int is_open;
     PyObject *run_class;    /* EncodedRun(topic_frame, header_prefix, first_sequence, contents) */
     PyObject *packed_class; /* PackedContents(data, lengths) */
-    PyObject *failure;      /* the exception for an error number of libzmq's */
+    PyObject *failure;      /* returns the exception for an error number of libzmq */
     PyObject *topic_frame_name, *header_prefix_name, *first_sequence_name, *contents_name, *data_name, *lengths_name;
 } State;
 
-/* The state of a module that is connected to libzmq; else NULL, and an exception. */
+/* Returns the state of a module that is connected to libzmq; otherwise NULL, and sets an exception. */
 State *opened_state(PyObject *module);
 
-/* libzmq's socket, from pyzmq's `underlying`; NULL and an exception where there is none, or no longer. */
+/* Returns libzmq's socket from pyzmq's `underlying`; NULL, and sets an exception, if it is closed or none. */
 void *as_socket(State *state, PyObject *handle);
 
-/* Sets pyzmq's exception for an error number of libzmq's. */
+/* Sets pyzmq's exception for an error number of libzmq. */
 void raise_failure(State *state, int number);
 
-/* Lets go of the bytes objects that libzmq has given back. */
+/* Releases the bytes objects that libzmq has returned. */
 void take_back_loans(void);
 
 PyObject *accelerator_receive(PyObject *module, PyObject *arguments);

@@ -1,10 +1,10 @@
-/* The module: its connection to libzmq, and what its functions share. */
+/* The extension module: its connection to libzmq, and the helpers that its functions share. */
 
 #include "accelerator.h"
 
 #include <dlfcn.h>
 
-#define INTERFACE 4 /* counted up with every change that Python sees */
+#define INTERFACE 4 /* increased with every change that Python code depends on */
 
 void raise_failure(State *state, int number)
 {
@@ -54,9 +54,9 @@ static void replace(PyObject **place, PyObject *object)
 
 PyDoc_STRVAR(connect_doc,
 "connect(path, run_class, packed_class, failure, /)\n--\n\n"
-"Finds libzmq's functions through the loaded library at `path`; gives its version, (major, minor, patch).\n"
-"Runs are made with `run_class`, their contents with `packed_class`, and errors with `failure(number)`. Raises OSError\n"
-"where a function is not there.");
+"Look up libzmq's functions through the loaded library at `path`, and return its version, (major, minor, patch).\n"
+"`run_class` creates runs, `packed_class` their contents, and `failure(number)` the exception for an error. Raise\n"
+"OSError if a function is missing.");
 
 static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
 {
@@ -65,7 +65,7 @@ static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
     const char *path;
     if (state == NULL || !PyArg_ParseTuple(arguments, "sOOO", &path, &run_class, &packed_class, &failure))
         return NULL;
-    /* Not closed again: pyzmq's module stays loaded as long as the process. */
+    /* Never closed: pyzmq's module stays loaded until the process ends. */
     void *library = dlopen(path, RTLD_LAZY | RTLD_NOLOAD);
     if (library == NULL) {
         PyErr_Format(PyExc_OSError, "pyzmq's library is not loaded from %s", path);
@@ -144,13 +144,14 @@ static void module_free(void *module)
 
 PyDoc_STRVAR(receive_doc,
 "receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
-"What is here, of up to `count_max` messages and about `bytes_max` octets, each frame counting `frame_bytes` more.\n"
-"Each message is a list of frames; with `gathers_runs`, consecutive records of a partition are one EncodedRun, which\n"
-"stands where the first of them stood.");
+"Return up to `count_max` waiting messages of about `bytes_max` bytes; each frame counts `frame_bytes` more.\n"
+"Each message is a list of frames. With `gathers_runs`, consecutive records of a partition are one EncodedRun, at the\n"
+"position of the first.");
 
 PyDoc_STRVAR(send_doc,
 "send(handle, messages, /)\n--\n\n"
-"Queues messages (sequences of frames, and FrameRuns); gives how many. Never waits: what is not taken is dropped.");
+"Queue messages (sequences of frames, and EncodedRuns) without waiting, and return how many were queued. A message\n"
+"that does not fit is dropped.");
 
 static PyMethodDef functions[] = {
     {"connect", accelerator_connect, METH_VARARGS, connect_doc},

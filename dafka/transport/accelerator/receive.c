@@ -1,48 +1,48 @@
-/* Receiving: messages become lists of frames, and consecutive records of a partition one run. */
+/* Receiving: messages become lists of frames, and consecutive records of a partition become one run. */
 
 #include "accelerator.h"
 
-#define HELD_FRAMES 3 /* as many as a RECORD has at most */
-#define OPEN_RUNS_MAX 8 /* of one header, as in dafka/wire/batch.py */
-#define PACKED_BYTES_MAX 4096 /* larger contents are objects at once: copying them once more would show */
+#define HELD_FRAMES 3 /* the most frames of a RECORD */
+#define OPEN_RUNS_MAX 8 /* runs of one header that may still grow, as in dafka/wire/batch.py */
+#define PACKED_BYTES_MAX 4096 /* larger contents become objects immediately, since copying them twice takes time */
 
-/* One message being read. Its first frames are libzmq's until it is known what is made of them. */
+/* A message being received. Its first frames stay in libzmq's memory until their use is known. */
 typedef struct {
     zmq_msg_t frames[HELD_FRAMES];
     int count;
     int has_more;
 } Message;
 
-/* Memory that grows. */
+/* A growing buffer. */
 typedef struct {
-    char *octets;
+    char *bytes;
     size_t size;
     size_t capacity;
 } Buffer;
 
-/* A run being gathered: what differs in its messages is the sequence and the content. */
+/* A run being gathered: messages that differ only in the sequence and the content. */
 typedef struct {
-    PyObject *topic;    /* NULL where the header is the first frame */
-    PyObject *header;   /* the first message's, with its sequence */
-    PyObject *contents; /* a list of large ones; NULL where they are packed into these two */
+    PyObject *topic;    /* NULL if the header is the first frame */
+    PyObject *header;   /* the header of the first message, with its sequence */
+    PyObject *contents; /* a list of large contents; NULL if they are packed into the next two */
     Buffer packed;
     Buffer lengths;
     Py_ssize_t place;
-    size_t before; /* the run of this header before this one: its index and 1; 0 where there is none */
+    size_t before; /* the previous run of this header: its index plus 1; 0 if there is none */
     uint64_t first_sequence;
     uint64_t last_sequence;
 } Run;
 
 typedef struct {
     PyObject *items;
-    PyObject *places; /* of the run that a header began last: its index in `runs`, by the header */
+    PyObject *places; /* the index in `runs` of the last run of each header, by the header */
     Run *runs;
     size_t count;
     size_t capacity;
     size_t last;
 } Gathering;
 
-/* A frame into a message that has been initialised. */
+/* Receives a frame into an initialized message. */
 static int receive_frame(State *state, void *socket, zmq_msg_t *frame)
 {
     while (state->msg_recv(frame, socket, ZMQ_DONTWAIT) < 0) {
@@ -76,7 +76,7 @@ static PyObject *frame_bytes(State *state, zmq_msg_t *frame)
     return PyBytes_FromStringAndSize(state->msg_data(frame), (Py_ssize_t)state->msg_size(frame));
 }
 
-/* Appends what the caller owns, and no longer does. */
+/* Appends an object, and takes over the caller's reference. */
 static int append_new(PyObject *list, PyObject *item)
 {
     int failed = item == NULL || PyList_Append(list, item) < 0;
@@ -84,7 +84,7 @@ static int append_new(PyObject *list, PyObject *item)
     return failed ? -1 : 0;
 }
 
-/* A message as a list of its frames, however many follow those held. `size` grows by theirs. */
+/* Returns a message as a list of all its frames. Adds the size of the frames not held to `size`. */
 static PyObject *message_list(State *state, void *socket, Message *message, size_t *size, size_t frame_bytes_min)
 {
     PyObject *frames = PyList_New(0);
@@ -111,7 +111,7 @@ failed:
     return NULL;
 }
 
-/* The header frame's place in a message that may belong to a run, or -1. */
+/* Returns the index of the header frame in a message that may belong to a run, or -1. */
 static int header_index(State *state, Message *message)
 {
     if (message->has_more || message->count < 2 || state->msg_size(&message->frames[0]) == 0)
@@ -123,9 +123,9 @@ static int header_index(State *state, Message *message)
     return index;
 }
 
-static int is_equal(PyObject *octets, const char *data, size_t size)
+static int is_equal(PyObject *bytes, const char *data, size_t size)
 {
-    return (size_t)PyBytes_Size(octets) >= size && memcmp(PyBytes_AsString(octets), data, size) == 0;
+    return (size_t)PyBytes_Size(bytes) >= size && memcmp(PyBytes_AsString(bytes), data, size) == 0;
 }
 
 static int is_of_run(const Run *run, const char *topic, size_t topic_size, const char *header, size_t header_size)
@@ -137,30 +137,30 @@ static int is_of_run(const Run *run, const char *topic, size_t topic_size, const
     return is_equal(run->header, header, header_size - SEQUENCE_BYTES);
 }
 
-static uint64_t read_sequence(const char *octets)
+static uint64_t read_sequence(const char *bytes)
 {
     uint64_t sequence = 0;
     for (int index = 0; index < SEQUENCE_BYTES; index++)
-        sequence = sequence << 8 | (unsigned char)octets[index];
+        sequence = sequence << 8 | (unsigned char)bytes[index];
     return sequence;
 }
 
-/* A key that no other header has: the topic frame's length (all ones where there is none), that frame, the header_prefix. */
+/* Returns a key unique to a header: the topic frame's length (all ones if there is none), that frame, the prefix. */
 static PyObject *header_key(const char *topic, size_t topic_size, const char *header_prefix, size_t header_prefix_size)
 {
     PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(uint64_t) + topic_size + header_prefix_size));
     if (key != NULL) {
-        char *octets = PyBytes_AsString(key);
+        char *bytes = PyBytes_AsString(key);
         uint64_t length = topic == NULL ? UINT64_MAX : topic_size;
-        memcpy(octets, &length, sizeof length);
+        memcpy(bytes, &length, sizeof length);
         if (topic != NULL)
-            memcpy(octets + sizeof length, topic, topic_size);
-        memcpy(octets + sizeof length + topic_size, header_prefix, header_prefix_size);
+            memcpy(bytes + sizeof length, topic, topic_size);
+        memcpy(bytes + sizeof length + topic_size, header_prefix, header_prefix_size);
     }
     return key;
 }
 
-/* The two of a run that has ended, for the next one: growing them anew each time is work for the system, too. */
+/* The buffers of a run that has ended, kept for the next run: growing new ones takes time. */
 #define SPARE_BYTES_MAX (1 << 20)
 static Buffer spares[2];
 
@@ -173,41 +173,41 @@ static void take_spare(Buffer *buffer, int which)
 
 static void give_up(Buffer *buffer, int which)
 {
-    if (spares[which].octets == NULL && buffer->capacity <= SPARE_BYTES_MAX)
+    if (spares[which].bytes == NULL && buffer->capacity <= SPARE_BYTES_MAX)
         spares[which] = *buffer;
     else
-        free(buffer->octets);
+        free(buffer->bytes);
 }
 
 static char *extend(Buffer *buffer, size_t size)
 {
-    if (buffer->octets == NULL || buffer->capacity - buffer->size < size) {
+    if (buffer->bytes == NULL || buffer->capacity - buffer->size < size) {
         size_t capacity = 2 * (buffer->size + size) + 64;
-        char *octets = realloc(buffer->octets, capacity);
-        if (octets == NULL) {
+        char *bytes = realloc(buffer->bytes, capacity);
+        if (bytes == NULL) {
             PyErr_NoMemory();
             return NULL;
         }
-        buffer->octets = octets;
+        buffer->bytes = bytes;
         buffer->capacity = capacity;
     }
     buffer->size += size;
-    return buffer->octets + buffer->size - size;
+    return buffer->bytes + buffer->size - size;
 }
 
 static int pack(Run *run, const char *data, size_t size)
 {
-    char *octets = extend(&run->packed, size);
-    char *length = octets == NULL ? NULL : extend(&run->lengths, LENGTH_BYTES);
+    char *bytes = extend(&run->packed, size);
+    char *length = bytes == NULL ? NULL : extend(&run->lengths, LENGTH_BYTES);
     if (length == NULL)
         return -1;
-    memcpy(octets, data, size);
+    memcpy(bytes, data, size);
     for (int index = LENGTH_BYTES - 1; index >= 0; index--, size >>= 8)
         length[index] = (char)size;
     return 0;
 }
 
-/* Begins a run of this message's, whose content follows; its place in the result is kept by None. */
+/* Begins a run with this message, whose content follows. None holds its position in the result. */
 static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size,
                      int is_packed, size_t before)
 {
@@ -244,9 +244,9 @@ static int continues(const Run *run, uint64_t sequence, int is_packed)
            && (run->contents == NULL) == is_packed;
 }
 
-/* Makes the run of this header that a message continues the last. Gives 1 if there is one, 0 if not; then `before` is
-   the one that the header began last, as in Run. Several nodes send the same records when a node asks for them: their
-   messages have the same header, and come in turns. */
+/* Makes the run that a message continues the last of `runs`. Returns 1 if there is one. Otherwise returns 0, and
+   `before` is the last run of the header, as in Run. When several nodes answer a FETCH, their messages have the same
+   header and arrive interleaved. */
 static int find_run(Gathering *gathering, PyObject *key, uint64_t sequence, int is_packed, size_t *before)
 {
     *before = 0;
@@ -306,7 +306,7 @@ static int gather(State *state, Gathering *gathering, Message *message, int inde
 
 static PyObject *buffer_bytes(const Buffer *buffer)
 {
-    return PyBytes_FromStringAndSize(buffer->octets, (Py_ssize_t)buffer->size);
+    return PyBytes_FromStringAndSize(buffer->bytes, (Py_ssize_t)buffer->size);
 }
 
 static PyObject *run_contents(State *state, const Run *run)
@@ -315,17 +315,17 @@ static PyObject *run_contents(State *state, const Run *run)
         Py_INCREF(run->contents);
         return run->contents;
     }
-    PyObject *octets = buffer_bytes(&run->packed);
+    PyObject *bytes = buffer_bytes(&run->packed);
     PyObject *lengths = buffer_bytes(&run->lengths);
     PyObject *contents = NULL;
-    if (octets != NULL && lengths != NULL)
-        contents = PyObject_CallFunctionObjArgs(state->packed_class, octets, lengths, NULL);
-    Py_XDECREF(octets);
+    if (bytes != NULL && lengths != NULL)
+        contents = PyObject_CallFunctionObjArgs(state->packed_class, bytes, lengths, NULL);
+    Py_XDECREF(bytes);
     Py_XDECREF(lengths);
     return contents;
 }
 
-/* The frames of a message that has remained the only one of its run. */
+/* Returns the frames of a message that is the only one of its run. */
 static PyObject *single_frames(const Run *run)
 {
     PyObject *content = run->contents == NULL ? buffer_bytes(&run->packed) : PyList_GetItem(run->contents, 0);
@@ -339,7 +339,7 @@ static PyObject *single_frames(const Run *run)
     return frames;
 }
 
-/* What Python sees of a run: a EncodedRun, or the only message's frames. */
+/* Returns a run for Python: an EncodedRun, or the frames of its only message. */
 static PyObject *run_item(State *state, const Run *run)
 {
     if (run->first_sequence == run->last_sequence)
@@ -398,7 +398,7 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         || !PyArg_ParseTuple(arguments, "Onnnp", &handle, &count_max, &bytes_max, &frame_bytes_min, &gathers_runs))
         return NULL;
     if (bytes_max < 0 || frame_bytes_min < 0) {
-        PyErr_SetString(PyExc_ValueError, "a number of octets is 0 or more");
+        PyErr_SetString(PyExc_ValueError, "expected a number of bytes from 0 on");
         return NULL;
     }
     void *socket = as_socket(state, handle);

@@ -1,31 +1,30 @@
-/* Sending: lists of frames, and runs of records whose headers are written here. What is not small is lent to libzmq. */
+/* Sending: lists of frames, and runs of records, whose headers are written here. Large frames are lent to libzmq. */
 
 #include "accelerator.h"
 
 #include <stdatomic.h>
 
 #define LOAN_BYTES_MIN 8192 /* smaller frames of a single message are copied */
-#define INLINE_BYTES_MAX 33 /* libzmq keeps such frames in the message itself */
-#define UNLOCKED_RECORDS_MIN 64 /* so many are worth giving the interpreter's lock away */
+#define INLINE_BYTES_MAX 33 /* libzmq stores frames up to this size in the message itself */
+#define UNLOCKED_RECORDS_MIN 64 /* fewer records are not worth releasing the GIL */
 
-/* Memory that libzmq reads where it lies: of an object, and a piece of its own. libzmq's threads give each frame back
-   without the interpreter's lock; the last one puts the loan on a stack, and the next call that has the lock takes all
-   of them. */
+/* Memory that libzmq reads without copying it: that of an object, and a piece of its own. libzmq's threads return each
+   frame without the GIL. The last frame puts the loan on a stack, which the next call with the GIL empties. */
 typedef struct Loan {
     struct Loan *next;
     PyObject *owner;
     char *piece;
-    atomic_size_t frames; /* not given back yet, and a share of the lender's */
+    atomic_size_t frames; /* frames not returned yet, plus one for the lender */
 } Loan;
 
 #define LENDERS_SHARE (SIZE_MAX / 2)
 
 static _Atomic(Loan *) returned_loans;
 
-static void write_sequence(char *octets, uint64_t sequence)
+static void write_sequence(char *bytes, uint64_t sequence)
 {
     for (int index = SEQUENCE_BYTES - 1; index >= 0; index--, sequence >>= 8)
-        octets[index] = (char)sequence;
+        bytes[index] = (char)sequence;
 }
 
 static void release_frames(Loan *loan, size_t count)
@@ -54,7 +53,7 @@ void take_back_loans(void)
     }
 }
 
-/* A loan of an object's memory, and of a piece of this size; to be closed when all frames have been lent. */
+/* Opens a loan of an object's memory and of a piece of this size. Close it when all frames have been lent. */
 static Loan *open_loan(PyObject *owner, size_t piece_size)
 {
     Loan *loan = malloc(sizeof *loan);
@@ -77,13 +76,13 @@ static void close_loan(Loan *loan, size_t frames_lent)
     release_frames(loan, LENDERS_SHARE - frames_lent);
 }
 
-/* Sends a frame that has been made, or closes it. Gives 0, or libzmq's error number. */
+/* Sends a frame, or closes it. Returns 0, or libzmq's error number. */
 static int send_frame(State *state, void *socket, zmq_msg_t *frame, int flags)
 {
     while (state->msg_send(frame, socket, ZMQ_DONTWAIT | flags) < 0) {
         int number = state->error_number();
         if (number == EINTR)
-            continue; /* nothing waits here: what the signal is for is seen soon enough */
+            continue; /* nothing blocks here, so the signal is handled soon enough */
         state->msg_close(frame);
         return number;
     }
@@ -99,7 +98,7 @@ static int send_copy(State *state, void *socket, const char *data, size_t size, 
     return send_frame(state, socket, &frame, flags);
 }
 
-/* Octets that belong to a loan; counted where libzmq will give them back. */
+/* Makes a frame of memory that belongs to a loan. It is counted if libzmq will return it. */
 static int send_lent(State *state, void *socket, Loan *loan, size_t *lent, char *data, size_t size, int flags)
 {
     zmq_msg_t frame;
@@ -111,14 +110,14 @@ static int send_lent(State *state, void *socket, Loan *loan, size_t *lent, char 
     return send_frame(state, socket, &frame, flags);
 }
 
-/* A frame of a single message. */
-static int send_bytes(State *state, void *socket, PyObject *octets, int flags)
+/* Sends a frame of a single message. */
+static int send_bytes(State *state, void *socket, PyObject *bytes, int flags)
 {
-    char *data = PyBytes_AsString(octets);
-    size_t size = (size_t)PyBytes_Size(octets), lent = 0;
+    char *data = PyBytes_AsString(bytes);
+    size_t size = (size_t)PyBytes_Size(bytes), lent = 0;
     if (size < LOAN_BYTES_MIN)
         return send_copy(state, socket, data, size, flags);
-    Loan *loan = open_loan(octets, 0);
+    Loan *loan = open_loan(bytes, 0);
     if (loan == NULL)
         return ENOMEM;
     int number = send_lent(state, socket, loan, &lent, data, size, flags);
@@ -126,7 +125,7 @@ static int send_bytes(State *state, void *socket, PyObject *octets, int flags)
     return number;
 }
 
-/* What became of a message; where it FAILED, with an exception. */
+/* Returns the result of a message; if it FAILED, sets an exception. */
 static int judge(State *state, int number)
 {
     if (number == 0)
@@ -140,7 +139,7 @@ static int judge(State *state, int number)
     return FAILED;
 }
 
-/* A tuple of bytes objects, so that nothing can go wrong once a message's first frame is on its way. */
+/* Returns a tuple of bytes objects, so that nothing can fail once the first frame of a message is sent. */
 static PyObject *as_frames(PyObject *sequence)
 {
     PyObject *frames = PySequence_Tuple(sequence);
@@ -176,57 +175,57 @@ static int send_message(State *state, void *socket, PyObject *message)
 typedef struct {
     char *data;
     size_t size;
-} Octets;
+} Slice;
 
-/* What is written of a run. Everything but `contents` lies in memory that belongs to the loan. */
+/* The frames of a run. All but `contents` are in memory that belongs to the loan. */
 typedef struct {
-    Octets topic; /* NULL where the header is the first frame */
-    Octets headers; /* room for all, one behind the other; `size` is one's */
-    Octets header_prefix;
-    Octets *contents;
+    Slice topic; /* NULL if the header is the first frame */
+    Slice headers; /* all headers, one after the other; `size` is that of one */
+    Slice header_prefix;
+    Slice *contents;
     size_t count;
     uint64_t first_sequence;
 } Records;
 
-static Octets octets_of(PyObject *bytes)
+static Slice slice_of(PyObject *bytes)
 {
-    return (Octets){PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes)};
+    return (Slice){PyBytes_AsString(bytes), (size_t)PyBytes_Size(bytes)};
 }
 
-static size_t read_length(const char *octets)
+static size_t read_length(const char *bytes)
 {
     size_t length = 0;
     for (int index = 0; index < LENGTH_BYTES; index++)
-        length = length << 8 | (unsigned char)octets[index];
+        length = length << 8 | (unsigned char)bytes[index];
     return length;
 }
 
-static Octets *allocate_contents(size_t count)
+static Slice *allocate_contents(size_t count)
 {
-    Octets *contents = malloc((count ? count : 1) * sizeof *contents);
+    Slice *contents = malloc((count ? count : 1) * sizeof *contents);
     if (contents == NULL)
         PyErr_NoMemory();
     return contents;
 }
 
-/* Finds the contents in a tuple of bytes objects. */
+/* Locates the contents in a tuple of bytes objects. */
 static int find_listed(PyObject *listed, Records *records)
 {
     records->count = (size_t)PyTuple_Size(listed);
     records->contents = allocate_contents(records->count);
     for (size_t index = 0; records->contents != NULL && index < records->count; index++)
-        records->contents[index] = octets_of(PyTuple_GetItem(listed, (Py_ssize_t)index));
+        records->contents[index] = slice_of(PyTuple_GetItem(listed, (Py_ssize_t)index));
     return records->contents == NULL ? -1 : 0;
 }
 
-/* Finds them in octets, by their lengths, which must add up. */
-static int find_packed(PyObject *octets, PyObject *lengths, Records *records)
+/* Locates the contents in packed bytes by their lengths, which must add up. */
+static int find_packed(PyObject *bytes, PyObject *lengths, Records *records)
 {
-    if (!PyBytes_Check(octets) || !PyBytes_Check(lengths)) {
+    if (!PyBytes_Check(bytes) || !PyBytes_Check(lengths)) {
         PyErr_SetString(PyExc_TypeError, "packed contents are bytes");
         return -1;
     }
-    Octets rest = octets_of(octets);
+    Slice rest = slice_of(bytes);
     records->count = (size_t)PyBytes_Size(lengths) / LENGTH_BYTES;
     records->contents = allocate_contents(records->count);
     if (records->contents == NULL)
@@ -237,7 +236,7 @@ static int find_packed(PyObject *octets, PyObject *lengths, Records *records)
             rest.size = 1;
             break;
         }
-        records->contents[index] = (Octets){rest.data, size};
+        records->contents[index] = (Slice){rest.data, size};
         rest.data += size;
         rest.size -= size;
     }
@@ -248,7 +247,7 @@ static int find_packed(PyObject *octets, PyObject *lengths, Records *records)
     return 0;
 }
 
-/* Finds a run's contents; gives the object that they lie in, or NULL. */
+/* Locates a run's contents. Returns the object that holds them, or NULL. */
 static PyObject *find_contents(State *state, PyObject *contents, Records *records)
 {
     if ((PyObject *)Py_TYPE(contents) != state->packed_class) {
@@ -257,20 +256,20 @@ static PyObject *find_contents(State *state, PyObject *contents, Records *record
             Py_CLEAR(listed);
         return listed;
     }
-    PyObject *octets = PyObject_GetAttr(contents, state->data_name);
+    PyObject *bytes = PyObject_GetAttr(contents, state->data_name);
     PyObject *lengths = PyObject_GetAttr(contents, state->lengths_name);
-    if (octets == NULL || lengths == NULL || find_packed(octets, lengths, records) < 0)
-        Py_CLEAR(octets);
+    if (bytes == NULL || lengths == NULL || find_packed(bytes, lengths, records) < 0)
+        Py_CLEAR(bytes);
     Py_XDECREF(lengths);
-    return octets;
+    return bytes;
 }
 
-/* Sends all; gives 0, or the error number of one that failed. Needs no interpreter. */
+/* Sends all records. Returns 0, or the error number of a failure. Does not need the GIL. */
 static int send_records(State *state, void *socket, const Records *records, Loan *loan, size_t *lent, size_t *sent)
 {
     for (size_t index = 0; index < records->count; index++) {
         char *header = records->headers.data + index * records->headers.size;
-        Octets content = records->contents[index];
+        Slice content = records->contents[index];
         int number = 0;
         memcpy(header, records->header_prefix.data, records->header_prefix.size);
         write_sequence(header + records->header_prefix.size, records->first_sequence + index);
@@ -287,7 +286,7 @@ static int send_records(State *state, void *socket, const Records *records, Loan
     return 0;
 }
 
-/* Lends what the run is made of, and sends it. */
+/* Lends the parts of a run to libzmq, and sends it. */
 static int lend_records(State *state, void *socket, PyObject *topic, PyObject *owner, Records *records, size_t *sent)
 {
     size_t topic_size = topic == Py_None ? 0 : (size_t)PyBytes_Size(topic), lent = 0;
@@ -297,7 +296,7 @@ static int lend_records(State *state, void *socket, PyObject *topic, PyObject *o
         return -1;
     records->headers.data = loan->piece + topic_size;
     if (topic != Py_None) {
-        records->topic = (Octets){loan->piece, topic_size};
+        records->topic = (Slice){loan->piece, topic_size};
         memcpy(loan->piece, PyBytes_AsString(topic), topic_size);
     }
     int number;
@@ -327,7 +326,7 @@ static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
         PyErr_SetString(PyExc_TypeError, "the topic frame and the header_prefix of a run are bytes");
         goto done;
     }
-    records.header_prefix = octets_of(header_prefix);
+    records.header_prefix = slice_of(header_prefix);
     records.first_sequence = PyLong_AsUnsignedLongLong(first);
     if (records.first_sequence == UINT64_MAX && PyErr_Occurred())
         goto done;
