@@ -1,4 +1,4 @@
-"""Events about who may connect to a node, and whom it may connect to.
+"""Events about access and keys: refused connections, unauthorized peers, conflicts and exposed endpoints.
 
 `str(event)` states what happened. `dafka.cli.advice` adds what an operator can do about it.
 """
@@ -72,7 +72,7 @@ class RefusedByPeer:
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """A node was discovered whose key is not authorized here. It is not connected to until it is.
+    """A node was discovered whose key is not authorized here. This node does not connect to it until it is.
 
     Attributes:
         endpoint: The endpoint of the node.
@@ -109,7 +109,7 @@ class AuthorizedKeysUnreadable:
     """The authorized keys have changed and cannot be read. The keys read before remain authorized.
 
     Attributes:
-        reason: What is wrong with the file or folder.
+        reason: A description of the problem with the file or folder.
     """
 
     reason: str

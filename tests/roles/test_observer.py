@@ -288,7 +288,7 @@ async def test_each_tower_is_heard_by_itself() -> None:
                 second.pub_endpoint,
             ]
             assert [each.tower for each in node(found, cluster.store.address).sightings] == [beacon.tower_pub[0]]
-            assert list(found.faults(0)) == [f"no word from the tower at {nowhere}"]
+            assert list(found.faults(0)) == [f"no message from the tower at {nowhere}"]
         nursery.cancel_scope.cancel()
 
 

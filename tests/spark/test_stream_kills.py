@@ -10,7 +10,6 @@ from tests.spark.store_crash_loop import play_kills, play_worker_kill
 
 
 @pytest.mark.long
-@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_a_query_that_is_killed_twice_writes_each_record_exactly_once(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
