@@ -108,7 +108,7 @@ def part_of(module: str) -> str:
 
 
 def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield each import between modules of the package: the importing and the imported module, and the imported name."""
+    """Yield each import between modules: the importing and the imported module, and the imported name."""
     modules = modules_in(root)
     for module, path in modules.items():
         for name in imports_of(path, module):

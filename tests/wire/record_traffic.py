@@ -105,7 +105,7 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
 
 @attrs.define
 class Reference:
-    """The expected result of a batch decoder, by the single-message codec, except for the gathering of records into runs.
+    """The expected result of a batch decoder, by the single-message codec, except for how it gathers records.
 
     Here each record joins the last run of its stream, or begins another. `alike` compares the two.
     """
