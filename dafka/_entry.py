@@ -1,4 +1,4 @@
-"""The installed commands. Each loads its modules only after Ctrl-C has been made harmless: it ends them silently."""
+"""The entry points of the installed commands. Each makes Ctrl-C end the process silently, then loads its modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 def main() -> None:
     """Run `dafka`."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from dafka.errors import MissingExtraError  # noqa: PLC0415 (loaded only once an interrupt is harmless)
+    from dafka.errors import MissingExtraError  # noqa: PLC0415 (after Ctrl-C is handled)
 
     try:
         from dafka.cli import main as run  # noqa: PLC0415

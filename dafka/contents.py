@@ -1,8 +1,8 @@
 """The contents of many records in one piece of memory.
 
-A record's content is a bytes object to the program that reads it. On the hot path from a socket to a disk and back
-nothing looks at single contents: there the contents of a batch lie one after the other in one bytes object, beside
-their lengths, and are passed on without an object for each.
+A record's content is a bytes object to the program that reads it. The hot path from a socket to a disk and back does
+not need single contents. There, all contents of a batch are joined in one bytes object, with a table of their lengths,
+so that no object is created for each record.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def take_within(contents: Sequence[bytes], start: int, count_max: int, bytes_max
     Args:
         contents: Any contents.
         start: The index of the first content to return.
-        count_max: How many contents to return at most.
-        bytes_max: How many bytes they may have together.
+        count_max: The maximum number of contents to return.
+        bytes_max: The maximum total size of the contents, in bytes.
 
     Returns:
         A part of the contents.

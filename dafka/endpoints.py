@@ -1,4 +1,4 @@
-"""Endpoints: what is one, and the endpoint of a peer with the public key to expect there."""
+"""Endpoints: checks of their form, and the endpoint of a peer with the public key expected there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Z85_KEY = re.compile(f"[{re.escape(_Z85_DIGITS)}]{{40}}")
 
 @attrs.frozen
 class PeerEndpoint:
-    """Where to connect to, and whose public key to expect there.
+    """A peer's endpoint and the public key expected there.
 
     As text, in the configuration and in log lines, the key follows the endpoint after a space.
 
@@ -139,7 +139,7 @@ def _value(group: str) -> int:
 
 @attrs.frozen
 class MessageSource:
-    """The connection that a message came by.
+    """The connection on which a message was received.
 
     Attributes:
         host: The IP address of the other side; empty if unknown.

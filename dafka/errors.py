@@ -47,7 +47,7 @@ class ConfigError(LocalError, ValueError):
 
 
 class MissingExtraError(LocalError, ImportError):
-    """A part of dafka needs packages that are not installed. The message tells how to install them."""
+    """A part of dafka needs packages that are not installed. The message says how to install them."""
 
 
 class RecordError(LocalError, ValueError):
@@ -123,7 +123,7 @@ class StorageCorruptError(StorageError):
     """Stored records are damaged.
 
     Args:
-        message: What is damaged.
+        message: A description of the damage.
         end_sequence: The sequence after the damage.
 
     Attributes:
@@ -146,14 +146,14 @@ class UnacknowledgedError(LocalError):
     """A producer was closed before enough stores had acknowledged all of its records.
 
     Args:
-        count: How many records are unacknowledged.
+        count: The number of unacknowledged records.
         first_sequence: The sequence of the first of them.
-        min_stores: How many stores have to acknowledge each record.
+        min_stores: The number of stores that must acknowledge each record.
 
     Attributes:
-        count: How many records are unacknowledged. They may be stored all the same.
+        count: The number of unacknowledged records. They may be stored nevertheless.
         first_sequence: The sequence of the first of them.
-        min_stores: How many stores have to acknowledge each record.
+        min_stores: The number of stores that must acknowledge each record.
     """
 
     def __init__(self, count: int, first_sequence: int, min_stores: int) -> None:
@@ -169,17 +169,17 @@ class UnacknowledgedError(LocalError):
 
 
 class UnansweredError(LocalError):
-    """Stores did not tell in time how much of a partition they hold.
+    """The stores did not report in time how much of a partition they hold.
 
     Args:
-        message: What is missing, as a sentence.
-        lacking: What is missing; see the attribute.
-        stores: How many stores were found.
+        message: A sentence that says what is missing.
+        lacking: See the attribute.
+        stores: The number of stores that were found.
 
     Attributes:
-        lacking: "stores" if fewer were found than required, "answers" if not all of them answered, "quiet" if what they
-            hold went on growing.
-        stores: How many stores were found.
+        lacking: "stores" if fewer were found than required, "answers" if not all of them answered, "quiet" if they
+            kept receiving records.
+        stores: The number of stores that were found.
     """
 
     def __init__(self, message: str, lacking: str = "answers", stores: int = 0) -> None:

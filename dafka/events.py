@@ -1,4 +1,4 @@
-"""What happens to a node, as its `events` report it and its log names it.
+"""The classes of the events that a node reports by its `events` and writes to its log.
 
 Every event is a frozen attrs class, and `str(event)` is a sentence. No event needs a reaction: a node continues by
 itself.

@@ -16,7 +16,7 @@ def require_extra(extra: str, feature: str) -> Iterator[None]:
 
     Args:
         extra: The name of the extra, as in `pip install 'dafka[EXTRA]'`.
-        feature: What needs the packages; the first words of the message.
+        feature: The part of dafka that needs the packages, as the start of the error message.
 
     Raises:
         MissingExtraError: A package that is imported in the block is not installed.

@@ -33,7 +33,7 @@ def encode_text(value: str, field: str = "text") -> bytes:
 
     Args:
         value: The topic or address.
-        field: What the error calls it.
+        field: The name to use in the error message.
 
     Returns:
         At most 255 bytes, which `decode_text` turns into the same text.
@@ -55,13 +55,13 @@ def encode_text(value: str, field: str = "text") -> bytes:
 
 
 def decode_text(data: bytes) -> str:
-    """Return the topic or address of these bytes. Every sequence of bytes is one.
+    """Return the topic or address of these bytes. Any bytes are valid.
 
     Args:
         data: The bytes from the wire.
 
     Returns:
-        The text, in which bytes that are not UTF-8 are lone surrogates.
+        The text. Bytes that are not UTF-8 become lone surrogates.
     """
     return data.decode("utf-8", "surrogateescape")
 
@@ -115,8 +115,8 @@ class RecordBatch:
         partition: The partition of the records.
         first_sequence: The sequence of `contents[0]`; each further record has the next one.
         contents: The contents of the records.
-        stored_at: When each record was stored, in milliseconds since 1970 UTC, if a storage was asked for it; otherwise
-            None, because the wire does not carry times.
+        stored_at: The time at which each record was stored, in milliseconds since 1970 UTC. None unless a storage was
+            asked for it: the wire does not carry times.
     """
 
     partition: Partition
@@ -136,7 +136,7 @@ class RecordBatch:
 
     @property
     def memory_bytes(self) -> int:
-        """About how much memory the batch takes, in bytes; empty records count, too."""
+        """The approximate memory that the batch takes, in bytes, including an overhead for each record."""
         return self.content_bytes + RECORD_MEMORY_BYTES * len(self.contents)
 
     def between(self, first_sequence: int, end_sequence: int) -> RecordBatch:
@@ -157,7 +157,7 @@ class RecordBatch:
         return RecordBatch(self.partition, self.first_sequence + start, self.contents[start:stop], times)
 
     def within(self, bytes_max: int) -> RecordBatch:
-        """Return the first records whose contents have at most so many bytes together.
+        """Return the first records, up to a total size of their contents.
 
         Args:
             bytes_max: The limit in bytes.

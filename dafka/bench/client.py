@@ -33,7 +33,7 @@ PREPARED_BYTES_MAX = 64 * 2**20
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """What a client does.
+    """The task of a client.
 
     Attributes:
         records: The number of records to send or to receive.
@@ -45,7 +45,7 @@ class Task:
         stores: The number of stores that must acknowledge a record.
         topics: The number of topics to subscribe to.
         partitions: The number of partitions that hold the records.
-        settings: What the clients of a system need, such as the addresses of its servers.
+        settings: The settings of the clients, such as the addresses of its servers.
     """
 
     records: int
@@ -102,7 +102,7 @@ def parse_sequence(content: bytes) -> int:
 
 
 def parse_timestamp(content: bytes) -> int:
-    """Return when a content that was sent at a rate was made, in nanoseconds."""
+    """Return the time at which a content was made, in nanoseconds. Only contents sent at a rate have it."""
     return int(content[SEQUENCE_DIGITS:TIMESTAMPED_SIZE_MIN])
 
 
@@ -118,7 +118,7 @@ SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
 
 @attrs.frozen
 class Usage:
-    """What a process has used.
+    """The resources that a process has used.
 
     Attributes:
         cpu_s: Its processor time, in seconds.
@@ -157,9 +157,9 @@ class Coordinator:
         """Report that all records have been sent and acknowledged, or received.
 
         Args:
-            first: When the transfer began, in nanoseconds.
-            last: When it ended, in nanoseconds.
-            usage: What the transfer used, if another process did it.
+            first: The time at which the transfer began, in nanoseconds.
+            last: The time at which it ended, in nanoseconds.
+            usage: The resources that the transfer used, if another process did it.
             figures: Further results.
         """
         usage = usage or Usage(time.process_time() - self._cpu_s, read_peak_bytes())
@@ -208,7 +208,7 @@ class ReceivedRecords:
 
     Args:
         task: The task of the consumer.
-        opened: When the consumer began to connect, in nanoseconds.
+        opened: The time at which the consumer began to connect, in nanoseconds.
 
     Attributes:
         count: The number of records received.

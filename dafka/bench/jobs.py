@@ -42,7 +42,7 @@ Figures: TypeAlias = AsyncIterator[Measurement]
 
 @attrs.frozen
 class JobContext:
-    """What a job needs.
+    """The system, the clusters and the number of records that a job uses.
 
     Attributes:
         system: The system to measure.

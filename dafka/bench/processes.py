@@ -76,12 +76,12 @@ class Server:
 
 @attrs.frozen
 class ClientResult:
-    """What a client reported.
+    """The result that a client process reported.
 
     Attributes:
-        first: When the transfer began, in nanoseconds.
-        last: When it ended, in nanoseconds.
-        usage: What the process used.
+        first: The time at which the transfer began, in nanoseconds.
+        last: The time at which it ended, in nanoseconds.
+        usage: The resources that the process used.
         figures: Further results.
     """
 
@@ -209,7 +209,7 @@ async def open_processes(folder: Path, variables: Mapping[str, str]) -> AsyncIte
     """Provide `Processes` for a block, and stop all of them at its end.
 
     Args:
-        folder: The folder where they run.
+        folder: The working folder of the processes.
         variables: Environment variables to set. The processes inherit all others, except DAFKA_* variables.
 
     Yields:

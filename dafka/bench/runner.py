@@ -37,7 +37,7 @@ async def run_jobs(
         records: The number of records of a job; some jobs use fewer.
         rounds: The number of rounds.
         base: The name of the system that ratios refer to; empty for the first one that can run.
-        folder: Where servers keep their records; None for the folder of temporary files.
+        folder: The folder for the records of the servers; None for the folder of temporary files.
         settings: The settings of the run, for the results.
         report_progress: Called with a line when a job begins.
 

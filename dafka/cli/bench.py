@@ -18,10 +18,10 @@ from dafka.cli.terminal import UsageMistake, error_console
 from dafka.extras import require_extra
 
 FIRST_JOBS = ("produce", "live", "catch-up", "latency", "start", "memory")
-"""The jobs that run unless some are named: those that all systems support."""
+"""The jobs that run by default: those that all systems support."""
 
 FILE_WIDTH = 120
-"""How many columns a table has that is not printed on a terminal."""
+"""The width of a table that is not printed on a terminal, in columns."""
 
 SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
 
@@ -68,10 +68,15 @@ SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
     default=300_000,
     show_default=True,
     metavar="N",
-    help="How many records each job moves.",
+    help="The number of records that each job moves.",
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, metavar="N", help="How often all jobs run."
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="How many times all jobs run.",
 )
 @click.option(
     "--folder",

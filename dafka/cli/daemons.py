@@ -22,14 +22,18 @@ from dafka.transport import open_security
 
 _STORE_LOG = NodeLog(logging.getLogger("dafka.store"))
 
-_sub_option = setting_option("tower", "sub", "ENDPOINT", "Where the tower receives beacons.")
-_pub_option = setting_option("tower", "pub", "ENDPOINT", "Where the tower announces nodes to each other.")
+_sub_option = setting_option("tower", "sub", "ENDPOINT", "The endpoint at which the tower receives beacons.")
+_pub_option = setting_option(
+    "tower", "pub", "ENDPOINT", "The endpoint at which the tower announces nodes to each other."
+)
 
 
 def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a store to a command."""
     options = (
-        setting_option("store", "storage", "URL", "Where to keep records: sqlite:PATH, filelog:FOLDER or memory:."),
+        setting_option(
+            "store", "storage", "URL", "The storage of the records: sqlite:PATH, filelog:FOLDER or memory:."
+        ),
         setting_option(
             "store",
             "retention_ms",
@@ -128,7 +132,7 @@ def _tower_keys(config: Config, other_towers: int) -> tuple[str, ...]:
 
 
 def _to_loopback(endpoint: str) -> str:
-    """Return the endpoint at which this machine reaches itself."""
+    """Return the endpoint that nodes on this machine connect to."""
     return endpoint.replace("0.0.0.0", "127.0.0.1").replace("[::]", "127.0.0.1")
 
 
@@ -163,10 +167,10 @@ async def serve_store_with_restarts(
 ) -> None:
     """Run a store until cancelled, and restart it if its storage is removed while it runs.
 
-    The new store uses what is at the same place: a new storage, or one that the operator has put there. With a new
-    storage it has a new address, so that no producer takes the ACKs of the old store for its own; and it fetches the
-    records that producers and other stores hold. Recovery is automatic; the operator is notified. If the storage cannot
-    be opened again, the store retries every `retry_ms`.
+    The new store opens the same URL: it creates a new storage, or uses one that the operator has put there. A new
+    storage has a new address, so that producers do not count the ACKs of the old store for the new one. The store then
+    fetches the records that producers and other stores hold. Recovery is automatic; the operator is notified. If the
+    storage cannot be opened again, the store retries every `retry_ms`.
 
     Args:
         config: the store's configuration.

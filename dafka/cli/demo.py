@@ -42,7 +42,7 @@ class DemoError(DafkaError):
 
 @attrs.frozen
 class Step:
-    """What one process did.
+    """The result of one process.
 
     Attributes:
         name: the process.

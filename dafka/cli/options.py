@@ -140,12 +140,14 @@ _OTHER_TOWERS_OPTIONS = (
 )
 
 _NODE_OPTIONS = (
-    setting_option("node", "bind", "ENDPOINT", "Where this node listens to its peers, such as tcp://*:*."),
+    setting_option(
+        "node", "bind", "ENDPOINT", "The endpoint at which this node listens to its peers, such as tcp://*:*."
+    ),
     setting_option(
         "beacon",
         "advertise",
         "HOST",
-        "The host by which peers reach this node.",
+        "The host under which peers reach this node.",
         default="the address that the tower sees",
     ),
     setting_option("node", "wire", "", "The dialect to send; both are understood."),
@@ -180,7 +182,7 @@ _TOWER_OPTIONS = (
 )
 
 _LOG_OPTIONS = (
-    setting_option("log", "level", "", "The least important level to log.", flag="--log-level"),
+    setting_option("log", "level", "", "The lowest level to log.", flag="--log-level"),
     setting_option("log", "format", "", "One sentence or one JSON object per line.", flag="--log-format"),
 )
 

@@ -42,12 +42,12 @@ REFUSED_S = 1.0
 
 @attrs.frozen
 class Shutdown:
-    """What a command does when a signal stops it.
+    """The steps that a command takes when a signal stops it.
 
     Attributes:
-        begin: is called at the first signal; it does not block.
-        grace_s: how many seconds the program then has to return before it is cancelled.
-        limit_s: after how many seconds the process exits in any case.
+        begin: called at the first signal; it does not block.
+        grace_s: the seconds that the program then has to return before it is cancelled.
+        limit_s: the seconds after which the process exits in any case.
     """
 
     begin: Callable[[], None] = lambda: None
@@ -65,8 +65,8 @@ def run(
 
     Args:
         program: returns the exit status.
-        interrupted: is called if SIGINT, SIGTERM or SIGHUP had the program cancelled, and returns the exit status.
-        shutdown: what a signal does.
+        interrupted: called if SIGINT, SIGTERM or SIGHUP had the program cancelled, and returns the exit status.
+        shutdown: the steps after a signal.
     """
     raise_descriptors_max()
     try:

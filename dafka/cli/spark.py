@@ -38,7 +38,9 @@ def _parse_settings(_context: click.Context, _parameter: click.Parameter, pairs:
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*], all cores of this machine]")
+@click.option(
+    "--master", metavar="URL", help="The Spark master to use.  [default: local[*], all cores of this machine]"
+)
 @click.option(
     "--conf",
     "settings",

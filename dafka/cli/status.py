@@ -21,15 +21,15 @@ from dafka.roles import open_observer
 from dafka.text import escape_unprintable
 
 UNKNOWN = "?"
-"""Is printed in place of a number that no node has reported."""
+"""Printed in place of a number that no node has reported."""
 
 ROLES = ("store", "store writer", "producer", "consumer", "observer")
 
 NONE = "-"
-"""Is printed in place of the head of a partition without records."""
+"""Printed in place of the head of a partition without records."""
 
 HEALTH_BYTES_MAX = 4096
-"""The size up to which an answer to `dafka health` is read."""
+"""The maximum size of an answer to `dafka health`, in bytes."""
 
 
 @click.command()

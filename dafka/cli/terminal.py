@@ -1,4 +1,4 @@
-"""What commands print: tables on standard output; log lines, errors and progress on standard error."""
+"""The output of commands: tables on standard output; log lines, errors and progress on standard error."""
 
 from __future__ import annotations
 

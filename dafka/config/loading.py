@@ -141,7 +141,7 @@ def _read_section(section: str, values: Any, sections: Sections) -> dict[str, An
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Give the table that TOML makes of `offset.reset = ...` as one name with a dot."""
+    """Join the nested names of a TOML table with dots: `offset.reset = ...` becomes the name `offset.reset`."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{name}.")

@@ -127,10 +127,11 @@ class TowerConfig:
 
 @attrs.frozen(kw_only=True)
 class SecurityConfig:
-    """`[security]`: the keys of a closed cluster. Without `key_file`, anybody can connect, and nothing is encrypted."""
+    """`[security]`: the keys of a closed cluster. Without `key_file`, anyone can connect, and nothing is encrypted."""
 
     key_file: str = attrs.field(default="", validator=check_text)
-    """The file with this node's or tower's secret key, made by `dafka keys new`. Nobody else may have access to it."""
+    """The file with this node's or tower's secret key, made by `dafka keys new`. No other user may be able to read
+    it."""
     authorized_keys: str = attrs.field(default="", validator=check_text)
     """A file with one public key per line, or a folder of such files: the nodes and towers that may connect to this one
     and to which it connects. Changes take effect without a restart."""
@@ -169,7 +170,7 @@ class ConsumerConfig:
     """`[consumer]`: where a consumer begins, and how much it buffers."""
 
     offset_reset: OffsetReset = attrs.field(default="latest", validator=check_choice("latest", "earliest"))
-    """Where to begin in a partition without a saved position: at the next record, or at the earliest one."""
+    """The first record to read in a partition without a saved position: the next one, or the earliest one."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages of one fast peer may wait. Beyond it, messages of this peer are dropped, and the records are
     fetched later."""
@@ -189,7 +190,7 @@ class StoreConfig:
     """`[store]`: where a store keeps records, and for how long."""
 
     storage: str = attrs.field(default="sqlite:dafka.db", validator=check_text)
-    """Where records are kept: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin."""
+    """The storage of the records: `sqlite:PATH`, `filelog:FOLDER`, `memory:`, or the URL of an installed plugin."""
     high_watermark: int = attrs.field(default=1_000_000, validator=check_count(0))
     """How many messages from or to one peer may wait. Beyond it, messages are dropped, and the records are fetched
     later."""
@@ -245,7 +246,7 @@ class LogConfig:
     """`[log]`: what the `dafka` command logs to standard error. A program that embeds nodes configures `logging`."""
 
     level: LogLevel = attrs.field(default="warning", validator=check_choice("debug", "info", "warning", "error"))
-    """The least important level that is logged."""
+    """The lowest level that is logged."""
     format: LogFormat = attrs.field(default="text", validator=check_choice("text", "json"))
     """`text`: one sentence per line. `json`: one object per line, with the event's name and fields."""
 

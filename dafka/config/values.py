@@ -80,7 +80,7 @@ def _parse_quantity(text: str, units: Mapping[str, int], expected: str) -> int:
 def to_milliseconds(value: int | str) -> int:
     """Convert a setting in milliseconds: a number, or text with a number or a duration.
 
-    What cannot be converted is returned as it is, and the setting's validator refuses it.
+    A value that cannot be converted is returned unchanged, and the setting's validator refuses it.
     """
     return _convert(value, parse_duration_ms)
 
@@ -88,7 +88,7 @@ def to_milliseconds(value: int | str) -> int:
 def to_bytes(value: int | str) -> int:
     """Convert a setting in bytes: a number, or text with a number or a size.
 
-    What cannot be converted is returned as it is, and the setting's validator refuses it.
+    A value that cannot be converted is returned unchanged, and the setting's validator refuses it.
     """
     return _convert(value, parse_size_bytes)
 

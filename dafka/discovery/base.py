@@ -21,7 +21,7 @@ from dafka.protocol import DiscoveryEvent
 
 @attrs.frozen
 class Advertisement:
-    """The address of a node, and the host and port that other nodes connect to.
+    """The data that other nodes need to connect to a node.
 
     Attributes:
         address: The address of the node: 32 hexadecimal digits, or an address that the program chose.

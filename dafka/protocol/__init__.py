@@ -1,6 +1,6 @@
-"""The state machines of RFC 46: messages and the time in, actions out. No sockets, no sleeping, no threads.
+"""The state machines of RFC 46: messages and the time go in, actions come out. No sockets, no sleeping, no threads.
 
-Other layers import these names from here; everything else in the package is its own business.
+Other layers import these names from here. All other names of the package are internal.
 """
 
 from dafka.protocol.actions import (

@@ -1,4 +1,4 @@
-"""Actions: what a state machine asks its caller to do.
+"""Actions: the requests that a state machine makes to its caller.
 
 Machines do no I/O. They take messages and the time, and return a list of actions, to be carried out in order.
 """
@@ -51,7 +51,7 @@ class Append:
 
 @attrs.frozen
 class ResetPosition:
-    """Drop what is stored of this partition and continue it at `next_sequence`: the records between are lost."""
+    """Drop the stored records of this partition and continue it at `next_sequence`: the records between are lost."""
 
     partition: Partition
     next_sequence: int

@@ -1,4 +1,4 @@
-"""Events: what happens to a node besides records. No event needs a reaction; a node continues by itself."""
+"""The events that a node reports. No event needs a reaction; a node continues by itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PeerJoined:
 
     Attributes:
         address: The node's address; empty if discovery does not know it.
-        endpoint: Where the node listens.
+        endpoint: The endpoint at which the node listens.
     """
 
     address: str
@@ -33,7 +33,7 @@ class PeerLeft:
 
     Attributes:
         address: The node's address; empty if discovery does not know it.
-        endpoint: Where the node listened.
+        endpoint: The endpoint at which the node listened.
     """
 
     address: str
@@ -48,7 +48,7 @@ class TowersSilent:
     """No tower has been heard for a while. Known nodes stay connected; new ones are not found.
 
     Attributes:
-        seconds: How long no tower has been heard.
+        seconds: The time without hearing a tower, in seconds.
     """
 
     seconds: float
@@ -87,7 +87,7 @@ class PartitionSilent:
 
     Attributes:
         partition: The partition.
-        seconds: How long nothing has come.
+        seconds: The time without a HEAD or RECORD, in seconds.
     """
 
     partition: Partition
@@ -183,8 +183,8 @@ class RecordsDropped:
     """A store's retention has dropped records.
 
     Attributes:
-        records: How many records were dropped.
-        partitions: How many partitions they were of.
+        records: The number of records dropped.
+        partitions: The number of partitions that lost records.
     """
 
     records: int
@@ -200,8 +200,8 @@ class StoresSilent:
     """No store has acknowledged records for a while, although some are unacknowledged.
 
     Attributes:
-        unacknowledged: How many records are unacknowledged.
-        seconds: How long no store has acknowledged any.
+        unacknowledged: The number of unacknowledged records.
+        seconds: The time without an ACK, in seconds.
     """
 
     unacknowledged: int
@@ -224,7 +224,7 @@ class StorageRepaired:
     """Opening the storage found damage, and removed it or left it out.
 
     Attributes:
-        damage: What was damaged, as a sentence.
+        damage: A sentence that describes the damage.
     """
 
     damage: str
@@ -235,7 +235,7 @@ class StorageRepaired:
 
 @attrs.frozen
 class StorageFailed:
-    """The storage failed, for example because the disk is full. What could not be written is not acknowledged.
+    """The storage failed, for example because the disk is full. Records that could not be written are not acknowledged.
 
     Attributes:
         reason: The storage's error.

@@ -4,7 +4,7 @@ RFC 46 has no message that says "this was all". A node that needs to know what t
 repeats the question until all have answered. This project's stores answer even if they hold nothing (erratum 26).
 libdafka's stores then stay silent, so a poll also ends when its patience runs out.
 
-`StorePoll` is what the three users of this share: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
+Three users share `StorePoll`: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
 reader) and `PollSchedule` (the whole cluster, for an observer). `PendingPeers` tells them whether a discovered node may
 still turn out to be a store. `RetrySchedule` repeats messages that no node answers.
 """
@@ -32,14 +32,14 @@ class StorePoll:
     Args:
         patience_s: Seconds to wait for an answer.
         retry_s: Seconds until the first repetition.
-        retry_factor: By how much each following wait is longer than the one before.
+        retry_factor: The factor by which each following wait is longer than the one before.
         quiet_s: Seconds without news after which what is known is taken for complete.
 
     Attributes:
         question: The number of the last question that was asked; 0 before the first.
-        patience_until: When stores that have not answered count as stores that hold nothing.
-        quiet_until: When nothing new will have been learned for long enough.
-        retry_due: When to repeat the question.
+        patience_until: The time at which stores that have not answered count as stores that hold nothing.
+        quiet_until: The time at which the answers are taken for complete if nothing new is learned until then.
+        retry_due: The time at which to repeat the question.
     """
 
     def __init__(self, *, patience_s: float, retry_s: float, retry_factor: float = 1.0, quiet_s: float = 0.0) -> None:
@@ -131,7 +131,7 @@ class PendingPeers:
     """The nodes that discovery has found and that have not connected yet: they may turn out to be stores.
 
     Args:
-        peers_max: How many connected nodes to remember.
+        peers_max: The maximum number of connected nodes to remember.
 
     Attributes:
         addresses: The addresses of these nodes.

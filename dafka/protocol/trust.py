@@ -1,4 +1,4 @@
-"""Events about authorization: connections that are refused, and endpoints that are open to other machines.
+"""Events about access and keys: refused connections, unauthorized peers, conflicts and exposed endpoints.
 
 `str(event)` states what happened. `dafka.cli.advice` adds what an operator can do about it.
 """
@@ -72,7 +72,7 @@ class RefusedByPeer:
 
 @attrs.frozen
 class PeerNotAuthorized:
-    """Discovery found a node whose key is not authorized here. This node connects to it once the key is authorized.
+    """A node was discovered whose key is not authorized here. This node does not connect to it until it is.
 
     Attributes:
         endpoint: The endpoint of the node.
@@ -109,7 +109,7 @@ class AuthorizedKeysUnreadable:
     """The authorized keys have changed and cannot be read. The keys read before remain authorized.
 
     Attributes:
-        reason: What is wrong with the file or folder.
+        reason: A description of the problem with the file or folder.
     """
 
     reason: str

@@ -1,4 +1,4 @@
-"""Checks of what a program passes in. A mistake raises a local error that says what is right."""
+"""Checks of the arguments of a program. An invalid one raises a local error that says what was expected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_topic(topic: str, config: Config) -> str:
 
     Args:
         topic: The topic.
-        config: The configuration, whose dialect may not have every topic.
+        config: The configuration, whose dialect may not support every topic.
 
     Returns:
         The topic.
@@ -41,7 +41,7 @@ def check_topics(topics: Iterable[str], config: Config) -> list[str]:
 
     Args:
         topics: The topics.
-        config: The configuration, whose dialect may not have every topic.
+        config: The configuration, whose dialect may not support every topic.
 
     Returns:
         The topics.

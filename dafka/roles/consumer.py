@@ -57,8 +57,8 @@ class Consumer(NodeRole):
 
     Attributes:
         address: The consumer's node address.
-        endpoint: Where other nodes connect to.
-        events: What happened to the consumer since it was opened; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the consumer since it was opened; an async iterable.
     """
 
     def __init__(self, machine: ConsumerMachine, sockets: NodeSockets, config: Config, saved: Storage | None) -> None:
@@ -146,7 +146,7 @@ class Consumer(NodeRole):
         """Wait for the next batch of records, as iterating over `batches()` does.
 
         Args:
-            records_max: How many records to return at most, at least 1. None: as many as there are.
+            records_max: The maximum number of records to return, at least 1. None: as many as there are.
 
         Returns:
             Consecutive records of one partition.

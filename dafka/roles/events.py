@@ -77,7 +77,7 @@ class NodeLog:
     """The log of one node.
 
     Args:
-        logger: Where to log. Its last name is the role, as in `dafka.store`.
+        logger: The logger to use. Its last name is the role, as in `dafka.store`.
         node: The node's address; empty for a tower, which has none.
     """
 
@@ -96,7 +96,7 @@ class EventFeed:
     """The events of one node from its start on: an async iterable. Each iteration begins with the oldest event kept.
 
     Args:
-        logger: Where to log the events. Its last name is the role, as in `dafka.store`.
+        logger: The logger for the events. Its last name is the role, as in `dafka.store`.
         node: The node's address; empty for a tower, which has none.
 
     Attributes:

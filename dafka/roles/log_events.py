@@ -20,7 +20,7 @@ class Started:
     """A node or a tower has started.
 
     Attributes:
-        endpoints: Where it listens.
+        endpoints: The endpoints at which it listens.
     """
 
     endpoints: tuple[str, ...]
@@ -34,7 +34,7 @@ class ClusterFound:
     """A node has found the nodes that were there before it.
 
     Attributes:
-        peers: How many nodes it is connected to.
+        peers: The number of nodes that it is connected to.
     """
 
     peers: int
@@ -49,8 +49,8 @@ class StorageOpened:
 
     Attributes:
         storage: The storage's URL.
-        partitions: How many partitions it holds.
-        records: How many records it holds.
+        partitions: The number of partitions that it holds.
+        records: The number of records that it holds.
     """
 
     storage: str
@@ -98,8 +98,8 @@ class CommitSlow:
     """A transaction of the storage took long.
 
     Attributes:
-        seconds: How long it took.
-        records: How many records it wrote.
+        seconds: The duration of the transaction.
+        records: The number of records that it wrote.
         bytes: The bytes of their contents.
     """
 
@@ -116,9 +116,9 @@ class MessagesDiscarded:
     """A node has discarded messages.
 
     Attributes:
-        reason: Why they were discarded.
-        count: How many were discarded for this reason since this was last logged.
-        total: How many were discarded for this reason since the node started.
+        reason: The reason for discarding them.
+        count: The number of messages discarded for this reason since this was last logged.
+        total: The number of messages discarded for this reason since the node started.
     """
 
     reason: str
@@ -176,7 +176,7 @@ class MetricsServed:
     """Metrics and health are served over HTTP.
 
     Attributes:
-        url: Where they are served.
+        url: The URL at which they are served.
     """
 
     url: str
@@ -190,8 +190,8 @@ class Interrupted:
     """A signal ended a producing command.
 
     Attributes:
-        records: How many records it published.
-        unacknowledged: How many of them are unacknowledged.
+        records: The number of records that it published.
+        unacknowledged: The number of them that are unacknowledged.
     """
 
     records: int

@@ -35,8 +35,8 @@ class Observer(NodeRole):
 
     Attributes:
         address: The observer's node address.
-        endpoint: Where other nodes connect to.
-        events: What happened to the node from its start on; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the node from its start on; an async iterable.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Observer(NodeRole):
         self._changed = trio.lowlevel.ParkingLot()
 
     async def survey(self, timeout_s: float) -> ClusterSurvey:
-        """Ask every store how far it has come, and wait until all have answered.
+        """Ask every store how much it holds, and wait until all have answered.
 
         The first survey takes a beacon interval, later ones a third of a second; a second and a half if a store does
         not answer, or is libdafka's.

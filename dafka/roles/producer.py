@@ -68,8 +68,8 @@ class Producer(NodeRole):
 
     Attributes:
         address: The producer's node address.
-        endpoint: Where other nodes connect to.
-        events: What happened to the producer since it was opened; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the producer since it was opened; an async iterable.
         partition: The topic and the producer's address: the name of its partition.
     """
 

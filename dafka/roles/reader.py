@@ -1,4 +1,4 @@
-"""The reader role: how far the stores of a running cluster have come, how much they hold, and any range of it."""
+"""The reader role: reads the stored ends of partitions, and ranges of records, from the stores of a running cluster."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Reader(NodeRole):
 
     Attributes:
         address: The reader's node address.
-        endpoint: Where other nodes connect to.
-        events: What happened to the node from its start on; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the node from its start on; an async iterable.
     """
 
     def __init__(self, machine: ReaderMachine, sockets: NodeSockets, config: Config) -> None:
@@ -77,7 +77,7 @@ class Reader(NodeRole):
         )
 
     def ends(self) -> dict[Partition, int]:
-        """Return how far the stores have come.
+        """Return the ends of partitions that the stores have reported.
 
         Returns:
             By partition of the surveyed topics, the sequence after the last record that a store has made durable.
@@ -94,14 +94,14 @@ class Reader(NodeRole):
         Args:
             partition: The partition, of any topic. It may be queried once at a time.
             timeout_s: The seconds to wait for the answers after the cluster has been found.
-            min_stores: How many stores must be connected.
+            min_stores: The number of stores that must be connected.
 
         Returns:
             The sequence after the last record that any store holds; 0 if none holds any.
 
         Raises:
             DiscoveryError: No cluster was found within `tower_timeout_ms`.
-            UnansweredError: The time was not enough.
+            UnansweredError: The stores did not answer in time.
             ValueError: The partition is being queried already.
             trio.ClosedResourceError: The `open_reader` block was left.
         """

@@ -1,4 +1,4 @@
-"""What all roles that are nodes have in common."""
+"""The base class of all roles that are nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class NodeRole:
 
     Attributes:
         address: The node's address.
-        endpoint: Where other nodes connect to.
-        events: What happened to the node from its start on; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the node from its start on; an async iterable.
     """
 
     def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:

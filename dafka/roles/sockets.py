@@ -37,7 +37,7 @@ class NodeSockets:
 
     Attributes:
         address: The node's address.
-        endpoint: Where other nodes connect to this one.
+        endpoint: The endpoint that other nodes connect to.
         events: The node's events.
     """
 
@@ -77,7 +77,7 @@ class NodeSockets:
         self._mesh.subscriber.unsubscribe(prefix)
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
-        """Connect to a publisher. Return False if it is no endpoint."""
+        """Connect to a publisher. Return False if it is not a valid endpoint."""
         try:
             self._mesh.subscriber.connect_peer(endpoint)
         except TransportError:
@@ -172,7 +172,7 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
         address: The node's address.
         config: The configuration.
         role: The name of its logger is `dafka.<role>`.
-        high_watermark: How many messages may wait for each peer before further ones to it are dropped.
+        high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
 
     Yields:
         The sockets, bound and not yet served.

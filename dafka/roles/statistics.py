@@ -1,4 +1,4 @@
-"""Figures about a running role: its health, and histograms of how long something took."""
+"""Figures about a running role: its health, and histograms of durations."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Health:
 
 @attrs.frozen
 class Histogram:
-    """How often something took how long.
+    """A histogram of durations.
 
     Attributes:
         bounds: The upper bound of each bucket, in seconds. The last bucket has none.
-        counts: How many times fell into each bucket; there is one more bucket than bounds.
-        total: The sum of all times, in seconds.
+        counts: The number of durations in each bucket; there is one more bucket than bounds.
+        total: The sum of all durations, in seconds.
     """
 
     bounds: tuple[float, ...]
@@ -39,7 +39,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many times were measured."""
+        """The number of durations measured."""
         return sum(self.counts)
 
 

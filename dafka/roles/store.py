@@ -50,7 +50,7 @@ class StoreStatistics:
         bytes_stored: The bytes of their contents.
         records_dropped: Records dropped by retention.
         commits: Transactions of its storage.
-        commit_seconds: How long each transaction took.
+        commit_seconds: The durations of the transactions, in seconds.
         pending_bytes: Memory of the records received and not yet durable.
         fetches_sent: FETCHes sent for missing records.
         fetches_received: FETCHes answered.
@@ -82,8 +82,8 @@ class Store(NodeRole):
 
     Attributes:
         address: The store's node address, which is kept in its storage.
-        endpoint: Where other nodes connect to.
-        events: What happened to the store since it was started; an async iterable.
+        endpoint: The endpoint that other nodes connect to.
+        events: The events of the store since it was started; an async iterable.
     """
 
     def __init__(self, machine: StoreMachine, sockets: NodeSockets, storage: Storage, config: Config) -> None:
@@ -284,7 +284,7 @@ async def serve_store(
     Raises:
         StorageError: The storage cannot be opened, for example because another process uses it (`StorageBusyError`).
         StorageLostError: The storage was removed or replaced while it was open. Started again, the store opens what is
-            there then, or a new storage, and fetches what it lacks.
+            there then, or a new storage, and fetches the records that it misses.
         AddressInUseError: The node cannot listen at the configured endpoint.
         DiscoveryError: The discovery cannot be set up.
     """

@@ -1,7 +1,7 @@
 """Read Dafka stores and running clusters in Spark, and publish DataFrames to them: the extra `dafka[spark]`.
 
 `read`, `read_stream` and `make_views` are the short way to the records of a topic as a DataFrame. `make_session`
-starts a Spark session in which `format("dafka")` is registered; `register` adds it to a session of your own.
+starts a Spark session with `format("dafka")` registered; `register` adds it to a session of your own.
 
 Names are imported on first use, so that importing this package does not import PySpark. If the extra is not
 installed, using any name but `check_java` raises `MissingExtraError`.

@@ -87,7 +87,7 @@ _logger = logging.getLogger("dafka.spark")
 
 @attrs.frozen(kw_only=True)
 class _ClusterQuery:
-    """What a query on a running cluster asks for."""
+    """The topics, offsets and limits of a query on a running cluster."""
 
     config: Config
     topics: tuple[str, ...]
@@ -345,7 +345,7 @@ class BlockingReader:
             partition: The partition.
             first_sequence: The first record.
             end_sequence: The sequence after the last record.
-            timeout_s: How long to wait for the next record, in seconds.
+            timeout_s: The time to wait for the next record, in seconds.
 
         Yields:
             Batches of consecutive records.

@@ -211,7 +211,7 @@ def _to_text(value: object) -> str:
 
 
 def _absolute(path: str) -> str:
-    """Return a path that is the same in Spark's workers, which run in the folder in which Java was started."""
+    """Return a path that is valid in Spark's workers, whose working folder is that of the Java process."""
     return path if re.match(r"\w+:", path) else os.path.abspath(path)
 
 

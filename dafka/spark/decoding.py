@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VALUE_COLUMN = "value"
 CORRUPT_COLUMN = "_corrupt"
 MODES = ("permissive", "dropmalformed", "failfast")
-"""What `decode` may do with values that it cannot decode, named as in Spark's own JSON source."""
+"""The ways in which `decode` can handle a value that it cannot decode, named as in Spark's own JSON source."""
 
 _DECODED = "_dafka_decoded"
 
@@ -41,7 +41,7 @@ def decode(
         schema: The fields. For JSON a `StructType` or its text (`"name STRING, delay INT"`), for Avro a schema as JSON
             text or as a dictionary.
         into: The name of one struct column for all fields; by default each field becomes a column.
-        mode: What to do with a value that cannot be decoded. `permissive`: its fields are null, and the column
+        mode: How to handle a value that cannot be decoded. `permissive`: its fields are null, and the column
             `_corrupt`, which is null in all other rows, has the value. `dropmalformed`: drop the row. `failfast`: the
             query fails with an error that names the record.
         writer_schemas: For Avro, other schemas that values may be written with. They are recognized by the fingerprint

@@ -32,7 +32,7 @@ class Deduplicator:
     Args:
         reader: Reads the stored records.
         partition: The partition that the task publishes to.
-        stored_end: What `find_stored_end` returned: the sequence after the last record that was stored before.
+        stored_end: The result of `find_stored_end`: the sequence after the last record that was stored before.
         config: The node's configuration, which has the timeout.
     """
 

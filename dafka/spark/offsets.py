@@ -91,7 +91,7 @@ class ClusterOffset:
 
     Attributes:
         offsets: The offset of the next record, by partition.
-        timestamp: When the micro-batch that ends here was planned, in milliseconds since 1970.
+        timestamp: The time at which the micro-batch that ends here was planned, in milliseconds since 1970.
         first_offsets: The first offset of partitions that this micro-batch is the first to read, unless it is 0.
     """
 

@@ -43,7 +43,7 @@ class Options:
     Args:
         given: Values by name, as Spark passes them.
         allowed: The names that have a meaning here.
-        purpose: What the options are for, as it reads in an error: "reading stores".
+        purpose: The purpose of the options, as error messages state it: "reading stores".
 
     Raises:
         ConfigError: If a name is not among those allowed.
@@ -71,11 +71,11 @@ class Options:
         Args:
             name: The option's name.
             parser: Converts the text, and raises `ValueError` for a text that it cannot convert.
-            expected: What the text should be, as it reads in an error: "true or false".
+            expected: The expected text, as error messages state it: "true or false".
             default: The value if the option is not given.
 
         Returns:
-            What `parser` returns for the option's text, or `default`.
+            The result of `parser` for the option's text, or `default`.
 
         Raises:
             ConfigError: If `parser` raises `ValueError`.
@@ -214,7 +214,7 @@ def parse_topics(options: Options) -> tuple[str, ...]:
 
 @attrs.frozen
 class RequestedOffsets:
-    """Where a query asks to start or to end.
+    """The offsets at which a query asks to start or to end.
 
     Attributes:
         default: `EARLIEST` or `LATEST`, for partitions that are not named.

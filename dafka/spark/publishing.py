@@ -41,12 +41,12 @@ _NAMESPACE = uuid.UUID("5d3c4bd8-2e0e-4a0c-9d0b-52f2c0f4b6a1")
 
 @attrs.frozen
 class PublishResult:
-    """What a task has published.
+    """The result of publishing the rows of one task.
 
     Attributes:
         records: The number of rows, all of them stored.
         partitions: The number of partitions they are in.
-        already_stored: How many of the records an earlier attempt had published.
+        already_stored: The number of records that an earlier attempt had published.
     """
 
     records: int = 0
@@ -66,7 +66,7 @@ async def publish(
 
     Args:
         batches: The rows.
-        columns: Where the rows have their topics and contents.
+        columns: The columns with the topics and the contents.
         config: The node's configuration.
         identity: Values that identify the task. They are the same in each attempt of it, and differ between tasks.
 

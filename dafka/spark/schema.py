@@ -126,7 +126,7 @@ def _to_binary_array(contents: Sequence[bytes]) -> pa.Array:
 
 @attrs.frozen
 class RecordColumns:
-    """Where a DataFrame that is written has the content and the topic of each row.
+    """The columns of a DataFrame that have the content and the topic of each row to publish.
 
     Attributes:
         value: The index of the column with the content.

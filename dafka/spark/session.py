@@ -1,4 +1,4 @@
-"""Start a Spark session in which the data source `dafka` is registered, with settings that suit it."""
+"""Start a Spark session that has the data source `dafka`, with settings that suit it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def make_session(
     name: str = "dafka", master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Start a Spark session in which `format("dafka")` is registered, or return the one that is running.
+    """Start a Spark session with `format("dafka")` registered, or return the one that is running.
 
     Java's log lines are one line each, without stack frames, unless a log4j2 configuration of your own is found.
     Workers on this machine run this program's Python, unless `PYSPARK_PYTHON` names another.
 
     Args:
         name: The name of the application.
-        master: Where Spark runs. The default, `local[*]`, is this process with all cores of the machine;
+        master: The Spark master. The default, `local[*]`, is this process with all cores of the machine;
             `spark://HOST:7077` is a cluster. The setting `spark.master` has the same meaning.
         settings: Settings of Spark, which override `DEFAULT_SETTINGS`.
 

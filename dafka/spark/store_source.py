@@ -59,7 +59,7 @@ STREAM_OPTIONS = (*SHARED_OPTIONS, "maxOffsetsPerTrigger")
 
 
 class StoreQuery:
-    """What a query on stores asks for: the options and the columns that both readers below have in common.
+    """A query on stores: the options and the columns that both readers below share.
 
     It is made on the driver and pickled for the tasks.
 
@@ -99,7 +99,7 @@ class StoreQuery:
         """Select the stored partitions that the query reads.
 
         Args:
-            stored: What the stores hold.
+            stored: The partitions that the stores hold.
             is_first: Whether this is the first look of the query, when each topic that it names must be stored.
 
         Returns:

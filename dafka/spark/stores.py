@@ -22,7 +22,7 @@ class Replica:
 
     Attributes:
         url: The store.
-        info: What the store holds of the partition.
+        info: The records of the partition that the store holds.
     """
 
     url: str
@@ -35,7 +35,7 @@ class StoredPartition:
 
     Attributes:
         partition: The partition.
-        replicas: What each store holds, the one with the highest end first.
+        replicas: The part that each store holds, the one with the highest end first.
         earliest: The first sequence from which on every record up to `end` is held by some store.
         end: The sequence after the last record that any store holds.
         is_unique: Whether no other partition has the same name once both are escaped (see `escape_name`).

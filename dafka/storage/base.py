@@ -38,8 +38,8 @@ class PartitionInfo:
         earliest_sequence: The sequence of the first record held.
         end_sequence: The sequence of the next record to append.
         content_bytes: The total size of the contents, in bytes.
-        earliest_stored_at: When the first record held was stored, in ms since 1970; None if no record is held.
-        latest_stored_at: When the last record was stored, in ms since 1970; None if no record is held.
+        earliest_stored_at: The time at which the first record was stored, in ms since 1970; None if none is held.
+        latest_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
     """
 
     earliest_sequence: int = 0
@@ -115,8 +115,8 @@ class Damage:
     """A part of a storage that is not as it was written.
 
     Attributes:
-        location: Where the damage is, such as a file and a position in it.
-        reason: What is wrong.
+        location: The location of the damage, such as a file and a position in it.
+        reason: A description of the damage.
         partition: The partition affected; None if no particular records are affected.
         first_sequence: The first record affected; 0 if `partition` is None.
         end_sequence: The sequence after the last record affected; 0 if `partition` is None.

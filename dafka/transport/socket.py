@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+import anyio
 import trio
 import zmq
 
@@ -77,7 +78,7 @@ class BaseSocket:
         self._socket = socket
         self._fd = self._socket.FD
         self._held: list[list[zmq.Frame]] = []
-        self._waiting: trio.CancelScope | None = None
+        self._waiting: anyio.CancelScope | None = None
         self._is_closed = False
         self._is_monitored = False
 
@@ -217,10 +218,10 @@ class BaseSocket:
             raise trio.BusyResourceError("another task is receiving from this socket")
         if self._has_messages():
             return
-        with trio.CancelScope() as scope:
+        with anyio.CancelScope() as scope:
             self._waiting = scope
             try:
-                await trio.lowlevel.wait_readable(self._fd)
+                await anyio.wait_readable(self._fd)
             finally:
                 self._waiting = None
 

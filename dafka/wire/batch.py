@@ -132,7 +132,7 @@ class BatchDecoder:
     """Decodes received messages to runs and commands; discards and counts malformed ones.
 
     Attributes:
-        discarded: How many messages were discarded, by the field that was wrong.
+        discarded: The number of discarded messages, by the field that was wrong.
         dialects: The dialects of the well-formed messages so far.
     """
 
@@ -148,7 +148,7 @@ class BatchDecoder:
             messages: The frames of each ZeroMQ message, or runs that the transport has gathered.
 
         Returns:
-            Runs and other commands, in the order in which they began.
+            Runs and other commands, in the order of their first messages.
         """
         batch: list[BatchedMessage | _Run] = []
         headers = self._headers
@@ -235,10 +235,10 @@ class BatchEncoder:
     That happens only to names that a peer chose: the names that a program chooses are checked before they are used.
 
     Args:
-        dialect: How to write the messages.
+        dialect: The dialect to write.
 
     Attributes:
-        discarded: How many messages were left out, by the field that cannot be written.
+        discarded: The number of messages that were left out, by the field that cannot be written.
     """
 
     def __init__(self, dialect: Dialect) -> None:

@@ -36,7 +36,7 @@ def encode(message: Message, dialect: Dialect) -> list[bytes]:
 
     Args:
         message: The message to write.
-        dialect: How to write it.
+        dialect: The dialect to write.
 
     Returns:
         The topic frame and, depending on the dialect and the command, the header frame and the content frame.

@@ -23,7 +23,7 @@ from dafka.wire.constants import NUMBER_4_MAX, NUMBER_8_MAX, Command
 
 
 class FieldType(enum.Enum):
-    """How a field is written: the name of the grammar's rule, or a frame of its own."""
+    """The encoding of a field: a rule of the grammar, or a separate frame."""
 
     STRING = "string"
     STRINGS = "strings"
@@ -127,7 +127,7 @@ class Fetch:
         address: The address of the node that asks.
         subject: The topic of the partition.
         sequence: The first record to send.
-        count: How many records to send.
+        count: The number of records to send.
     """
 
     COMMAND: ClassVar = Command.FETCH

@@ -25,10 +25,10 @@ class FrameReader:
 
     Args:
         data: The frame.
-        offset: Where the first field begins, in bytes.
+        offset: The position of the first field, in bytes.
 
     Attributes:
-        offset: Where the next field begins, in bytes.
+        offset: The position of the next field, in bytes.
     """
 
     __slots__ = ("_data", "offset")
@@ -38,7 +38,7 @@ class FrameReader:
         self.offset = offset
 
     def read_bytes(self, count: int, field: str) -> bytes:
-        """Read so many bytes."""
+        """Read a number of bytes."""
         end = self.offset + count
         if end > len(self._data):
             left = len(self._data) - self.offset

@@ -9,6 +9,11 @@ from sphinx.application import Sphinx
 from sphinx.util.typing import ExtensionMetadata
 
 CODE = re.compile(r"(?<![`:\w])`([^`]+)`(?!`)")
+OPENED = {
+    f"dafka.{name}" for name in ("Consumer", "EventFeed", "Observer", "Producer", "Range", "Reader", "Store", "Tower")
+}
+"""Classes whose objects `open_*`, `serve_*` or another object makes."""
+
 BEFORE_NAPOLEON, AFTER_NAPOLEON = 400, 600
 
 _attributes: dict[str, list[str]] = {}
@@ -27,10 +32,12 @@ def keep_attributes(_: Sphinx, what: str, name: str, _object: Any, _options: Any
         lines[:] = _attributes.pop(name, lines)
 
 
-def hide_factories(
-    _: Sphinx, _what: str, _name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
+def simplify_signature(
+    _: Sphinx, what: str, name: str, _object: Any, _options: Any, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None]:
-    """Show a default that attrs makes anew for each object as `...`."""
+    """Hide what only the library passes: arguments of classes that functions open, and attrs' marks for factories."""
+    if what == "class" and name in OPENED:
+        return "", None
     return signature and signature.replace("=NOTHING", "=...").replace(" = NOTHING", " = ..."), returns
 
 
@@ -38,5 +45,5 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Register both steps, before and after napoleon's."""
     app.connect("autodoc-process-docstring", convert_code, priority=BEFORE_NAPOLEON)
     app.connect("autodoc-process-docstring", keep_attributes, priority=AFTER_NAPOLEON)
-    app.connect("autodoc-process-signature", hide_factories)
+    app.connect("autodoc-process-signature", simplify_signature)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

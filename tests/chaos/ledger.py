@@ -48,7 +48,7 @@ class LedgerReader:
 
 @attrs.define
 class Published:
-    """What a producer's ledger says about one partition.
+    """The entries of a producer's ledger about one partition.
 
     Attributes:
         acknowledged: Enough stores have acknowledged every record before this sequence.

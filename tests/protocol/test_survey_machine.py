@@ -1,4 +1,4 @@
-"""The observer's machine: what it learns of a cluster, what it sends, and when it has asked enough."""
+"""The observer's machine: the facts that it learns, the questions that it sends, and when a round is over."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ EVERYWHERE = "tcp://*:*"
         ("tcp://tower.example:5556", False),
     ],
 )
-def test_where_this_machine_alone_reaches(endpoint: str, expected: bool) -> None:
+def test_endpoints_that_only_this_machine_can_reach(endpoint: str, expected: bool) -> None:
     assert is_local(endpoint) is expected
 
 
-def test_the_defaults_are_local() -> None:
+def test_the_default_endpoints_are_local() -> None:
     config = Config()
     for endpoint in (config.node.bind, config.tower.sub, config.tower.pub):
         assert is_local(endpoint)
@@ -49,7 +49,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[object]:
     return [event for event in found if isinstance(event, (EndpointsExposed, LoopbackOnly))]
 
 
-async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_role_without_keys_warns_once_if_it_listens_beyond_loopback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         open_config = cluster.config.with_node(bind=EVERYWHERE)
         async with (
@@ -66,7 +68,7 @@ async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.
         nursery.cancel_scope.cancel()
 
 
-async def test_no_warning_at_loopback_or_with_keys(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_there_is_no_warning_on_loopback_or_with_keys(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     keys = Keys(tmp_path, "node")
     async with open_cluster(), trio.open_nursery() as nursery:
         far = keys.config("tower").with_tower(sub=EVERYWHERE, pub=EVERYWHERE)
@@ -79,7 +81,7 @@ async def test_no_warning_at_loopback_or_with_keys(caplog: pytest.LogCaptureFixt
         nursery.cancel_scope.cancel()
 
 
-def test_a_node_that_only_its_own_machine_reaches_is_told_when_its_tower_is_elsewhere() -> None:
+def test_a_loopback_node_warns_if_its_tower_is_on_another_machine() -> None:
     config = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
     here = "tcp://127.0.0.1:4000"
     assert node_warnings(config, here) == [LoopbackOnly(here, "tcp://10.0.0.7:5556")]

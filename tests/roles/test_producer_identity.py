@@ -20,7 +20,7 @@ from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partit
 ADDRESS = "0123456789ABCDEF" * 2
 
 
-async def test_a_partition_goes_on_where_it_was_left(dafka_cluster: Cluster) -> None:
+async def test_a_partition_continues_at_its_next_sequence(dafka_cluster: Cluster) -> None:
     async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
         assert producer.partition.address == ADDRESS
         assert await producer.send_many(contents(0, 500)) == range(500)
@@ -67,7 +67,7 @@ async def test_a_next_sequence_that_is_too_low_is_noticed(dafka_cluster: Cluster
         async with open_producer("t", dafka_cluster.config, address=ADDRESS, next_sequence=100) as producer:
             await producer.wait_stored()
 
-    with pytest.raises(StorageSequenceError, match="up to sequence 299, and this producer stands before 100: another"):
+    with pytest.raises(StorageSequenceError, match="up to sequence 299, but this producer continues at 100: another"):
         await publish()
     assert dafka_cluster.store is not None
     assert dafka_cluster.store.statistics().records_stored == 300
@@ -76,12 +76,12 @@ async def test_a_next_sequence_that_is_too_low_is_noticed(dafka_cluster: Cluster
 async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left(dafka_cluster: Cluster) -> None:
     async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
         await producer.send_many(contents(0, 300))
-    with pytest.raises(StorageSequenceError, match="another one publishes the same partition"):
+    with pytest.raises(StorageSequenceError, match="another producer publishes the same partition"):
         async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
             await producer.send(b"0")  # held back, and out before any store has said what it holds
 
 
-def test_what_only_stores_hold_does_not_count_as_gone() -> None:
+def test_records_that_only_stores_hold_do_not_count_as_lost() -> None:
     """A store with retention would drop records that a producer reports as lost."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
     machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
@@ -94,12 +94,15 @@ def test_what_only_stores_hold_does_not_count_as_gone() -> None:
     [
         ({"address": ADDRESS.lower()}, "address: expected 32 upper-case hexadecimal digits, not '0123456789abcdef"),
         ({"address": ""}, "address: expected 32 upper-case hexadecimal digits, not ''"),
-        ({"address": ADDRESS, "next_sequence": -1}, "next_sequence: expected a whole number from 0 to 2\\^62, not -1"),
+        (
+            {"address": ADDRESS, "next_sequence": -1},
+            "next_sequence: expected a whole number from 0 to 2\\^62 - 1, not -1",
+        ),
         ({"address": ADDRESS, "next_sequence": True}, "next_sequence: expected a whole number"),
-        ({"next_sequence": 1}, "next_sequence: it needs the address of the partition to go on with"),
+        ({"next_sequence": 1}, "next_sequence: expected an address with it, that of the partition to continue"),
     ],
 )
-async def test_identities_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+async def test_invalid_identities_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         async with open_producer("t", **arguments):
             pass
@@ -107,6 +110,6 @@ async def test_identities_that_cannot_be(arguments: dict[str, Any], message: str
 
 async def test_a_spool_has_an_identity_of_its_own(tmp_path: Path) -> None:
     config = Config().with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
-    with pytest.raises(ConfigError, match="address: a spool has its own"):
+    with pytest.raises(ConfigError, match="address: expected none with a spool, which has its own"):
         async with open_producer("t", config, address=ADDRESS):
             pass

@@ -56,8 +56,8 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
         nursery.cancel_scope.cancel()
 
 
-def dress(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
-    """Give a configuration a key that is not authorized."""
+def set_keys(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
+    """Give a socket no key, a key that is not authorized, or a wrong server key."""
     if kind != "plain":
         own = KeyPair.generate()
         expected = KeyPair.generate() if kind == "wrong server key" else server
@@ -79,7 +79,7 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
     """Subscribe to everything through a relay, until the connection is refused or accepted."""
     async with open_tap(endpoint) as tap:
         with context.socket(zmq.SocketType.SUB) as socket:
-            dress(socket, kind, server)
+            set_keys(socket, kind, server)
             socket.subscribe(b"")
             socket.connect(tap.endpoint)
             await wait_until(lambda: tap.ended > 0 or has_message(socket))
@@ -89,7 +89,7 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_node_without_an_authorized_key_hears_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_node_without_an_authorized_key_receives_nothing(kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with (
         open_context(0) as context,
@@ -108,7 +108,7 @@ async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp
         before = cluster.tower.statistics().nodes
         async with open_tap(cluster.tower.sub_endpoint) as tap:
             with context.socket(zmq.SocketType.XPUB) as socket:
-                dress(socket, kind, keys.pairs["tower"])
+                set_keys(socket, kind, keys.pairs["tower"])
                 socket.connect(tap.endpoint)
                 await wait_until(lambda: tap.ended > 0 or has_message(socket))
                 assert not has_message(socket)
@@ -118,15 +118,15 @@ async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_same_nodes_hear_everything_in_a_plain_cluster(kind: str) -> None:
-    """This shows that the tests above can fail."""
+async def test_the_same_nodes_receive_everything_in_a_plain_cluster(kind: str) -> None:
+    """Show that the tests above can fail."""
     async with (
         open_context(0) as context,
         open_busy_cluster(None) as (_, endpoints),
         open_tap(endpoints["producer"]) as tap,
     ):
         with context.socket(zmq.SocketType.SUB) as socket:
-            dress(socket, kind, KeyPair.generate())
+            set_keys(socket, kind, KeyPair.generate())
             socket.subscribe(b"")
             socket.connect(tap.endpoint)
             await wait_until(lambda: tap.ended > 0 or has_message(socket))
@@ -152,7 +152,7 @@ async def open_node(cluster: Cluster, role: str, config: Config, task_status: tr
 
 
 def make_rogue(context: zmq.Context[zmq.Socket[bytes]], kind: str, type_: zmq.SocketType) -> zmq.Socket[bytes]:
-    """A socket with another key at the endpoint of a known node."""
+    """Bind a socket with another key, or without one, to impersonate a node or a tower."""
     socket = context.socket(type_)
     if kind != "plain":
         socket.curve_server = 1
@@ -189,7 +189,7 @@ async def test_a_node_sends_nothing_to_an_impostor_at_a_former_nodes_endpoint(
 
 @pytest.mark.parametrize("kind", ["plain", "wrong server key"])
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_path: Path) -> None:
+async def test_a_node_sends_nothing_to_a_false_tower(role: str, kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
         with (
@@ -213,7 +213,7 @@ async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_pa
                 nursery.cancel_scope.cancel()
 
 
-async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_path: Path) -> None:
+async def test_an_eavesdropper_between_honest_nodes_reads_nothing(tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES, "late")
     async with open_busy_cluster(keys) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
         discovery = f"static:{tap.endpoint} {keys.pairs['producer'].public}"
@@ -227,7 +227,7 @@ async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_pa
             assert_nothing_leaks(tap)
 
 
-async def test_in_a_plain_cluster_the_line_is_readable() -> None:
+async def test_in_a_plain_cluster_an_eavesdropper_reads_everything() -> None:
     async with open_busy_cluster(None) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
         config = cluster.config.with_node(discovery=f"static:{tap.endpoint}")
         async with cluster.consumer([TOPIC], config.with_consumer(offset_reset="latest")) as consumer:
@@ -238,10 +238,10 @@ async def test_in_a_plain_cluster_the_line_is_readable() -> None:
 
 
 async def test_an_impostor_is_not_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
-    """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
+    """An impostor that listens at the endpoint of an authorized node's beacon receives nothing without the node's key.
 
-    Nor does it help to sit at the endpoint of an authorized node's beacon: without its key nothing is to be had there,
-    and nothing said there is heard.
+    Messages that it sends there are not accepted. It cannot announce an endpoint of its own, because the tower forwards
+    no beacons of unauthorized nodes (see the tests above).
     """
     keys = Keys(tmp_path, *ROLES, "absent")
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):

@@ -35,7 +35,7 @@ class ServerCluster:
     Attributes:
         processes: Starts the clients.
         module: The module of `dafka.bench.systems` with the functions of the clients.
-        settings: What the clients need, such as the addresses of the servers.
+        settings: The settings of the clients, such as the addresses of the servers.
         servers: See `Cluster.servers`.
     """
 
@@ -88,7 +88,7 @@ class System(Protocol):
 
 @attrs.frozen
 class ClusterSetup:
-    """What a job asks of a cluster.
+    """The cluster that a job needs.
 
     Attributes:
         stores: The number of stores.

@@ -1,7 +1,7 @@
 """Plain ZeroMQ through pyzmq: one connection and no storage. The upper limit of any protocol on top of pyzmq.
 
-Records are messages of two frames. A sender publishes to the number of receivers in the task; each tells it when it has
-received all records. The other end of the connection takes the part of a store.
+Records are messages of two frames. A sender publishes to the number of receivers in the task. Each receiver reports
+when it has received all records. The process at the other end of the connection takes the place of a store.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _send(publisher: zmq.Socket[bytes], contents: Sequence[bytes]) -> None:
 
 
 def consume(task: Task, coordinator: Coordinator) -> None:
-    """Receive records, and tell the sender when all have arrived."""
+    """Receive records, and report to the sender when all have arrived."""
     if task.opens_on_go:
         coordinator.wait_go()
     received = ReceivedRecords(task, time.perf_counter_ns())

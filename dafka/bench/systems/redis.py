@@ -75,4 +75,4 @@ def _server_command(processes: Processes, port: int) -> list[str]:
 
 
 REDIS = Broker("Redis Streams", "redis-server", "redis", "redis", _server_command)
-"""Redis Streams with an append-only file that is synchronised every second."""
+"""Redis Streams with an append-only file that is synchronized every second."""

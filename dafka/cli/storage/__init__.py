@@ -10,7 +10,7 @@ from dafka.cli.storage.trimming import trim
 
 
 class _Group(click.Group):
-    """Lists the commands in the order in which they were added."""
+    """A group that lists its commands in the order of their definition."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -69,7 +69,7 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
 
     Args:
         program: The program; returns the exit status.
-        done: What was done with the records counted before an interrupt, such as `copied`.
+        done: The participle that describes the records counted before an interrupt, such as `copied`.
     """
     meter = Meter()
 

@@ -1,11 +1,11 @@
-"""Answering FETCHes: which records to read next, for whom, and what to send (RFC 46, "The FETCH Command").
+"""Answers FETCHes: selects the records to read and send next, for each requestor (RFC 46, "The FETCH Command").
 
 A FETCH may ask for four billion records, and many nodes may ask at once. An answer is therefore never built as a whole:
 it is a range of sequences that shrinks as chunks of it are read and sent. Requestors take turns, a chunk each.
 
 Requestors that subscribe to their DIRECT-RECORDs are served before unverified ones, and take their place when there is
-no room for both. A node that asks again for what it is being sent extends or rewinds its range; only records elsewhere
-in the partition get a range of their own.
+no room for both. A repeated FETCH for records that are being sent extends or rewinds their range. Other records of the
+same partition get a separate range.
 
 The owner of a responder does the I/O: it calls `next_read`, reads those records, and publishes what `complete_read`
 returns.
@@ -26,7 +26,7 @@ CHUNK_RECORDS_MAX = 10_000
 """Records sent before other requestors and incoming messages get their turn: a few milliseconds of work."""
 
 FETCH_RECORDS_MAX = 1_000_000
-"""Records that one FETCH is given; libdafka asks for a tenth of it, our nodes for less."""
+"""The maximum number of records sent for one FETCH. libdafka asks for a tenth of it, this project's nodes for less."""
 
 RANGES_MAX = 256
 """Separate ranges that one requestor may have of one partition; a further one replaces the last."""
@@ -35,7 +35,7 @@ REQUESTOR_PARTITIONS_MAX = 1024
 """Partitions that one requestor may be sent at the same time; our nodes ask for a few dozen."""
 
 UNVERIFIED_MAX = 256
-"""Pairs of requestor and partition that are answered although the requestor is not known to listen."""
+"""Pairs of requestor and partition that are answered although the requestor is unverified."""
 
 UNVERIFIED_CHUNK_RECORDS_MAX = 1000
 """Records sent at a time to an unverified requestor."""
@@ -65,7 +65,7 @@ class ReadRequest:
     Attributes:
         partition: The partition to read from.
         first_sequence: The first record to read.
-        count: How many records to read at most; at least one.
+        count: The maximum number of records to read, at least one.
         requestor: The address of the node that the records are for.
         delay_s: Seconds to wait before reading.
     """
@@ -79,12 +79,12 @@ class ReadRequest:
 
 
 class FetchResponder:
-    """The FETCHes that one node is answering, and whose turn it is.
+    """The FETCHes that one node is answering, in fair turns.
 
     Args:
         held: Returns the sequences of a partition that may be sent now.
-        ranges_max: How many ranges to keep, of all requestors together.
-        fetch_records_max: How many records one FETCH is given.
+        ranges_max: The maximum number of ranges of all requestors together.
+        fetch_records_max: The maximum number of records sent for one FETCH.
 
     Attributes:
         records_sent: DIRECT-RECORDs sent so far.
@@ -166,7 +166,7 @@ class FetchResponder:
         """Return the DIRECT-RECORDs to send.
 
         Args:
-            request: What `next_read` returned.
+            request: The result of `next_read`.
             batch: The records read, which may begin later or be fewer than requested; None if there are none.
 
         Returns:

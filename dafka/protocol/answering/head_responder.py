@@ -1,7 +1,7 @@
 """Answering requests for heads, a few at a time (RFC 46, "The GET-HEADS Command" and "The CONSUMER-HELLO Command").
 
-One request may be for the heads of all partitions of a store, a hundred thousand, and many nodes may ask at once. An
-answer is therefore never built as a whole: it is a position in the store's heads that moves on as there is time. A node
+One request may ask for the heads of all partitions of a store, such as a hundred thousand, and many nodes may ask at
+once. An answer is therefore never built as a whole: it is a position in the store's heads that advances. A node
 that repeats a request while it is being answered is answered once more from the beginning. Nodes that subscribe to
 their DIRECT-HEADs are answered before unverified ones.
 """
@@ -48,7 +48,7 @@ _Queue = OrderedDict[str, _Requestor]
 
 
 class HeadResponder:
-    """The requests for heads that one store is answering, and whose turn it is.
+    """The requests for heads that one store is answering, in fair turns.
 
     Args:
         durable: By topic, the end of each partition by its address. No partition ever leaves it.
@@ -71,7 +71,7 @@ class HeadResponder:
 
     @property
     def pause_s(self) -> float:
-        """After how many seconds to call `next_heads` again; infinity if there is nothing to send."""
+        """The seconds after which to call `next_heads` again; infinity if there is nothing to send."""
         if self._verified:
             return PAUSE_S
         return UNVERIFIED_PAUSE_S if self._unverified else float("inf")

@@ -1,1 +1,1 @@
-"""The roles' state machines, and what stands around each in a daemon: the driver, commits, delivery, the spool."""
+"""The state machines of the roles, the `Node` that runs one of them, and the queues of stores and consumers."""

@@ -1,4 +1,4 @@
-"""What a store has received and not yet made durable: group commit.
+"""Group commit: the records that a store has received and not yet made durable.
 
 Records that arrive while one transaction is being written form the next one. Nothing is acknowledged before it is
 durable. A transaction that the storage refused is written again, before anything that came later.
@@ -15,11 +15,11 @@ from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 
 StorageWork: TypeAlias = ResetPosition | list[RecordBatch]
-"""What the storage does next: reset one partition, or append these runs in one transaction."""
+"""The next work of the storage: reset one partition, or append these runs in one transaction."""
 
 
 class CommitQueue:
-    """The work that waits for a store's storage. It tells the machine what waits and what is durable.
+    """The work that waits for a store's storage. It reports to the machine which records wait and which are durable.
 
     Args:
         machine: The store's machine.
@@ -55,7 +55,7 @@ class CommitQueue:
         self._resets[reset.partition] = reset.next_sequence
 
     def begin_work(self) -> StorageWork:
-        """Return what the storage does next; call `work_done` or `work_failed` afterwards. There must be work.
+        """Return the next work of the storage; call `work_done` or `work_failed` afterward. There must be work.
 
         A reset comes before the records that wait, since they continue the partition after it.
         """

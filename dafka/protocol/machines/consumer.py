@@ -42,7 +42,7 @@ class ConsumerMachine:
         positions: By partition, the first sequence to receive.
 
     Attributes:
-        topics: The subscribed topics, and from when on GET-HEADS may be sent for each again.
+        topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
         reassembler: The position of each partition.
         buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
         records_gone: Records given up because no node holds them any more.

@@ -11,7 +11,7 @@ from dafka.records import Partition, Record, RecordBatch
 
 
 class DeliveryBuffer:
-    """The records that wait for a consumer's program. It tells the machine how much waits.
+    """The records that wait for a consumer's program. It reports to the machine how much memory they take.
 
     Args:
         machine: The consumer's machine.
@@ -54,7 +54,7 @@ class DeliveryBuffer:
             now: The time in seconds.
 
         Returns:
-            The run, and what the machine does with the room that this makes. None if no record waits.
+            The run, and the actions of the machine now that there is more room. None if no record waits.
         """
         rest = self._take_rest()
         if rest is not None:
@@ -75,7 +75,7 @@ class DeliveryBuffer:
         return given
 
     def drop_topic(self, topic: str, now: float) -> list[Action]:
-        """Drop what waits of a topic, and return what the machine does with the room that this makes."""
+        """Drop the waiting records of a topic. Return the actions of the machine now that there is more room."""
         if self._open_batch is not None and self._open_batch.partition.topic == topic:
             self._take_rest()
         return self._machine.records_taken(self._buffer.drop_topic(topic), now)
@@ -89,7 +89,7 @@ class DeliveryBuffer:
         return waiting
 
     def _take_rest(self) -> RecordBatch | None:
-        """Take what is left of the open run."""
+        """Take the rest of the open run."""
         batch, self._open_batch = self._open_batch, None
         self._open_records = iter(())
         if batch is None:

@@ -1,6 +1,6 @@
-"""One node without its sockets: a role's state machine, the connections to peers, and what carries out actions.
+"""One node without its sockets: the state machine of a role, and the connections to peers.
 
-The owner of the sockets calls `Node` with what they bring and the time. The machine returns actions, and `Node`
+The owner of the sockets passes received messages and the time to `Node`. The machine returns actions, and `Node`
 carries them out at once, before anything else happens: messages and subscriptions go to the sockets (`NodeIO`), records
 and events to the role (`NodeCallbacks`). The roles in `dafka.roles` and the simulation in `tests.simulation` both
 run their nodes this way.
@@ -71,7 +71,7 @@ class NodeIO(Protocol):
         """Undo one `subscribe`."""
 
     def connect(self, endpoint: PeerEndpoint) -> bool:
-        """Connect to a publisher in the background, and again after each loss. Return False if it is no endpoint."""
+        """Connect to a publisher in the background, and again after each loss. Return False for an invalid endpoint."""
 
     def disconnect(self, endpoint: PeerEndpoint) -> None:
         """Undo `connect`."""
@@ -82,14 +82,14 @@ class NodeIO(Protocol):
 
 @attrs.frozen
 class NodeCallbacks:
-    """What a role does with what its node brings it. None of these waits.
+    """The callbacks by which a role receives records and events of its node. None of them blocks.
 
     Attributes:
         on_records: Takes records in order, to deliver to the program or to append to the storage.
         on_reset_position: Continues a stored partition at a later sequence.
         on_event: Takes an event for the program.
-        on_settled: Is called once, when the node has found its cluster.
-        on_change: Is called after each time that something happened to the machine.
+        on_settled: Called once, when the node has found its cluster.
+        on_change: Called after every input to the machine.
     """
 
     on_records: Callable[[RecordBatch], None]
@@ -100,7 +100,7 @@ class NodeCallbacks:
 
 
 class Node:
-    """One node: a machine, driven by what its sockets and its discovery bring."""
+    """One node: a machine, driven by the messages of its sockets and the events of its discovery."""
 
     def __init__(
         self, machine: Machine, io: NodeIO, callbacks: NodeCallbacks, connecting_max: int = CONNECTING_MAX
@@ -113,7 +113,7 @@ class Node:
 
     @property
     def peers(self) -> int:
-        """How many nodes this one is connected to, or connecting to."""
+        """The number of nodes that this one is connected to, or connecting to."""
         return len(self._connections)
 
     @property
@@ -122,11 +122,11 @@ class Node:
         return self._connections.is_settled
 
     def discarded(self) -> Counter[str]:
-        """Return the messages that the machine has discarded and the endpoints that are none, by reason."""
+        """Return the number of discarded messages and of invalid endpoints, by reason."""
         return self._machine.discarded + Counter({"endpoint": self._invalid_endpoints})
 
     def hostile_count(self) -> int:
-        """Return how many messages the machine has discarded that no correct node sends."""
+        """Return the number of discarded messages that no correct node sends."""
         discarded = self._machine.discarded
         return sum(discarded[reason] for reason in HOSTILE_REASONS)
 
@@ -165,7 +165,7 @@ class Node:
         self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
-        """Take what discovery reports."""
+        """Process the events of discovery."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
@@ -201,7 +201,7 @@ class Node:
         return min(self._machine.deadline(), self._connections.deadline())
 
     def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
-        """Connect, now or later when there is room. Return False if it is no endpoint."""
+        """Connect, now or later when there is room. Return False if it is not a valid endpoint."""
         replaced = self._connections.begin_connecting(endpoint, now)
         if replaced is None:
             return True

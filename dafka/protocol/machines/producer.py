@@ -29,7 +29,7 @@ SUBSCRIBERS_MAX = 10_000
 """Subscribers that are remembered, to answer FETCHes for records that this producer no longer holds."""
 
 SPOOL_TRIM_RECORDS = 10_000
-"""Records that stay in a spool although they may leave it, until they are trimmed together."""
+"""Records that may leave a spool, but stay until this many can be trimmed together."""
 
 STORES_MAX = 1024
 """Stores whose ACKs are counted; ACKs of further ones are discarded."""
@@ -42,7 +42,7 @@ class ProducerMachine:
         partition: The topic and the producer's address.
         config: The `[producer]` section.
         replies_max: FETCHes that are answered at the same time.
-        reply_records_max: Records that one FETCH is given.
+        reply_records_max: The maximum number of records sent for one FETCH.
         next_sequence: The sequence of the next record.
         acknowledged_end: All records before this were acknowledged when the producer was opened.
         is_spooled: Whether a spool holds the records.

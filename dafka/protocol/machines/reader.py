@@ -4,7 +4,7 @@ RFC 46 has no such role; to its peers a reader is a consumer. For the topics it 
 have come: it greets them as a consumer does, and they answer with their heads, and it receives the ACKs with which they
 tell producers what is durable. The end of a partition that it reports is therefore never beyond what some store has on
 disk. It does not subscribe to the RECORDs and HEADs of producers. Ranges are fetched as consumers fetch missed records.
-How much is held of one partition, of any topic, is asked by `HeldEndQuery`.
+`HeldEndQuery` asks the stores how much they hold of one partition, of any topic.
 
 A greeted store sends its heads, or nothing if it has none. A FETCH sent after the greeting, for a partition that no
 node can hold (the store's own address), is answered in either case, and shows that all heads have been sent.
@@ -49,7 +49,7 @@ class ReaderMachine:
     Attributes:
         ends: By partition of the surveyed topics, the sequence after the last record that a store has made durable.
         buffered_bytes: The memory that delivered records take until the program takes them.
-        discarded: Messages thrown away, by reason.
+        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
@@ -76,7 +76,7 @@ class ReaderMachine:
 
     @property
     def stores(self) -> int:
-        """How many stores are connected."""
+        """The number of connected stores."""
         return len(self._gap_resolver.stores)
 
     def start(self, now: float) -> list[Action]:

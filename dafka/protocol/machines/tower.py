@@ -1,4 +1,4 @@
-"""The tower's state machine: it returns the beacons to pass on (RFC 46, "Node Discovery and Presence").
+"""The tower's state machine: it returns the beacons to publish (RFC 46, "Node Discovery and Presence").
 
 A tower passes each node's beacon on to all nodes, with the endpoint at which that node can be reached. It carries no
 records. In a closed cluster it adds the key with which the node has authenticated itself.

@@ -1,1 +1,1 @@
-"""What an observer finds out about a whole cluster."""
+"""The observer's survey of a whole cluster."""

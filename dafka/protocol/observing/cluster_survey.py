@@ -1,4 +1,4 @@
-"""What an observer has found out about a cluster: towers, nodes, topics, partitions, and what is wrong with them.
+"""The result of observing a cluster: its towers, nodes, topics and partitions, and their faults.
 
 These are values only. Times are seconds on the observer's clock, or since 1970 after `ClusterSurvey.with_time`.
 """
@@ -26,13 +26,13 @@ class NodeState(Enum):
 
 @attrs.frozen
 class Sighting:
-    """What one tower says about a node.
+    """One tower's report of a node.
 
     Attributes:
         tower: The endpoint of the tower.
         endpoint: The endpoint of the node, as this tower reports it.
-        first_seen: When this tower first passed on a beacon of the node.
-        last_seen: When it last did.
+        first_seen: The time at which this tower first passed on a beacon of the node.
+        last_seen: The time at which it last did.
     """
 
     tower: str
@@ -46,9 +46,9 @@ class TowerView:
     """A tower.
 
     Attributes:
-        endpoint: Where the tower publishes beacons.
+        endpoint: The endpoint at which the tower publishes beacons.
         is_heard: Whether it was heard recently.
-        nodes: How many nodes it has reported.
+        nodes: The number of nodes that it has reported.
         refusal: Why it rejects the observer; empty if it does not.
     """
 
@@ -64,13 +64,13 @@ class NodeView:
 
     Attributes:
         address: Its address.
-        endpoint: Where other nodes connect to it.
+        endpoint: The endpoint that other nodes connect to.
         roles: Its roles, inferred from its subscriptions and HEADs: `store`, `producer`, `consumer`, `store writer`
             (the writing half of a libdafka store), `observer`. Empty if it has not shown any.
         state: Whether it is there.
-        first_seen: When it was first seen.
-        last_seen: When it was last seen.
-        sightings: What each tower says about it.
+        first_seen: The time at which it was first seen.
+        last_seen: The time at which it was last seen.
+        sightings: The report of each tower that has seen it.
         has_answered: Whether a store has answered in this round; None for other nodes, and for libdafka's stores, which
             cannot say so.
     """
@@ -102,12 +102,12 @@ class NodeView:
 
 @attrs.frozen
 class HolderView:
-    """What a store holds of a partition.
+    """One store's records of a partition.
 
     Attributes:
         store: The address of the store.
         end_sequence: The sequence after its last record; None if it has not answered.
-        lag: How many records it is behind; None if that is not known.
+        lag: The number of records that it is behind; None if that is not known.
     """
 
     store: str
@@ -123,7 +123,7 @@ class PartitionView:
         partition: The topic, and the address of the producer.
         has_producer: Whether its producer is there.
         end_sequence: The sequence after its last known record; None if none is known.
-        holders: What each store holds of it.
+        holders: The part of it that each store holds.
     """
 
     partition: Partition
@@ -143,7 +143,7 @@ class TopicView:
 
     Attributes:
         name: The name of the topic.
-        partitions: How many of its partitions are known.
+        partitions: The number of its known partitions.
         is_subscribed: Whether a consumer subscribes to it.
     """
 
@@ -157,7 +157,7 @@ class ClusterSurvey:
     """A cluster at one moment.
 
     Attributes:
-        time: When the survey was made.
+        time: The time at which the survey was made.
         towers: The towers, in the order of the configuration.
         nodes: The nodes, ordered by address.
         topics: The topics, ordered by name.
@@ -181,10 +181,10 @@ class ClusterSurvey:
         """Return the same survey with all times shifted.
 
         Args:
-            time: When the survey was made, on the new clock.
+            time: The time at which the survey was made, on the new clock.
 
         Returns:
-            The survey, its other times shifted as much.
+            The survey, with all other times shifted by the same amount.
         """
         by = time - self.time
 
@@ -206,14 +206,14 @@ class ClusterSurvey:
         """Describe everything that is wrong.
 
         Args:
-            lag_max: By how many records a store may be behind.
+            lag_max: The number of records that a store may be behind.
 
         Yields:
             A sentence for each fault.
         """
         for tower in self.towers:
             if not tower.is_heard:
-                yield tower.refusal or f"no word from the tower at {tower.endpoint}"
+                yield tower.refusal or f"no message from the tower at {tower.endpoint}"
         for node in self.nodes:
             fault = node.fault(self.time)
             if fault:

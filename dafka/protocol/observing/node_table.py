@@ -32,16 +32,16 @@ _NOWHERE = PeerEndpoint("")
 
 @attrs.define
 class NodeEntry:
-    """What is known about one node.
+    """The facts known about one node.
 
     Attributes:
-        first_seen: When it was first seen.
-        last_seen: When it was last seen.
+        first_seen: The time at which it was first seen.
+        last_seen: The time at which it was last seen.
         endpoint: Its endpoint, with its key.
         is_joined: Whether discovery has found it, and not lost it since.
         publishes: Whether it has sent a HEAD.
         commands: The commands that it has subscribed to with its address.
-        sightings: What each tower says about it.
+        sightings: The report of each tower that has seen it.
     """
 
     first_seen: float
@@ -99,7 +99,7 @@ class NodeTable:
         own_address: The address of the observer, which is left out.
         towers: The endpoints of the towers.
         timeout: The seconds after which a node without beacons, or a tower, counts as silent.
-        nodes_max: How many nodes to remember.
+        nodes_max: The maximum number of nodes to remember.
 
     Attributes:
         entries: The nodes, by address.
@@ -148,8 +148,8 @@ class NodeTable:
     def note_subscription(self, subscription: wire.Subscription) -> NodeEntry | None:
         """Note that a node subscribes to a command with its address, as nodes do when they connect.
 
-        Subscriptions of nodes that are not known yet are kept, until they unsubscribe. What a node that left was is
-        still of interest.
+        Subscriptions of nodes that are not known yet are kept, until they unsubscribe. The roles of a node
+        that has left are kept.
 
         Args:
             subscription: A subscription to one of `OWN_COMMANDS`.

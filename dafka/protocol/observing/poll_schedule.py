@@ -1,7 +1,7 @@
-"""When an observer asks the stores, when it asks again, and when it has asked enough.
+"""The schedule of an observer's questions to the stores: when to ask, when to repeat, and when a round is over.
 
-A round is over when every discovered node has shown what it is, every store has answered, and nothing new was learned
-for a moment; silent stores are waited for until patience runs out. If producers published more records meanwhile, one
+A round is over when every discovered node has shown its role, every store has answered, and nothing new was learned
+for a moment. For silent stores, it waits until patience runs out. If producers published more records meanwhile, one
 last question is asked then, so that the answers of the stores and the heads of the producers are of the same moment.
 """
 
@@ -37,7 +37,7 @@ class PollSchedule:
 
     Attributes:
         poll: The question, and which stores have answered it.
-        number: How many rounds have begun.
+        number: The number of rounds that have begun.
         first_question: The number of this round's first question.
         is_over: Whether this round is over.
     """
@@ -91,7 +91,7 @@ class PollSchedule:
         self._check_due = now
 
     def ask_soon(self, now: float, seconds: float = ASK_S) -> None:
-        """Ask in so many seconds: there is more to ask for."""
+        """Ask after this delay, because there is more to ask for."""
         if not self.is_over and now >= self._settled_at:
             self._ask_due = min(self._ask_due, now + seconds)
 
@@ -102,7 +102,7 @@ class PollSchedule:
             now: The time.
             stores: The stores that say when they have answered.
             has_silent: Whether there are others, which never say so.
-            has_shown: Whether every discovered node has shown what it is.
+            has_shown: Whether every discovered node has shown its role.
 
         Returns:
             Whether to ask.

@@ -15,7 +15,7 @@ The answer (erratum 26) shows that the store has sent all its heads. A libdafka 
 It treats an empty topic in GET-HEADS as all topics.
 
 An observer does not disturb the cluster: it does not subscribe to RECORDs and ACKs, acknowledges and fetches nothing,
-and no store or consumer takes it for one of its kind.
+and no node mistakes it for a store or a consumer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CONSUMER_COMMANDS = (Command.RECORD, Command.HEAD)
 
 @attrs.define
 class _Held:
-    """What a store answered, in which round, and the end that the producer had announced by then."""
+    """A store's answer, its round, and the end that the producer had announced by then."""
 
     end: int
     known_end: int
@@ -90,7 +90,7 @@ class SurveyMachine:
     Attributes:
         node_table: The towers and nodes.
         stores: The endpoints of the stores that need a connection of their own, by address.
-        discarded: Messages thrown away, by reason.
+        discarded: Messages that were discarded, by reason.
     """
 
     def __init__(self, address: str, config: Config, topics: Iterable[str] = ()) -> None:
@@ -115,7 +115,7 @@ class SurveyMachine:
     def start(self, now: float) -> list[Action]:
         """Subscribe to all HEADs, and to DIRECT-EARLIEST.
 
-        A producer sends its HEAD at once to a new subscriber. By the other subscription observers recognize each other.
+        A producer sends its HEAD at once to a new subscriber. Observers recognize each other by the other subscription.
         """
         heads = wire.subscription_prefix(Command.HEAD)
         return [Subscribe(heads), Subscribe(wire.subscription_prefix(Command.DIRECT_EARLIEST, self.address))]
@@ -158,7 +158,7 @@ class SurveyMachine:
         return []
 
     def receive_from_store(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
-        """Process what came by the separate connection to a store."""
+        """Process the messages of the separate connection to a store."""
         for message in messages:
             if not isinstance(message, (wire.DirectHead, wire.DirectEarliest)):
                 self.discarded["unexpected command"] += 1
@@ -174,7 +174,7 @@ class SurveyMachine:
         self._schedule.check_soon(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
-        """Learn from the subscriptions of peers what they are, and which topics they consume or publish."""
+        """Learn the roles and the topics of peers from their subscriptions."""
         for subscription in subscriptions:
             command, topic = subscription.command, subscription.topic
             if not topic:
@@ -191,11 +191,11 @@ class SurveyMachine:
         return []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Do nothing: `note_discovery` is called with more."""
+        """Do nothing: `note_discovery` is called with more details."""
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Do nothing: `note_discovery` is called with more."""
+        """Do nothing: `note_discovery` is called with more details."""
         return []
 
     def node_settled(self, now: float) -> list[Action]:

@@ -19,8 +19,8 @@ being acknowledged."""
 class BatchBuffer:
     """A queue of batches, in order within each partition; partitions take turns.
 
-    A fast sender and an idle receiver make small batches, of a few records each. All that has gathered of a partition
-    is taken as one batch: the further behind the taker is, the larger the batches are, and the less each record costs.
+    If the taker keeps up, batches are small. All waiting records of a partition are taken as one batch, so the further
+    the taker is behind, the larger the batches are, and the less each record costs.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class BatchBuffer:
         self._batches.setdefault(batch.partition, []).append(batch)
 
     def take_batch(self) -> RecordBatch:
-        """Take what has gathered of the next partition, joined. The buffer must not be empty."""
+        """Take all waiting records of the next partition as one batch. The buffer must not be empty."""
         partition, batches = self._batches.popitem(last=False)
         count, records, end_sequence = 0, 0, batches[0].first_sequence
         for batch in batches:
@@ -70,8 +70,8 @@ class BatchBuffer:
 class RetransmitBuffer:
     """The records that a producer holds until stores have acknowledged them.
 
-    A producer must not delete records before that (RFC 46, "The RECORD Command"). They are kept in the batches in which
-    they were published, so that neither publishing nor acknowledging handles records one by one.
+    A producer must not delete records before that (RFC 46, "The RECORD Command"). They are kept in the batches
+    that were published, so that neither publishing nor acknowledging handles records one by one.
 
     Args:
         partition: The partition of the records.

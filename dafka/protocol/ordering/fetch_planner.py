@@ -1,4 +1,4 @@
-"""Which FETCH to send, and when it is too early to repeat one.
+"""Plans FETCHes: which records to request, and when to repeat a request.
 
 Missing records of a partition are fetched page by page. The next page is fetched when half of the last one has arrived,
 so that the sender never idles; no record is fetched twice while its page makes progress. A page without progress is

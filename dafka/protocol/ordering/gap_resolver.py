@@ -1,4 +1,4 @@
-"""When missing records are unrecoverable, and where to continue after them (erratum 26).
+"""Decides when missing records are unrecoverable, and where to continue after them (erratum 26).
 
 A node that has dropped records answers a FETCH for them with DIRECT-EARLIEST: the first record of the partition that it
 holds, and which records it knows to be unrecoverable rather than merely missing. Records are given up when all nodes
@@ -112,7 +112,7 @@ class GapResolver:
         Args:
             partition: The partition.
             next_sequence: The record that is missing.
-            attempts: How many consecutive FETCHes for it went unanswered.
+            attempts: The number of consecutive FETCHes for it that went unanswered.
 
         Returns:
             The first record that a node holds; None if the missing record is not known to be unrecoverable.

@@ -1,4 +1,4 @@
-"""How much of a partition the stores hold: what a reader asks them, and when the answer is certain.
+"""The end of a partition in the stores: a reader's questions to them, and when their answers are certain.
 
 RFC 46 has no question for the head of one partition. Two things together answer it. A store that holds records of a
 partition sends its ACK to every node that subscribes to the partition's ACKs, as it does to a producer that has
@@ -34,7 +34,7 @@ a disk, and a live producer goes on publishing."""
 
 
 class Incomplete(Enum):
-    """Why it is not known yet how much the stores hold."""
+    """The reason why the stores' end of a partition is not known yet."""
 
     STORES = "stores"
     """The cluster has not been found, or fewer stores than required."""
@@ -55,7 +55,7 @@ class _Question:
 
 
 class HeldEndQuery:
-    """The partitions of which a reader asks how much the stores hold."""
+    """A reader's questions to the stores about the ends of partitions."""
 
     def __init__(self, address: str, config: Config, gap_resolver: GapResolver, pending_peers: PendingPeers) -> None:
         self._address = address
@@ -86,7 +86,7 @@ class HeldEndQuery:
 
         Args:
             partition: A partition that is being asked about.
-            min_stores: How many stores must be connected.
+            min_stores: The number of stores that must be connected.
             now: The time.
 
         Returns:

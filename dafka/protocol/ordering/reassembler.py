@@ -34,12 +34,12 @@ class Reassembler:
     Args:
         address: The address of the node.
         config: The limits of fetching.
-        unproven_max: How many partitions to follow of which no record has arrived yet.
+        unproven_max: The maximum number of followed partitions without a received record.
 
     Attributes:
         cursors: The position in each followed partition.
-        gap_resolver: Which peers may still hold the missing records.
-        fetches_sent: How many FETCHes were returned by `due_fetches`.
+        gap_resolver: The peers that may still hold the missing records.
+        fetches_sent: The number of FETCHes returned by `due_fetches`.
     """
 
     def __init__(self, address: str, config: FetchConfig, unproven_max: int = UNPROVEN_MAX) -> None:

@@ -1,4 +1,4 @@
-"""The nodes that a tower introduces, and the connections that their beacons arrive on.
+"""The nodes that a tower introduces, and the connections on which their beacons arrive.
 
 A plain tower cannot verify the address in a beacon, but it can tell connections apart. Therefore limits apply to each
 connection: it may introduce a limited number of nodes, and send beacons at a limited rate. An address belongs to the
@@ -86,7 +86,7 @@ class BeaconRegistry:
         return not reason
 
     def expire(self, now: float) -> None:
-        """Forget silent nodes and ended connections; do nothing within a quarter of the timeout after the last time."""
+        """Forget silent nodes and ended connections. Runs at most four times per timeout."""
         if now - self._expired_at < self._timeout_s / 4:
             return
         self._expired_at = now

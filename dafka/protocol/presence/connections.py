@@ -1,7 +1,7 @@
 """The connections of one node to its peers' publishers, and when the node is settled.
 
 A node is settled once it has found its peers and connected to them: from then on it receives what they send. Any peer
-can announce endpoints that do not answer. Only a limited number of them is tried at a time; the others wait in a queue.
+can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ CONNECT_S = 1.0
 
 
 class ConnectionManager:
-    """Decides which endpoints a node connects to, and when it is settled.
+    """The endpoints that a node connects to, and whether the node is settled.
 
     Args:
-        connecting_max: How many endpoints that never answered are tried at the same time.
+        connecting_max: The maximum number of endpoints tried at the same time that have never answered.
 
     Attributes:
         is_settled: Whether the peers that were running before have been found and connected to.
@@ -45,7 +45,7 @@ class ConnectionManager:
         self._settle_due = float("inf")
 
     def __len__(self) -> int:
-        """Return how many peers the node is connected to, or connecting to."""
+        """Return the number of peers that the node is connected to, or connecting to."""
         return self._endpoints.total()
 
     def add_peer(self, endpoint: PeerEndpoint) -> bool:

@@ -82,7 +82,7 @@ class PeerLimits:
 
         Args:
             partition: The partition to follow.
-            followed: How many partitions the node follows already.
+            followed: The number of partitions that the node follows already.
             is_live: Whether its producer announced it, rather than a store in an answer.
 
         Returns:

@@ -30,7 +30,7 @@ BASE_DIGITS = 20
 
 
 class Head(NamedTuple):
-    """What a partition holds, as its slot in the catalog stores it.
+    """The state of a partition, as its slot in the catalog stores it.
 
     Attributes:
         earliest: The sequence of the first record held.
@@ -93,7 +93,7 @@ class PartitionLog:
 
     @property
     def head(self) -> Head:
-        """What is held now."""
+        """The current state of the partition."""
         return self._head
 
     @head.setter

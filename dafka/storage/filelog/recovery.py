@@ -35,7 +35,7 @@ from dafka.storage.filelog.writer import LogWriter
 
 @attrs.define
 class _Tail:
-    """What a scan of the end of a segment found: how far it is valid, and which entries before that are damaged."""
+    """The result of scanning the end of a segment: how far it is valid, and which entries before that are damaged."""
 
     length: int
     end: int
@@ -233,7 +233,7 @@ def open_writer(
 
 
 def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tuple[PartitionLog, bool]]:
-    """Return every partition that the catalog lists afterwards, and whether it is held."""
+    """Return every partition that the catalog lists afterward, and whether it is held."""
     topics_folder = f"{folder}/{TOPICS_FOLDER}"
     known = CatalogReader(folder)
     known.load()

@@ -19,7 +19,7 @@ class Syncer:
 
     Args:
         pool: The open files.
-        delay_ms: When to sync: 0 for at once, None for only in `flush`, otherwise after this many milliseconds.
+        delay_ms: The delay before a sync in milliseconds; 0 for none. None: only `flush` syncs.
     """
 
     def __init__(self, pool: FilePool, delay_ms: int | None) -> None:

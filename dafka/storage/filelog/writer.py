@@ -28,14 +28,14 @@ from dafka.storage.plugin_helpers import now_ms, split_by_time
 
 @attrs.define
 class PlannedAppend:
-    """What an append will write to the segment of one partition.
+    """The changes that an append will make to the segment of one partition.
 
     Attributes:
         log: The partition.
         is_new: Whether the partition must be created.
-        head: What the partition will hold afterwards.
+        head: The state of the partition after the append.
         begins_segment: Whether a new segment must be created.
-        position: Where to write in the segment.
+        position: The position in the segment to write to.
         entries: The entries to write.
         buffers: Their bytes.
         is_prepared: Whether the segment has been prepared.

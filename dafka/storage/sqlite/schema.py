@@ -109,7 +109,7 @@ class PartitionRow:
 
     Attributes:
         row_id: The key of the row.
-        info: What is held of the partition.
+        info: The records of the partition that are held.
         latest_stored_at: The time of the last record ever appended, 0 if there was none. It is kept when the records
             are dropped, so that times never decrease.
     """

@@ -119,7 +119,7 @@ class SqliteStorage:
         self._writer: sqlite3.Connection | None = None
 
     def load(self) -> None:
-        """Connect, and read the rows that a writer keeps in memory. Call `close` afterwards, even if this fails."""
+        """Connect, and read the rows that a writer keeps in memory. Call `close` afterward, even if this fails."""
         self._reader = self._connections.enter_context(closing(self._connect()))
         self._file_identity = FileIdentity(self._path)
         self.identity = select_identity(self._reader)

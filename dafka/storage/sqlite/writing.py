@@ -160,7 +160,7 @@ _SELECT_FIRST = """
 
 @attrs.frozen(kw_only=True)
 class TrimLimits:
-    """Which records of a partition to drop.
+    """Limits that select the records of a partition to drop.
 
     Attributes:
         before_sequence: Drop the records before this sequence.
@@ -206,7 +206,7 @@ def trim_step(
     """Drop records for about `STEP_S`, in a transaction of the caller.
 
     Args:
-        limits: Which records to drop.
+        limits: The limits that select the records to drop.
         partitions: The partitions and their rows.
         writer: The connection, in a transaction.
 

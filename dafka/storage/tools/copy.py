@@ -31,14 +31,14 @@ class RecordsDifferError(StorageError):
 
 @attrs.frozen
 class CopySummary:
-    """What `copy_storage` copied.
+    """The result of `copy_storage`.
 
     Attributes:
         partitions: The number of partitions that received records.
         records: The number of records copied.
         content_bytes: The total size of their contents, in bytes.
         present: The number of records that the target already held.
-        ahead: The partitions of which the target holds more than the source. They were not changed.
+        ahead: The partitions with more records in the target than in the source. They were not changed.
         position_names: The number of consumers whose positions were copied.
     """
 
@@ -82,12 +82,12 @@ async def copy_storage(
 
 @attrs.define
 class _Plan:
-    """What to copy.
+    """The records to copy.
 
     Attributes:
         ranges: The first and the end sequence to copy of each partition.
-        resets: The sequence at which to start partitions of which the target holds no records.
-        ahead: The partitions of which the target holds more than the source.
+        resets: The sequence at which to start partitions that have no records in the target.
+        ahead: The partitions with more records in the target than in the source.
         present: The number of records that the target already holds.
     """
 

@@ -44,7 +44,7 @@ class JsonLineError(StorageError):
 
 @attrs.frozen
 class ImportSummary:
-    """What `import_lines` imported.
+    """The result of `import_lines`.
 
     Attributes:
         records: The number of records appended.

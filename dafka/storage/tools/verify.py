@@ -23,7 +23,7 @@ _LISTING = "found by comparing totals"
 
 @attrs.frozen
 class Verification:
-    """What `verify_storage` found.
+    """The result of `verify_storage`.
 
     Attributes:
         partitions: The number of partitions.
@@ -182,7 +182,7 @@ class _Verifier:
 
 @attrs.define
 class _PartitionTotals:
-    """What was read of one partition."""
+    """The totals of the records that were read from one partition."""
 
     records: int = 0
     content_bytes: int = 0

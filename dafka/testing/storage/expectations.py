@@ -1,4 +1,4 @@
-"""What the checks are written with: records that contain their sequence, and expectations with clear messages."""
+"""Helpers of the checks: records that contain their sequence, and expectations with clear messages."""
 
 from __future__ import annotations
 

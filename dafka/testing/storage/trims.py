@@ -20,9 +20,9 @@ from dafka.testing.storage.expectations import (
 
 
 async def _check_trim(storage: Storage) -> None:
-    partition, neighbour = new_partition(), new_partition()
+    partition, neighbor = new_partition(), new_partition()
     await storage.append(
-        [make_batch(partition, 0, 10, size=3), make_batch(partition, 10, 10, size=3), make_batch(neighbour, 0, 5)]
+        [make_batch(partition, 0, 10, size=3), make_batch(partition, 10, 10, size=3), make_batch(neighbor, 0, 5)]
     )
     for earliest, held_from in ((5, 5), (2, 5), (0, 5), (13, 13)):
         await storage.trim(partition, earliest)
@@ -31,7 +31,7 @@ async def _check_trim(storage: Storage) -> None:
         assert info == expected, f"after trim({earliest}) expected {expected!r}, found {info!r}"
     await expect_absent(storage, partition, [0, 4, 12, 20])
     await expect_contents(storage, partition, make_contents(13, 7, size=3), 13)
-    await expect_contents(storage, neighbour, make_contents(0, 5))
+    await expect_contents(storage, neighbor, make_contents(0, 5))
     await expect_refused(storage, [make_batch(partition, 0, 1)], "records that were trimmed")
     await storage.append([make_batch(partition, 20, 2, size=3)])
     await expect_contents(storage, partition, make_contents(13, 9, size=3), 13)
@@ -60,8 +60,8 @@ async def _check_trim_of_nothing(storage: Storage) -> None:
 
 async def _check_reset(storage: Storage) -> None:
     """A partition continues at a later sequence, without its records."""
-    partition, neighbour = new_partition(), new_partition()
-    await storage.append([make_batch(partition, 0, 10), make_batch(neighbour, 0, 5)])
+    partition, neighbor = new_partition(), new_partition()
+    await storage.append([make_batch(partition, 0, 10), make_batch(neighbor, 0, 5)])
     await storage.reset_to(partition, 50)
     info = await read_info(storage, partition)
     assert info == PartitionInfo(50, 50, 0), f"after reset_to(50) it is listed as {info!r}"
@@ -73,7 +73,7 @@ async def _check_reset(storage: Storage) -> None:
     await storage.reset_to(partition, 53)
     info = await read_info(storage, partition)
     assert info == PartitionInfo(53, 53, 0), f"after a reset to its own end it is listed as {info!r}"
-    await expect_contents(storage, neighbour, make_contents(0, 5))
+    await expect_contents(storage, neighbor, make_contents(0, 5))
 
 
 async def _check_reset_goes_forward(storage: Storage) -> None:
@@ -111,12 +111,12 @@ async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
         (RetentionPolicy(records_max=25, bytes_max=3_000), 25),
     )
     for policy, kept in limits:
-        partition, neighbour = new_partition(), new_partition()
+        partition, neighbor = new_partition(), new_partition()
         for first_sequence in range(0, 40, 4):
             times = [time_ms - (40 - sequence) * 3_600_000 for sequence in range(first_sequence, first_sequence + 4)]
             contents = make_contents(first_sequence, 4, size=100)
             await storage.append([RecordBatch(partition, first_sequence, contents, times)])
-        await storage.append([make_batch(neighbour, 0, 40)])
+        await storage.append([make_batch(neighbor, 0, 40)])
         moved = await storage.apply_retention(policy, partition.topic)
         info = await read_info(storage, partition)
         assert info.end_sequence == 40, f"{policy!r} moved the end to {info.end_sequence}"
@@ -127,7 +127,7 @@ async def _check_retention_keeps_what_it_must(storage: Storage) -> None:
         assert moved == expected, f"{policy!r} left {info!r}, and returned {moved!r}"
         await expect_absent(storage, partition, range(earliest))
         await expect_contents(storage, partition, make_contents(earliest, 40 - earliest, size=100), earliest)
-        await expect_contents(storage, neighbour, make_contents(0, 40))
+        await expect_contents(storage, neighbor, make_contents(0, 40))
         await storage.append([make_batch(partition, 40, 1)])
 
 
