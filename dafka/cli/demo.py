@@ -228,7 +228,7 @@ async def _ended(process: trio.Process) -> AsyncIterator[None]:
 
 
 def _to_table(steps: list[Step]) -> Table:
-    table = Table("process", title="What happened")
+    table = Table("process", title="Results")
     for name in ("records", "seconds", "records/s"):
         table.add_column(name, justify="right")
     table.add_column("contents")

@@ -1,6 +1,6 @@
 """Reads and writes records as lines of files, pipes and terminals, without blocking the event loop.
 
-Only a line feed ends a line. Every other byte, also a carriage return, belongs to the record.
+Only a line feed ends a line. Every other byte, including a carriage return, belongs to the record.
 """
 
 from __future__ import annotations
