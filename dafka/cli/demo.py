@@ -46,8 +46,8 @@ class Step:
 
     Attributes:
         name: the process.
-        records: how many records it sent or received.
-        seconds: how long that took.
+        records: the number of records that it sent or received.
+        seconds: the duration of the transfer.
         result: whether the records arrived as they were sent.
     """
 

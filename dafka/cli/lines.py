@@ -18,7 +18,7 @@ from dafka.records import RecordBatch, encode_text
 from dafka.storage.tools.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
-"""How many bytes are read at a time."""
+"""The number of bytes to read at a time."""
 
 
 class StreamError(LocalError):

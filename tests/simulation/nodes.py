@@ -30,7 +30,7 @@ from tests.simulation.violations import Violation
 from tests.simulation.world import World
 
 BUSY_MAX = 50
-"""How often a machine may ask to be called again without time passing."""
+"""The number of times that a machine may ask to be called again without time passing."""
 
 
 class SimulatedNode:
