@@ -1,4 +1,4 @@
-"""Ledgers: producers and consumers record what they were promised and given, a JSON object per line.
+"""Ledgers: producers and consumers record the acknowledgments and records that they got, one JSON object per line.
 
 Each line is written by one system call, so that it survives a kill. A process that is started again continues the file.
 """

@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 class Census:
-    """A machine in a simulated cluster, whose stores answer when a test says so."""
+    """A machine in a simulated cluster. Its stores answer when a test tells them to."""
 
     def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
         self.machine = SurveyMachine(ME, config or Config(), topics)
