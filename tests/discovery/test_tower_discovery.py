@@ -376,7 +376,7 @@ async def test_tower_survives_connections_that_do_not_speak_zeromq() -> None:
 async def test_node_ignores_invalid_messages_from_a_tower() -> None:
     node, peer = Node(7001), Node(7002)
     address = node.advertisement.address
-    rubbish = [
+    invalid = [
         [b"W", b""],
         [b"B"],
         [b"B", UUID, b"tcp://10.0.0.1:0"],
@@ -386,7 +386,7 @@ async def test_node_ignores_invalid_messages_from_a_tower() -> None:
         [b"B", b"", b"tcp://10.0.0.1:7001"],
         [b"B", UUID, b"", b"7001"],
     ]
-    good = [
+    valid = [
         TowerBeacon(address, "tcp://10.0.0.1:7001").encode(),
         TowerBeacon(peer.advertisement.address, peer.joined.endpoint.endpoint).encode(),
     ]
@@ -399,7 +399,7 @@ async def test_node_ignores_invalid_messages_from_a_tower() -> None:
                 while len(subscriptions) < 2:
                     subscriptions += await publisher.receive_many()
                 assert await subscriber.receive_many()
-            publisher.send_many([*rubbish, *good])
+            publisher.send_many([*invalid, *valid])
             await node.wait(Settled())
             assert [report for report in node.reports if report != Settled()] == [TowersHeard(), peer.joined]
 

@@ -151,13 +151,13 @@ async def test_the_events_of_a_store_are_logged_from_start_to_stop(caplog: pytes
     with caplog.at_level(logging.INFO, "dafka"):
         async with open_cluster() as cluster, cluster.producer("t") as producer:
             await producer.send_many([b"0", b"1"])
-    told = {(line["role"], line["event"]): line for line in dafka_lines(caplog)}
-    assert told["store", "storage_opened"]["records"] == 0
-    assert len(told["tower", "started"]["endpoints"]) == 2
-    store, peer = told["store", "started"]["node"], told["store", "peer_joined"]["peer"]
-    assert peer == told["producer", "started"]["node"] != store
+    lines = {(line["role"], line["event"]): line for line in dafka_lines(caplog)}
+    assert lines["store", "storage_opened"]["records"] == 0
+    assert len(lines["tower", "started"]["endpoints"]) == 2
+    store, peer = lines["store", "started"]["node"], lines["store", "peer_joined"]["peer"]
+    assert peer == lines["producer", "started"]["node"] != store
     for role in ("tower", "store", "producer"):
-        assert (role, "stopped") in told
+        assert (role, "stopped") in lines
     order = [line["event"] for line in dafka_lines(caplog) if line["role"] == "store"]
     assert (order[0], order[-1]) == ("storage_opened", "stopped")
 
@@ -213,9 +213,9 @@ async def test_a_flood_of_discards_causes_two_lines_in_a_minute(
             while True:
                 counts["frames"] += 1000
                 await trio.sleep(0.01)
-    told = dafka_lines(caplog)
-    assert [line["event"] for line in told] == ["messages_discarded"] * 2
-    assert told[1]["count"] + told[0]["count"] == told[1]["total"]
+    lines = dafka_lines(caplog)
+    assert [line["event"] for line in lines] == ["messages_discarded"] * 2
+    assert lines[1]["count"] + lines[0]["count"] == lines[1]["total"]
 
 
 async def test_a_slow_commit_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,9 +234,9 @@ async def test_a_slow_commit_is_logged(caplog: pytest.LogCaptureFixture, monkeyp
                 await producer.wait_stored()
             assert cluster.store is not None
             histogram = cluster.store.statistics().commit_seconds
-    told = [told for told in dafka_lines(caplog) if told["event"] == "commit_slow"]
-    assert [(line["records"], line["bytes"]) for line in told] == [(1, 5)]
-    assert told[0]["seconds"] >= 0.05
+    slow = [line for line in dafka_lines(caplog) if line["event"] == "commit_slow"]
+    assert [(line["records"], line["bytes"]) for line in slow] == [(1, 5)]
+    assert slow[0]["seconds"] >= 0.05
     assert histogram.count >= 3
     assert histogram.total >= 0.15
     assert sum(histogram.counts[:4]) == 0

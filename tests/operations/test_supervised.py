@@ -35,18 +35,18 @@ class Manager:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0dafka-{name}-{os.getpid()}")
         self._socket.settimeout(0.01)
-        self._told: list[str] = []
+        self._received: list[str] = []
 
     def wait_for(self, assignment: str) -> list[str]:
         """Wait for an assignment, and return all assignments until then."""
 
         def look() -> bool | None:
             with suppress(TimeoutError):
-                self._told += self._socket.recv(4096).decode().split("\n")
-            return assignment in self._told or None
+                self._received += self._socket.recv(4096).decode().split("\n")
+            return assignment in self._received or None
 
-        wait_until(look, lambda: repr(self._told))
-        return self._told
+        wait_until(look, lambda: repr(self._received))
+        return self._received
 
     def close(self) -> None:
         self._socket.close()

@@ -25,7 +25,7 @@ class Manager:
         self._socket.bind(f"\0{path[1:]}" if path.startswith("@") else path)
         self._socket.setblocking(False)
 
-    def heard(self) -> list[list[str]]:
+    def receive(self) -> list[list[str]]:
         """Return the assignments of each datagram sent since the last call."""
         found = []
         while True:
@@ -36,12 +36,12 @@ class Manager:
 
     async def wait_for(self, assignment: str) -> list[str]:
         """Wait for an assignment, and return all until then."""
-        told: list[str] = []
+        received: list[str] = []
         with trio.fail_after(30):
-            while assignment not in told:
-                told += [each for datagram in self.heard() for each in datagram]
+            while assignment not in received:
+                received += [each for datagram in self.receive() for each in datagram]
                 await trio.sleep(0.005)
-        return told
+        return received
 
     def close(self) -> None:
         self._socket.close()
@@ -57,7 +57,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 
 def test_the_assignments_of_one_message_are_one_datagram(manager: Manager) -> None:
     assert Notifier(manager.path).send(READY, "STATUS=well")
-    assert manager.heard() == [["READY=1", "STATUS=well"]]
+    assert manager.receive() == [["READY=1", "STATUS=well"]]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_notifier_is_configured_by_the_environment(
 
 
 def test_sending_to_an_unreachable_systemd_returns_false(tmp_path: Path) -> None:
-    assert not Notifier(str(tmp_path / "nobody")).send(READY)
+    assert not Notifier(str(tmp_path / "missing")).send(READY)
     assert not Notifier("/" + "x" * 200).send(READY)
     assert not Notifier().send(READY)
 
@@ -115,19 +115,19 @@ async def test_ready_is_sent_once_watchdog_while_healthy_and_stopping_at_the_end
     monitor, store = Monitor("store"), FakeStore()
     notifier = Notifier(manager.path, watchdog_s=0.04)
     async with open_operations(monitor, notifier=notifier):
-        told = await manager.wait_for("STATUS=store has not started yet")
-        assert READY not in told
+        received = await manager.wait_for("STATUS=store has not started yet")
+        assert READY not in received
         monitor.add(store)
         assert READY not in await manager.wait_for("STATUS=store: the cluster is not found yet")
         store.state = Health()
-        told = await manager.wait_for("STATUS=ready")
-        assert told.count(READY) == 1
-        assert ALIVE in told
+        received = await manager.wait_for("STATUS=ready")
+        assert received.count(READY) == 1
+        assert ALIVE in received
         store.state = Health("the storage hangs", "the storage hangs")
         await manager.wait_for("STATUS=store: the storage hangs")
         await trio.sleep(0.1)
-        assert ALIVE not in [each for datagram in manager.heard() for each in datagram]
+        assert ALIVE not in [each for datagram in manager.receive() for each in datagram]
         store.state = Health()
         assert READY not in await manager.wait_for("STATUS=ready")
-    assert manager.heard()[-1] == ["STOPPING=1", "STATUS=stopping"]
+    assert manager.receive()[-1] == ["STOPPING=1", "STATUS=stopping"]
     assert monitor.health().unready == "stopping"

@@ -81,9 +81,9 @@ async def test_two_closed_clusters_in_one_process_do_not_mix(tmp_path: Path) -> 
         async with first.producer("t", one.config("node", first.config)) as producer:
             await producer.send_many(contents(0, 10))
             await producer.wait_stored()
-        stranger = two.config("node", first.config).with_security(tower_keys=(one.pairs["tower"].public,))
-        stranger = stranger.with_consumer(offset_reset="earliest")
-        async with second.consumer(["t"], stranger) as consumer:
+        outsider = two.config("node", first.config).with_security(tower_keys=(one.pairs["tower"].public,))
+        outsider = outsider.with_consumer(offset_reset="earliest")
+        async with second.consumer(["t"], outsider) as consumer:
             refused = await wait_event(consumer.events, RefusedByPeer)
             assert refused.reason == "key not authorized"
             assert consumer.statistics().peers == 0
@@ -217,7 +217,7 @@ async def test_an_address_belongs_to_the_first_key_that_uses_it(keys: Keys) -> N
 
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_node_with_a_wrong_tower_key_reports_the_refusal(keys: Keys, is_known: bool) -> None:
-    wrong = keys.pairs["other"] if is_known else keys.add("stranger")
+    wrong = keys.pairs["other"] if is_known else keys.add("unauthorized")
     async with open_cluster(keys.config("tower"), storage=None) as cluster:
         config = keys.config("consumer", cluster.config).with_security(tower_keys=(wrong.public,))
         async with cluster.consumer(["t"], config) as consumer:
@@ -290,14 +290,14 @@ def test_each_tower_requires_a_key(keys: Keys) -> None:
 async def test_a_closed_cluster_releases_its_files(keys: Keys) -> None:
     async def cycle() -> None:
         async with open_cluster(keys.config("tower")) as cluster:
-            stranger = cluster.config.with_security(key_file=str(keys.folder / "stranger.key"))
+            refused_config = cluster.config.with_security(key_file=str(keys.folder / "unauthorized.key"))
             async with (
                 cluster.producer("t", keys.config("producer", cluster.config)) as producer,
-                cluster.consumer(["t"], stranger) as refused,
+                cluster.consumer(["t"], refused_config) as refused,
             ):
                 await producer.send(b"0")
                 await producer.wait_stored()
                 await wait_event(refused.events, RefusedByPeer)
 
-    keys.add("stranger")
+    keys.add("unauthorized")
     await check_leaves_nothing(cycle)

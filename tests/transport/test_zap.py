@@ -17,58 +17,61 @@ from dafka.transport import KeyPair, Security, Socket, ZapHandler, open_context,
 from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
 
-FRIEND = KeyPair.generate()
+AUTHORIZED = KeyPair.generate()
 DEADLINE_S = 20
 
 
 @attrs.frozen
-class Door:
+class HandlerClient:
+    """A socket that sends requests to a ZAP handler in place of libzmq."""
+
     handler: ZapHandler
-    asker: Socket
+    socket: Socket
     context: zmq.Context[zmq.Socket[bytes]]
     path: Path
     security: Security
     events: list[Event]
 
-    async def ask(self, *frames: bytes) -> list[bytes]:
+    async def send_request(self, *frames: bytes) -> list[bytes]:
         """Send a request as libzmq does, and return the answer."""
-        self.asker.send_many([[b"", *frames]])
+        self.socket.send_many([[b"", *frames]])
         with trio.fail_after(DEADLINE_S):
-            ((_, *answer),) = await self.asker.receive_many()
+            ((_, *answer),) = await self.socket.receive_many()
         return answer
 
     def request(self, key: str, address: bytes = b"10.0.0.9") -> list[bytes]:
+        """Return the frames of a request for a peer with this key."""
         return [b"1.0", b"7", b"dafka", address, b"", b"CURVE", z85.decode(key.encode())]
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
-    async with open_door(tmp_path) as door:
-        yield door
+async def client(tmp_path: Path) -> AsyncIterator[HandlerClient]:
+    async with open_client(tmp_path) as client:
+        yield client
 
 
 @asynccontextmanager
-async def open_door(folder: Path) -> AsyncIterator[Door]:
+async def open_client(folder: Path) -> AsyncIterator[HandlerClient]:
     path = folder / "authorized"
-    path.write_text(f"{FRIEND.public} friend\n")
+    path.write_text(f"{AUTHORIZED.public} peer\n")
     pair = KeyPair.generate()
     security = Security(pair, AuthorizedKeys(path, pair.public), ())
     events: list[Event] = []
     async with open_context(0) as context, open_zap_handler(context, security, events.append) as handler:
-        asker = Socket(context.socket(zmq.SocketType.DEALER))
-        asker.connect(module.ZAP_ENDPOINT)
+        socket = Socket(context.socket(zmq.SocketType.DEALER))
+        socket.connect(module.ZAP_ENDPOINT)
         try:
-            yield Door(handler, asker, context, path, security, events)
+            yield HandlerClient(handler, socket, context, path, security, events)
         finally:
-            asker.close(0)
+            socket.close(0)
 
 
-async def test_an_authorized_peer_is_accepted(door: Door) -> None:
-    answer = await door.ask(*door.request(FRIEND.public))
-    assert answer == [b"1.0", b"7", b"200", b"OK", FRIEND.public.encode(), b""]
-    own = door.security.pair.public
-    assert (await door.ask(*door.request(own)))[4] == own.encode()
-    assert door.events == []
+async def test_an_authorized_peer_is_accepted(client: HandlerClient) -> None:
+    answer = await client.send_request(*client.request(AUTHORIZED.public))
+    assert answer == [b"1.0", b"7", b"200", b"OK", AUTHORIZED.public.encode(), b""]
+    own = client.security.pair.public
+    assert (await client.send_request(*client.request(own)))[4] == own.encode()
+    assert client.events == []
 
 
 @pytest.mark.parametrize(
@@ -84,61 +87,61 @@ async def test_an_authorized_peer_is_accepted(door: Door) -> None:
     ],
     ids=["another key", "no key", "short key", "no mechanism", "a password", "another domain", "another version"],
 )
-async def test_other_requests_are_refused(door: Door, change: dict[int, bytes]) -> None:
-    frames = [change.get(index, frame) for index, frame in enumerate(door.request(FRIEND.public))]
-    answer = await door.ask(*frames)
+async def test_other_requests_are_refused(client: HandlerClient, change: dict[int, bytes]) -> None:
+    frames = [change.get(index, frame) for index, frame in enumerate(client.request(AUTHORIZED.public))]
+    answer = await client.send_request(*frames)
     assert answer[1:3] == [b"7", b"400"]
     assert answer[4] == b""
-    assert door.handler.refused == {"key not authorized": 1}
+    assert client.handler.refused == {"key not authorized": 1}
 
 
-async def test_requests_of_invalid_length_are_refused_or_ignored(door: Door) -> None:
-    door.asker.send_many([[b""], [b"", b"1.0"], [b"x"] * 20, [b"", *door.request(FRIEND.public)[:-1]]])
-    door.asker.send_many([[b"", *door.request(FRIEND.public)]])
+async def test_requests_of_invalid_length_are_refused_or_ignored(client: HandlerClient) -> None:
+    client.socket.send_many([[b""], [b"", b"1.0"], [b"x"] * 20, [b"", *client.request(AUTHORIZED.public)[:-1]]])
+    client.socket.send_many([[b"", *client.request(AUTHORIZED.public)]])
     verdicts: list[bytes] = []
     with trio.fail_after(DEADLINE_S):
         while b"200" not in verdicts:
-            verdicts += [frames[3] for frames in await door.asker.receive_many()]
+            verdicts += [frames[3] for frames in await client.socket.receive_many()]
     assert verdicts == [b"400", b"400", b"200"]
 
 
-async def test_a_refused_peer_that_keeps_trying_is_reported_once(door: Door) -> None:
+async def test_a_refused_peer_that_keeps_trying_is_reported_once(client: HandlerClient) -> None:
     unauthorized = KeyPair.generate().public
     for _ in range(5):
-        await door.ask(*door.request(unauthorized))
-    assert door.events == [PeerRefused("10.0.0.9", unauthorized, "key not authorized", str(door.path))]
-    assert door.handler.refused.total() == 5
+        await client.send_request(*client.request(unauthorized))
+    assert client.events == [PeerRefused("10.0.0.9", unauthorized, "key not authorized", str(client.path))]
+    assert client.handler.refused.total() == 5
 
 
-async def test_the_number_of_reported_peers_is_limited(door: Door) -> None:
+async def test_the_number_of_reported_peers_is_limited(client: HandlerClient) -> None:
     unauthorized = KeyPair.generate().public
     for number in range(module.REPORTED_MAX + 50):
-        await door.ask(*door.request(unauthorized, b"10.0.%d.%d" % divmod(number, 256)))
-    assert len(door.events) == module.REPORTED_MAX
-    assert door.handler.refused.total() == module.REPORTED_MAX + 50
-    assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
+        await client.send_request(*client.request(unauthorized, b"10.0.%d.%d" % divmod(number, 256)))
+    assert len(client.events) == module.REPORTED_MAX
+    assert client.handler.refused.total() == module.REPORTED_MAX + 50
+    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
 
 
-async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(door: Door) -> None:
-    door.path.write_text("oops\n")
+async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(client: HandlerClient) -> None:
+    client.path.write_text("oops\n")
     with trio.fail_after(DEADLINE_S):
-        while not door.events:  # noqa: ASYNC110 (there is no event to wait for)
+        while not client.events:  # noqa: ASYNC110 (there is no event to wait for)
             await trio.sleep(0.01)
-    (event,) = door.events
+    (event,) = client.events
     assert isinstance(event, AuthorizedKeysUnreadable)
     assert "line 1" in str(event)
-    assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
+    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
 
 
-async def test_without_a_handler_every_peer_is_refused(door: Door) -> None:
+async def test_without_a_handler_every_peer_is_refused(client: HandlerClient) -> None:
     """By default, libzmq would accept every peer."""
     async with open_context(0) as context:
         publisher, subscriber = Socket(context.socket(zmq.SocketType.XPUB)), Socket(context.socket(zmq.SocketType.SUB))
         monitor = subscriber.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
         try:
-            door.security.require_keys(publisher)
+            client.security.require_keys(publisher)
             endpoint = publisher.bind("tcp://127.0.0.1:*")
-            door.security.expect_key(subscriber, door.security.pair.public)
+            client.security.expect_key(subscriber, client.security.pair.public)
             subscriber.connect(endpoint)
             with trio.fail_after(DEADLINE_S):
                 frames = (await monitor.receive_many())[0]
