@@ -27,7 +27,7 @@ dialects = ["rfc46"]
 [store]
 command = ["{python}", "-c", "import time; time.sleep(100)", "{sub}", "{pub}"]
 """
-ENDED = DEAF.replace("import time; time.sleep(100)", "raise SystemExit('no licence')")
+ENDED = DEAF.replace("import time; time.sleep(100)", "raise SystemExit('no license')")
 ATTACHED = """
 name = "remote"
 dialects = ["rfc46"]
@@ -48,7 +48,7 @@ def nothing():
     return 3
 
 def unlicensed():
-    raise RuntimeError("no licence")
+    raise RuntimeError("no license")
 """
 
 
@@ -97,7 +97,7 @@ def test_target_that_violates_a_clause(folder: Path) -> None:
 def test_target_that_cannot_be_run(folder: Path) -> None:
     result = command("run", "ended.toml", "--scenario", "store.acknowledges", "--patience", "0.5")
     assert result.exit_code == 1
-    assert "exit status 1: no licence" in result.stdout
+    assert "exit status 1: no license" in result.stdout
 
 
 def test_role_and_dialect_options_limit_the_run() -> None:
@@ -198,7 +198,7 @@ def test_explain_prints_everything_about_a_clause() -> None:
         ("run nosuch.toml", "cannot read the target file nosuch.toml: No such file or directory"),
         ("run factories:missing", "cannot import the target factories:missing: AttributeError"),
         ("run factories:nothing", "factories:nothing returned 3: expected a Target"),
-        ("run factories:unlicensed", "factories:unlicensed failed: RuntimeError: no licence"),
+        ("run factories:unlicensed", "factories:unlicensed failed: RuntimeError: no license"),
         (
             "run factories:Named",
             "factories:Named cannot be called with these variables (missing a required argument: 'name')",

@@ -125,7 +125,7 @@ def test_overwrite_is_refused(spark: SparkSession, written: Written) -> None:
         ({"topic": "t"}, StructType([StructField("value", LongType())]), "column value: expected binary or string, n"),
         ({}, KEYED, "column key: expected only the columns value and topic"),
         ({}, StructType([*VALUES, StructField("topic", LongType())]), "column topic: expected string, not bigint"),
-        ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 octets, not 256"),
+        ({"topic": "t" * 256}, VALUES, "topic: expected at most 255 bytes, not 256"),
         ({"topic": "t", "minStores": "0"}, VALUES, "option minStores: expected a whole number from 1 to .*, not '0'"),
         ({"topic": "t", "minStores": "2", "wire": "libdafka"}, VALUES, "option minStores: above 1 it needs wire rfc46"),
         (
