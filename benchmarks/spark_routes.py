@@ -72,7 +72,7 @@ def from_pandas_named(spark: SparkSession, store: str, records: int, query: str)
 def _pandas(
     spark: SparkSession, store: str, records: int, query: str, columns: str, *, with_value: bool = True
 ) -> DataFrame:
-    """The database selects the tenth, because nobody would send the rest through pandas."""
+    """Read with pandas. The database selects the tenth, because it makes no sense to send the rest through pandas."""
     start, end = tenth(records) if query == "tenth" else (0, records)
     value = ", content AS value" if with_value else ""
     frame = pd.read_sql(

@@ -101,7 +101,7 @@ class DiscoveryError(LocalError):
 
 
 class StorageError(LocalError):
-    """A storage failed. What it held before is unharmed."""
+    """A storage failed. The records that it held before are intact."""
 
 
 class StorageBusyError(StorageError):

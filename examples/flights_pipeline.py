@@ -59,10 +59,10 @@ class Step:
     """A step of the pipeline.
 
     Attributes:
-        name: What was done.
+        name: A description of the step.
         count: The number of records.
-        seconds: How long it took.
-        outcome: What came of it.
+        seconds: The duration.
+        outcome: The result.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Results:
     Attributes:
         hours: The delays by hour and airport, from the stream.
         carriers: The delays by carrier, from the batch job.
-        steps: What was done, with the outcome of each comparison.
+        steps: The steps, with the outcome of each comparison.
     """
 
     hours: pd.DataFrame

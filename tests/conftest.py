@@ -1,4 +1,4 @@
-"""Fixtures for all tests, and the order in which the workers of `make test` run the modules."""
+"""Fixtures for all tests, and the order of the modules in the workers of `make test`."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_every_relative_link_leads_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_command_stands_in_the_readme_or_its_page() -> None:
+def test_every_command_is_in_the_readme_or_on_its_page() -> None:
     text = (ROOT / "README.md").read_text("utf-8") + (ROOT / "docs" / "reference" / "cli.md").read_text("utf-8")
     assert [name for name in COMMANDS if f"dafka {name}" not in text] == []
 

@@ -17,7 +17,7 @@ PLUGINS = {"transport", "storage", "discovery"}
 ROLES = PROTOCOL | PLUGINS | {"roles"}
 OPERATIONS = ROLES | {"operations"}
 TOP = "dafka"
-"""What stands in the package's own `__init__`: the embedder's names."""
+"""The package's own `__init__`, which has the names for embedding programs."""
 
 MAY_IMPORT = {
     **dict.fromkeys(VOCABULARY, VOCABULARY),
@@ -45,7 +45,8 @@ PROTOCOL_FOLDERS = {
     "observing": set(),
     "machines": {"presence", "ordering", "answering"},
 }
-"""What stands in no folder of the protocol is its vocabulary, which all may know, and which knows no folder."""
+"""The folders of the protocol that each folder may import. All may import the modules outside the folders, which import
+no folder."""
 CONFORMANCE = {
     "dafka_conformance": set(),
     "model": set(),
@@ -65,7 +66,7 @@ CONFORMANCE = {
     "pytest_plugin": {"model", "catalog", "report", "runner", "scenario", "selection", "targets"},
     "__main__": set(),
 }
-"""The suite's own parts."""
+"""The other parts of the suite that each part of the suite may import."""
 
 SUITE_MAY_IMPORT = {
     "report": ("dafka.text",),
@@ -75,14 +76,13 @@ SUITE_MAY_IMPORT = {
     "pytest_plugin": ("dafka.errors", "dafka.extras", "dafka.text"),
     "__main__": ("dafka._entry",),
 }
-"""What the suite knows of the package that it is shipped with: the moving of frames, the escaping of text, one
-exception out of a group of one, and, as a target among others, its roles."""
+"""The modules of dafka that each part of the suite may import: helpers, and its roles as one target among others."""
 
 NOT_IN_PURE = {"trio", "anyio", "asyncio", "zmq", "sqlite3", "socket", "time", "random", "threading"}
 
 
 def imports_of(path: Path, module: str) -> Iterator[str]:
-    """The full name of everything that a file imports, wherever in it."""
+    """Yield the full name of everything that a file imports, at any place in it."""
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
@@ -94,7 +94,7 @@ def imports_of(path: Path, module: str) -> Iterator[str]:
 
 
 def modules_in(root: Path) -> dict[str, Path]:
-    """Every module under the package's folder, by name."""
+    """Return every module under the package's folder, by name."""
     modules = {}
     for path in sorted(root.rglob("*.py")):
         parts = [root.name, *path.relative_to(root).with_suffix("").parts]
@@ -103,12 +103,12 @@ def modules_in(root: Path) -> dict[str, Path]:
 
 
 def part_of(module: str) -> str:
-    """The part of its package that a module is in; the package's own `__init__` is a part of its name."""
+    """Return the part of the package that a module is in. The package's own `__init__` is a part with its name."""
     return module.split(".")[1] if "." in module else module
 
 
 def internal_imports(root: Path) -> Iterator[tuple[str, str, str]]:
-    """Each import of one part or module of the package by another: who, whom, and the name it gives."""
+    """Yield each import between modules: the importing and the imported module, and the imported name."""
     modules = modules_in(root)
     for module, path in modules.items():
         for name in imports_of(path, module):
@@ -137,7 +137,7 @@ def impure_imports(root: Path) -> list[str]:
 
 
 def cycles(root: Path) -> list[str]:
-    """One cycle between parts of the package, or between the modules of one part; none where there is none."""
+    """Return one cycle between parts of the package, or between the modules of one part; empty if there is none."""
     graph: dict[str, set[str]] = {}
     for module, target, _ in internal_imports(root):
         is_within = part_of(module) == part_of(target)
@@ -151,8 +151,8 @@ def cycles(root: Path) -> list[str]:
 
 
 def violations(root: Path, may_import: dict[str, set[str]] = MAY_IMPORT) -> list[str]:
-    strangers = [f"{module} is in no layer" for module in modules_in(root) if part_of(module) not in may_import]
-    return strangers + upward_imports(root, may_import) + impure_imports(root) + cycles(root)
+    unassigned = [f"{module} is in no layer" for module in modules_in(root) if part_of(module) not in may_import]
+    return unassigned + upward_imports(root, may_import) + impure_imports(root) + cycles(root)
 
 
 def test_imports_point_down() -> None:
@@ -186,7 +186,7 @@ def test_imports_of_the_conformance_suite_point_down() -> None:
     assert violations(root, CONFORMANCE) == []
 
 
-def test_conformance_suite_knows_nothing_of_the_inside_of_what_it_tests() -> None:
+def test_conformance_suite_imports_no_internals_of_its_target() -> None:
     root = Path(dafka_conformance.__file__).parent
     known = [
         f"{module} imports {name}"
@@ -249,7 +249,7 @@ def test_cycle_is_found(files: dict[str, str], cycle: set[str], tmp_path: Path) 
 
 
 def make_package(folder: Path) -> Path:
-    """A package with every part in place and nothing in it."""
+    """Create a package that has every part, each of them empty."""
     root = folder / TOP
     root.mkdir()
     (root / "__init__.py").touch()

@@ -1,4 +1,4 @@
-"""The programs of the README, the tutorial and the how-to pages run as they stand, and so do the shell commands."""
+"""The programs of the README, the tutorial and the how-to pages run unchanged, and so do the shell commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TUTORIAL = ROOT / "docs" / "tutorial" / "first-records.md"
 
 
 def programs(page: str) -> list[str]:
-    """The page's whole programs: those that run something."""
+    """Return the complete programs of a page: those that run something."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
     return [block for block in blocks if "import dafka" in block and ("trio.run(" in block or "with blocking" in block)]
 
@@ -68,7 +68,7 @@ async def test_program_runs(program: str, dafka_cluster: Cluster, tmp_path: Path
 
 
 def commands(page: Path, folder: Path) -> list[str]:
-    """The shell commands of a page, without those that install it, with their files in this folder."""
+    """Return the shell commands of a page, except for the installation, with their files in this folder."""
     text = page.read_text("utf-8").replace("sqlite:", f"sqlite:{folder}/")
     blocks = re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     return [line for block in blocks for line in block.splitlines() if "dafka" in line and "pip" not in line]

@@ -82,7 +82,7 @@ class Catalog:
         Args:
             roles: The roles.
             dialect: A dialect that the scenario can run in; None for any.
-            patterns: Glob patterns for names, of which one must match; empty for all names.
+            patterns: Glob patterns for names; at least one must match. Empty for all names.
 
         Returns:
             The scenarios, in the order of the catalog.

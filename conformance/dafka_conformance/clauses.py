@@ -203,7 +203,7 @@ def _roles(titles: list[Any], where: str) -> tuple[Role, ...]:
 
 
 def _readings(entry: Mapping[str, Any], where: str) -> Mapping[str, str]:
-    """Return the readings. There are several, of which one holds, or none."""
+    """Return the readings of a clause: none, or at least two, and one of these must hold."""
     readings: dict[str, Any] = entry.get("readings", {})
     for name, text in readings.items():
         if not isinstance(text, str) or not text:

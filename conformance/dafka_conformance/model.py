@@ -61,10 +61,10 @@ class Clause:
     Attributes:
         id: Its name, such as `ack.sent`.
         section: The RFC's section that it is from.
-        level: How binding it is.
+        level: The keyword that says how binding it is.
         text: The requirement, paraphrased.
         roles: The roles that it applies to.
-        untestable: Why it cannot be tested from outside; empty if it can.
+        untestable: The reason why it cannot be tested from outside; empty if it can.
         readings: If the RFC contradicts itself, the interpretations by name.
         holds: The name of the reading that the suite tests.
         erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
@@ -106,7 +106,7 @@ class Event:
         fields: Its fields as readable text, in order.
         frames: The frames in hexadecimal; long ones are truncated, with an ellipsis.
         count: The number of messages that this event stands for.
-        fault: What is wrong with it; empty if nothing is.
+        fault: A description of its fault; empty if there is none.
         fault_field: The name of the wrong field, if one field is wrong.
     """
 
@@ -156,7 +156,7 @@ class ScenarioResult:
 
     Attributes:
         scenario: The scenario's name.
-        title: What it tests, in one sentence.
+        title: One sentence that says what it tests.
         role: The target's role.
         dialect: The dialect.
         clauses: The ids of the clauses that it tests.
@@ -164,7 +164,7 @@ class ScenarioResult:
         checks: All checks, in order.
         trace: All events, in order.
         seconds: The duration.
-        reason: Why it was skipped or is broken.
+        reason: The reason why it was skipped or is broken.
     """
 
     scenario: str
@@ -199,7 +199,7 @@ class ClauseVerdict:
         verdict: The verdict.
         scenarios: The names of the scenarios that decided it: those that found a violation, or else all that tested it.
         reading: The reading that the target follows, if the clause has several and the run could determine it.
-        reason: Why it was not tested.
+        reason: The reason why it was not tested.
     """
 
     clause: Clause
@@ -220,7 +220,7 @@ class Run:
         seconds: The duration.
         results: The results of the scenarios, in the order of their names.
         verdicts: The verdict on every clause in every dialect of the run.
-        missing_roles: The roles that the target does not have or that were not selected, and why.
+        missing_roles: The roles that the target does not have or that were not selected, with the reasons.
     """
 
     target: str

@@ -149,9 +149,9 @@ async def run(
         target: The implementation under test.
         roles: The roles to test.
         dialects: The dialects to test; all of the target's by default.
-        patterns: Glob patterns for scenario names, of which one must match; empty for all.
+        patterns: Glob patterns for scenario names; at least one must match. Empty for all.
         patience: The factor for every time limit.
-        jobs: How many targets run at once.
+        jobs: The number of targets that run at once.
         listener: Callbacks for progress.
 
     Returns:

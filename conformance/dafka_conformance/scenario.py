@@ -18,7 +18,7 @@ class Scenario:
 
     Attributes:
         name: Its name, such as `store.acknowledges`.
-        title: What it tests, in one sentence.
+        title: One sentence that says what it tests.
         role: The role of the target.
         clauses: The clauses that it tests. A check that names no clause is about the first one.
         run: Runs the scenario on a testbed whose target is running, or not started if `starts_target`.
@@ -26,7 +26,7 @@ class Scenario:
         dialects: The dialects that it can run in.
         shares_target: Whether it can run on a target that has already run other scenarios.
         starts_target: Whether it starts the target itself.
-        reset: Where a consumer starts.
+        reset: The position at which a consumer starts.
         topic: The topic; None for a new one each time.
         script: Its steps or source code, for `dafka-conformance show`.
         runs_alone: Whether no other scenario may run at the same time, because it loads the machine.
@@ -74,7 +74,7 @@ class ScenarioRegistry:
             dialects: The dialects that it can run in.
             shares_target: Whether it can run on a target that has already run other scenarios.
             starts_target: Whether it starts the target itself.
-            reset: Where a consumer starts.
+            reset: The position at which a consumer starts.
             topic: The topic; None for a new one each time.
             runs_alone: Whether no other scenario may run at the same time.
 

@@ -46,8 +46,8 @@ class Step:
 
     Attributes:
         name: the process.
-        records: how many records it sent or received.
-        seconds: how long that took.
+        records: the number of records that it sent or received.
+        seconds: the duration of the transfer.
         result: whether the records arrived as they were sent.
     """
 
@@ -228,7 +228,7 @@ async def _ended(process: trio.Process) -> AsyncIterator[None]:
 
 
 def _to_table(steps: list[Step]) -> Table:
-    table = Table("process", title="What happened")
+    table = Table("process", title="Results")
     for name in ("records", "seconds", "records/s"):
         table.add_column(name, justify="right")
     table.add_column("contents")

@@ -1,6 +1,6 @@
 """Reads and writes records as lines of files, pipes and terminals, without blocking the event loop.
 
-Only a line feed ends a line. Every other byte, also a carriage return, belongs to the record.
+Only a line feed ends a line. Every other byte, including a carriage return, belongs to the record.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dafka.records import RecordBatch, encode_text
 from dafka.storage.tools.json_lines import format_lines
 
 CHUNK_BYTES = 2**18
-"""How many bytes are read at a time."""
+"""The number of bytes to read at a time."""
 
 
 class StreamError(LocalError):

@@ -56,7 +56,7 @@ def produce(config: Config, topic: str, path: str | None) -> None:
         for producer in opened:
             _report_interruption(producer)
         is_all_stored = not any(producer.statistics().unacknowledged for producer in opened)
-        # The rest of a file is lost. What a pipe or terminal would have brought later is not.
+        # The rest of a file was not published. A pipe or a terminal has no such rest.
         is_left = not is_read and stat.S_ISREG(os.fstat(fd).st_mode)
         return 0 if is_all_stored and not is_left else 1
 

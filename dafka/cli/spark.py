@@ -67,7 +67,7 @@ def spark(
 ) -> None:
     """Open a Python shell, or run a script, with a Spark session.
 
-    `spark` is the session, in which format("dafka") is registered, and `dafka` is the package. For a start, try
+    `spark` is the session, with format("dafka") registered, and `dafka` is the package. For a start, try
     dafka.spark.read(spark, "orders.db").show(). Errors of Spark are shortened to one sentence. The command needs `pip
     install 'dafka[spark]'` and Java 17 or newer.
     """

@@ -29,7 +29,7 @@ Values = dict[str, dict[str, Any]]
 PREFIX = "DAFKA_"
 
 OTHER_VARIABLES = frozenset({"DAFKA_ACCELERATOR"})
-"""Environment variables with the prefix that are no settings."""
+"""Environment variables with the prefix that are not settings."""
 
 FORMER_NAMES = {
     ("beacon", "interval"): "interval_ms",

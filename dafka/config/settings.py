@@ -314,7 +314,7 @@ class Config:
         """Load settings from a TOML file, then from environment variables, which override the file.
 
         A variable is `DAFKA_`, the section and the setting: `DAFKA_BEACON_INTERVAL_MS=500`. A variable with this prefix
-        that is no setting is ignored, and logged as a warning.
+        that is not a setting is ignored, and logged as a warning.
 
         Args:
             path: the TOML file; without one, only the environment counts.

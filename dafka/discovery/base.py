@@ -21,7 +21,7 @@ from dafka.protocol import DiscoveryEvent
 
 @attrs.frozen
 class Advertisement:
-    """What other nodes need to know of a node in order to connect to it.
+    """The data that other nodes need to connect to a node.
 
     Attributes:
         address: The address of the node: 32 hexadecimal digits, or what the program chose.

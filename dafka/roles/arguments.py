@@ -61,7 +61,7 @@ def check_positions(positions: Mapping[Partition, int]) -> None:
         positions: By partition, the first sequence to receive.
 
     Raises:
-        ConfigError: A key is no `Partition`, or a value is no sequence.
+        ConfigError: A key is not a `Partition`, or a value is not a sequence.
     """
     for partition, sequence in positions.items():
         if not isinstance(partition, Partition):

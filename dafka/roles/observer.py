@@ -31,7 +31,7 @@ class Observer(NodeRole):
         sockets: The sockets of its node.
         config: The settings of its node.
         context: The ZeroMQ context of its connections to towers and stores.
-        nursery: Where these connections run.
+        nursery: The nursery that these connections run in.
 
     Attributes:
         address: The observer's node address.

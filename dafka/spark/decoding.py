@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 VALUE_COLUMN = "value"
 CORRUPT_COLUMN = "_corrupt"
 MODES = ("permissive", "dropmalformed", "failfast")
-"""The ways in which `decode` can handle a value that it cannot decode, named as in Spark's own JSON source."""
+"""The modes of `decode` for values that it cannot decode, named as in Spark's own JSON source."""
 
 _DECODED = "_dafka_decoded"
 

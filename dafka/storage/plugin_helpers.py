@@ -152,7 +152,7 @@ def _identify(path: str) -> tuple[int, int]:
 
 @contextmanager
 def writer_lock(path: str) -> Iterator[None]:
-    """Exclude other writers of a path, also in other processes, for the duration of a block.
+    """Exclude other writers of a path, including those in other processes, for the duration of a block.
 
     The lock is a lock on the file `PATH.lock`, which stays behind. It ends with the process, however that ends.
 

@@ -54,7 +54,7 @@ async def check_discovery(
 
 
 class _Reports:
-    """The events of one run, each of which is checked as it comes.
+    """The events of one run. Each is checked when it is reported.
 
     Attributes:
         joined: The endpoints that have joined and not left.
@@ -135,7 +135,7 @@ async def _run(
 
 def _check_ended(reports: _Reports, cancelled_at: float) -> None:
     seconds = trio.current_time() - cancelled_at
-    assert seconds <= CANCEL_S, f"it went on for {seconds:.1f} s after it was cancelled"
+    assert seconds <= CANCEL_S, f"it ran for another {seconds:.1f} s after it was cancelled"
     assert not reports.problem, reports.problem
     reports.is_over = True
 

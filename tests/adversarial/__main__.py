@@ -1,4 +1,4 @@
-"""`python -m tests.adversarial --target store` attacks a role, and prints how it coped."""
+"""`python -m tests.adversarial --target store` attacks a role, and prints the measurements."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def _subscriptions(seed: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Attack as the line of JSON on standard input says, and print what was sent as another line."""
+    """Attack as the line of JSON on standard input says, and print the numbers of sent messages as another line."""
     order = json.loads(sys.stdin.readline())
     target = Target(**order["target"])
     if order["attack"] == "subscriptions":

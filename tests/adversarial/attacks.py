@@ -21,7 +21,7 @@ COUNT_HUGE = wire.NUMBER_4_MAX
 
 @attrs.frozen
 class Target:
-    """The role to attack, and what an attacker knows about it.
+    """The role to attack, and the facts that an attacker knows about it.
 
     Attributes:
         address: Its node address.

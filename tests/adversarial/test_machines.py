@@ -1,4 +1,4 @@
-"""What machines store and do for unverified peers is bounded, and honest nodes are served during an attack."""
+"""Machines limit memory and work for unverified peers, and serve honest nodes during an attack."""
 
 from __future__ import annotations
 

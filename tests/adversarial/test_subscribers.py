@@ -111,7 +111,7 @@ async def test_a_reused_descriptor_is_not_shut_down() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells that the peer has closed its side")
 async def test_a_connection_that_its_peer_has_closed_is_not_open() -> None:
-    """A node that restarts must not be refused because of its own former connection, which nobody has read yet."""
+    """A node that restarts must not be refused because of its own former connection, which has not been read yet."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     peer = await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1])
     accepted = await listener.accept()

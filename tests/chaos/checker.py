@@ -1,4 +1,4 @@
-"""What must hold at the end, derived from the ledgers of producers and consumers, and from the storages."""
+"""The checks at the end of a run, from the ledgers of producers and consumers and from the storages."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ def find_lost(store: str, held: Holdings, published: Mapping[str, Published]) ->
             problems.append(f"{store} holds {info.end_sequence} records of {address}, and {ought.sent} were published")
         if ought.is_spooled and info.end_sequence < ought.sent:
             problems.append(f"{store} lacks records of {address} from {info.end_sequence} on, which a spool holds")
-    problems += [f"{store} holds {address}, which nobody published" for address in held if address not in published]
+    problems += [
+        f"{store} holds {address}, which no producer published" for address in held if address not in published
+    ]
     return problems
 
 
 def find_different(stores: Mapping[str, Holdings]) -> list[str]:
-    """Return the partitions of which two stores hold different ranges."""
+    """Return the partitions whose ranges differ between two stores."""
     problems = []
     (first, model), *others = stores.items()
     for name, held in others:

@@ -95,7 +95,7 @@ class Cluster:
 
     @property
     def nodes(self) -> list[Node]:
-        """Return all nodes, in the order in which they are started."""
+        """Return all nodes, in the order of their start."""
         stores = [store.node for store in self.stores]
         producers = [producer.node for producer in self.producers]
         return [self.tower, *stores, *producers, *(consumer.node for consumer in self.consumers)]

@@ -22,7 +22,7 @@ TICK_S = 0.1
 """Seconds between two lines of the ledger."""
 
 SAVE_TICKS = 10
-"""Ticks between two saves of the positions. What was delivered since then is delivered again after a kill."""
+"""Ticks between two saves of the positions. Records delivered since the last save are delivered again after a kill."""
 
 
 class Receiver:

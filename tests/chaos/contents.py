@@ -1,4 +1,4 @@
-"""The contents that producers publish. Each tells its partition and sequence; their lengths vary."""
+"""The contents that producers publish. Each contains its partition and sequence; their lengths vary."""
 
 from __future__ import annotations
 

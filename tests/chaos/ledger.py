@@ -1,4 +1,4 @@
-"""Ledgers: producers and consumers record what they were promised and given, a JSON object per line.
+"""Ledgers: producers and consumers record the acknowledgments and records that they got, one JSON object per line.
 
 Each line is written by one system call, so that it survives a kill. A process that is started again continues the file.
 """
@@ -48,7 +48,7 @@ class LedgerReader:
 
 @attrs.define
 class Published:
-    """What a producer's ledger says about one partition.
+    """The entries of a producer's ledger about one partition.
 
     Attributes:
         acknowledged: Enough stores have acknowledged every record before this sequence.

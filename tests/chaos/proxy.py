@@ -26,7 +26,7 @@ LOST_S = (0.2, 1.0)
 
 @attrs.frozen(kw_only=True)
 class Conditions:
-    """What a link does to the data that it forwards, in both directions.
+    """The faults that a link applies to forwarded data, in both directions.
 
     `delay_s` is added to each piece. `bytes_per_s` 0 means no limit. `loss` is the probability that a piece is delayed
     as by a lost packet. While `is_stalled`, nothing is forwarded, without notice. While `is_refusing`, no connection is

@@ -164,7 +164,7 @@ class Run:
         }
 
     def _find_missing(self, holdings: dict[str, dict[str, PartitionInfo]]) -> list[str]:
-        """Return what stores and consumers lack, and what they have too much of."""
+        """Return the records that stores and consumers lack, and those that they have too many of."""
         published = {address: each for address, each in self._published().items() if each.sent}
         problems = [problem for name, held in holdings.items() for problem in find_lost(name, held, published)]
         problems += find_different(holdings)
@@ -187,7 +187,7 @@ class Run:
         self.result["checked_s"] = round(time.monotonic() - begun, 1)
 
     def _check_ledgers(self) -> None:
-        """Check what producers and consumers noticed, and what their lives say about each other."""
+        """Check the problems that producers and consumers noticed, and whether their lives are consistent."""
         timeline, cluster = self.timeline, self._cluster
         for producer in cluster.producers:
             for problem in producer.ledger.problems:

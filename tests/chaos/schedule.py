@@ -94,7 +94,7 @@ def plan_each(seed: int, pace: Pace, only: Sequence[str] = FAULTS) -> Lanes:
 
 
 def _lane(random: Random, kinds: list[str], length_s: float, pace: Pace) -> list[Fault]:
-    """Return one lane, in which each kind comes equally often, in a changing order."""
+    """Return one lane, with each kind equally often, in a changing order."""
     faults: list[Fault] = []
     at_s = pace.calm_s
     while kinds and at_s < length_s - pace.calm_s:

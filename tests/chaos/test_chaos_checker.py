@@ -73,8 +73,8 @@ class TestStores:
     ) -> None:
         assert len(find_lost("a", holdings, published(**ought))) >= 1
 
-    def test_partition_of_nobody_is_found(self) -> None:
-        assert find_lost("a", held(1), {}) == [f"a holds {PARTITION.address}, which nobody published"]
+    def test_partition_without_a_producer_is_found(self) -> None:
+        assert find_lost("a", held(1), {}) == [f"a holds {PARTITION.address}, which no producer published"]
 
     def test_different_ranges_are_found(self) -> None:
         assert find_different({"a": held(9), "b": held(9), "c": held(9)}) == []

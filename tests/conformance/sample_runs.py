@@ -87,7 +87,7 @@ def exchange(events: int = 6, topic: str = "orders", *, fault: bool = True) -> t
 
 
 def result(scenario: str, clause: Clause, **changes: object) -> ScenarioResult:
-    """A scenario that passed, or what the changes make of it."""
+    """A scenario that passed, with changes."""
     base = ScenarioResult(
         scenario=scenario,
         title=f"What {scenario} shows.",
@@ -102,7 +102,7 @@ def result(scenario: str, clause: Clause, **changes: object) -> ScenarioResult:
 
 
 def failed(scenario: str = "store-acks", events: int = 6, **changes: object) -> ScenarioResult:
-    """A scenario in which a store acknowledged what it was never sent."""
+    """A scenario that failed: the store acknowledged a record that it was never sent."""
     trace = exchange(events)
     settings: dict[str, object] = {
         "outcome": Outcome.FAILED,
@@ -126,7 +126,7 @@ def run_of(*results: ScenarioResult, missing_roles: dict[Role, str] | None = Non
 
 
 def mixed_run() -> Run:
-    """A run with something of everything: passed, failed in both dialects, skipped, broken; no tower."""
+    """A run with every outcome: passed, failed in both dialects, skipped, broken; and with no tower."""
     return run_of(
         result("fetch-from-requestor", FETCH_TOPIC, checks=(Check(FETCH_TOPIC.id, True, reading="requestor"),)),
         result("head-interval", HEAD_REGULAR, outcome=Outcome.SKIPPED, checks=(), reason="it cannot be fed"),

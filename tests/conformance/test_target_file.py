@@ -139,16 +139,16 @@ def test_factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_target.py").write_text(
         "from dafka_conformance.targets.embedded import EmbeddedTarget\n"
         "class Mine(EmbeddedTarget):\n    name = 'mine'\n"
-        "def make(colour):\n    target = Mine()\n    target.name = colour\n    return target\n"
+        "def make(color):\n    target = Mine()\n    target.name = color\n    return target\n"
         "def nothing():\n    return 3\n"
         "number = 3\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     assert open_target("made_target:Mine", {}).name == "mine"
-    assert open_target("made_target:make", {"colour": "red"}).name == "red"
+    assert open_target("made_target:make", {"color": "red"}).name == "red"
     for name, message in {
-        "made_target:make": "cannot be called with these variables .*: expected colour",
+        "made_target:make": "cannot be called with these variables .*: expected color",
         "made_target:nothing": "returned 3: expected a Target",
         "made_target:number": "is not a target: expected a class or function",
         "made_target:nobody": "cannot import the target .*nobody",

@@ -89,7 +89,7 @@ async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> 
         (Scripted(PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7001")), PEER, Settled()), "the own node was reported"),
         (Scripted(PeerJoined("C", PeerEndpoint("10.0.0.3:1")), PEER, Settled()), "has no endpoint to connect to"),
         (Scripted(PEER, Settled(), ends=True), "run returned without being cancelled"),
-        (Scripted(PEER, Settled(), ends_after_s=2), r"it went on for 2\.0 s after it was cancelled"),
+        (Scripted(PEER, Settled(), ends_after_s=2), r"it ran for another 2\.0 s after it was cancelled"),
         (Forgetful(PEER, Settled()), "after it ended it reported|came twice"),
     ],
 )

@@ -80,7 +80,7 @@ def wheel(request: pytest.FixtureRequest, sdist: Path, tmp_path_factory: pytest.
 
 @pytest.fixture(scope="module")
 def environment(wheel: Wheel, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the commands of an environment in which nothing but the wheel was installed."""
+    """Return the folder of the commands of an environment that has only the wheel installed."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder)
     run(folder / "bin" / "python", "-m", "pip", "install", wheel.path)

@@ -1,4 +1,4 @@
-"""Builders of runs whose contents name their sequence, and selectors of what machines ask for."""
+"""Builders of runs whose contents name their sequence, and selectors of machines' actions."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_peer_that_now_hears_get_heads_is_asked_but_only_once_a_second() -> No
         subscription(Command.GET_HEADS, "hello", active=False),
     ],
 )
-def test_who_does_not_hear_get_heads_for_a_topic_is_not_asked(peer: list[wire.Subscription]) -> None:
+def test_a_peer_that_does_not_subscribe_to_get_heads_is_not_asked(peer: list[wire.Subscription]) -> None:
     consumer = make_consumer()
     assert consumer.receive_subscriptions(peer, 4.0) == []
     assert consumer.tick(4.0) == []
@@ -254,7 +254,7 @@ def test_unanswered_fetches_are_sent_to_a_node_that_connects() -> None:
     assert asked(consumer.receive_subscriptions(subscription(Command.FETCH), 0.1)) == [(0, 10)]
 
 
-def test_a_silent_producer_is_told_once_and_so_is_its_return() -> None:
+def test_a_silent_producer_is_reported_once_and_so_is_its_return() -> None:
     consumer = make_consumer(silence_ms=2000)
     receive(consumer, live(0, 3), now=0.5)
     told = []

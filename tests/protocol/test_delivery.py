@@ -12,7 +12,7 @@ PARTITION = Partition("t", "A" * 32)
 
 
 def make_delivery(count: int) -> tuple[DeliveryBuffer, ConsumerMachine]:
-    """Return a buffer in which `count` records wait, from sequence 5 on, and its machine."""
+    """Return a buffer with `count` waiting records, from sequence 5 on, and its machine."""
     machine = ConsumerMachine("C" * 32, Config())
     delivery = DeliveryBuffer(machine)
     delivery.put_records(RecordBatch(PARTITION, 5, [b"%d" % number for number in range(5, 5 + count)]))

@@ -1,4 +1,4 @@
-"""How much the stores hold of one partition: what is asked, and when the answer is certain."""
+"""Questions to the stores about the end of one partition, and when the answer is certain."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_key_may_have_many_addresses() -> None:
     assert identity.verify_messages(OF_A, PeerEndpoint("", "a")) == OF_A
 
 
-def test_who_was_announced_without_an_address_identity_the_first_it_uses() -> None:
+def test_a_node_announced_without_an_address_owns_the_first_that_it_uses() -> None:
     identity = make_identity("a", "b", "c")
     assert identity.add_node("", "a")
     assert identity.verify_messages([RUN], PeerEndpoint("", "b")) == []

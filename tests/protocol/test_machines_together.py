@@ -171,7 +171,7 @@ EVERYTHING = {partition: contents(0, RECORDS) for partition in PARTITIONS}
 
 @pytest.mark.parametrize("min_stores", [1, 2])
 @pytest.mark.parametrize("seed", range(15))
-def test_everybody_has_everything_once_and_in_order(seed: int, min_stores: int) -> None:
+def test_every_node_gets_every_record_once_and_in_order(seed: int, min_stores: int) -> None:
     cluster = converge(seed, min_stores)
     assert [node.held for node in cluster.nodes[2:]] == [EVERYTHING] * 4
     fetches_sent = cluster.fetches_sent()
@@ -181,7 +181,7 @@ def test_everybody_has_everything_once_and_in_order(seed: int, min_stores: int) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_newcomers_have_everything_when_the_producers_are_gone(seed: int) -> None:
+def test_new_nodes_get_every_record_after_the_producers_have_left(seed: int) -> None:
     cluster = converge(seed, min_stores=1)
     cluster.nodes = [node for node in cluster.nodes if isinstance(node.machine, StoreMachine)]
     store = cluster.add(StoreMachine("STORE3", CONFIG, {}))

@@ -1,4 +1,4 @@
-"""Who has answered a question, when it is repeated, and when its patience runs out."""
+"""Polls: which stores have answered, when a question is repeated, and when its patience runs out."""
 
 from __future__ import annotations
 

@@ -78,13 +78,13 @@ def test_head_is_sent_each_interval_once_something_was_published() -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "hel", "hello"])
-def test_a_new_subscriber_is_told_the_head_at_once_erratum_10(topic: str) -> None:
+def test_a_new_subscriber_is_sent_the_head_at_once_erratum_10(topic: str) -> None:
     assert published(make_producer(3).receive_subscriptions(subscription(Command.HEAD, topic), 0.1), wire.Head) == [
         head(2)
     ]
 
 
-def test_many_new_subscribers_at_once_are_told_once() -> None:
+def test_many_new_subscribers_at_once_are_sent_one_head() -> None:
     subscriptions = subscription(Command.HEAD, "hello") + subscription(Command.HEAD)
     assert published(make_producer(3).receive_subscriptions(subscriptions, 0.1), wire.Head) == [head(2)]
 
@@ -98,7 +98,7 @@ def test_many_new_subscribers_at_once_are_told_once() -> None:
         subscription(Command.RECORD, "hello"),
     ],
 )
-def test_who_does_not_hear_heads_is_told_nothing(subscriptions: list[wire.Subscription]) -> None:
+def test_a_peer_that_does_not_subscribe_to_heads_is_sent_nothing(subscriptions: list[wire.Subscription]) -> None:
     assert make_producer(3).receive_subscriptions(subscriptions, 0.1) == []
 
 
@@ -160,14 +160,14 @@ def test_a_libdafka_store_acknowledges_without_a_name_erratum_7() -> None:
         (wire.StoreHello("PRODUCER", "STORE"), "unexpected command"),
     ],
 )
-def test_what_makes_no_sense_is_discarded_and_counted(message: wire.BatchedMessage, reason: str) -> None:
+def test_senseless_messages_are_discarded_and_counted(message: wire.BatchedMessage, reason: str) -> None:
     producer = make_producer(10)
     assert producer.receive([message], 0.1) == []
     assert producer.discarded == {reason: 1}
     assert (producer.acknowledged_end, len(producer.responder)) == (0, 0)
 
 
-def test_an_ack_of_what_is_still_held_back_is_discarded() -> None:
+def test_an_ack_of_records_that_are_still_held_back_is_discarded() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(), REPLIES_MAX)
     producer.publish(contents(0, 3), 0.0)
     producer.receive([ack(2)], 0.1)
@@ -196,7 +196,7 @@ def test_get_heads_is_answered_for_the_exact_topic_erratum_6() -> None:
     assert answers == [direct_head(2, "CONSUMER")]
 
 
-def test_silent_stores_are_told_once_and_so_is_their_return() -> None:
+def test_silent_stores_are_reported_once_and_so_is_their_return() -> None:
     producer = make_producer(silence_ms=2000, head_interval_ms=100_000)
     producer.publish(contents(0, 5), 10.0)
     assert producer.deadline() == 12.0
@@ -236,7 +236,7 @@ def test_has_room_until_too_many_bytes_are_unacknowledged() -> None:
     assert producer.has_room()
 
 
-def test_without_min_stores_nothing_is_waited_for_and_the_latest_records_stay() -> None:
+def test_without_min_stores_no_ack_is_waited_for_and_the_latest_records_stay() -> None:
     producer = make_producer(min_stores=0, unacknowledged_records_max=6, silence_ms=1000)
     for first in range(0, 20, 2):
         assert producer.has_room()
@@ -248,7 +248,7 @@ def test_without_min_stores_nothing_is_waited_for_and_the_latest_records_stay() 
     assert producer.retransmit_buffer.first_sequence == 14
 
 
-def test_without_min_stores_nothing_is_let_go_before_it_was_published() -> None:
+def test_without_min_stores_no_record_is_dropped_before_it_was_published() -> None:
     producer = ProducerMachine(HELLO, ProducerConfig(min_stores=0, unacknowledged_records_max=6), REPLIES_MAX)
     producer.start(0.0)
     for first in range(0, 6, 2):
@@ -275,7 +275,7 @@ def test_without_min_stores_a_resumed_producer_does_not_take_its_records_for_sto
     ]
 
 
-def test_a_resumed_partition_goes_on_where_it_stands() -> None:
+def test_a_resumed_partition_continues_at_its_next_sequence() -> None:
     producer = ProducerMachine(
         HELLO, ProducerConfig(), REPLIES_MAX, next_sequence=10, acknowledged_end=7, is_spooled=True
     )

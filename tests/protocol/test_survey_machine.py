@@ -1,4 +1,4 @@
-"""The observer's machine: what it learns of a cluster, what it sends, and when it has asked enough."""
+"""The observer's machine: the facts that it learns, the questions that it sends, and when a round is over."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS = {
 
 
 class Census:
-    """A machine in a simulated cluster, whose stores answer when a test says so."""
+    """A machine in a simulated cluster. Its stores answer when a test tells them to."""
 
     def __init__(self, config: Config | None = None, topics: Iterable[str] = ()) -> None:
         self.machine = SurveyMachine(ME, config or Config(), topics)

@@ -1,8 +1,8 @@
-"""A store on a disk that fills up, in a process of its own: prints a line a step; status 0 where all is well.
+"""A store on a disk that fills up, in its own process. Prints a line per step; exits with 0 if all checks pass.
 
     unshare --mount [--map-root-user] python -m tests.roles.disk_full SCHEME FOLDER
 
-Mounts a small tmpfs on the folder, which is gone with the process's mount namespace.
+Mounts a small tmpfs on the folder, in the process's mount namespace, which ends with the process.
 """
 
 from __future__ import annotations

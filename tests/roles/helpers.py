@@ -30,7 +30,7 @@ def contents(first: int, end: int) -> list[bytes]:
 
 
 async def receive(consumer: Consumer, count: int) -> dict[Partition, list[RecordBatch]]:
-    """Take the next `count` records, and return the runs in which they arrive, by partition."""
+    """Take the next `count` records, and return the runs that arrive, by partition."""
     received: dict[Partition, list[RecordBatch]] = {}
     with trio.fail_after(DEADLINE_S):
         while count > 0:
@@ -137,7 +137,7 @@ async def read_line(process: trio.Process) -> str:
 
 @asynccontextmanager
 async def open_store_process(config: Config, path: Path) -> AsyncIterator[tuple[trio.Process, str]]:
-    """`dafka store` on a SQLite file, with the line that it greets with."""
+    """Run `dafka store` on a SQLite file, and yield it with the first line that it prints."""
     (sub,), (pub,) = config.beacon.tower_sub, config.beacon.tower_pub
     arguments = ("-m", "dafka", "store", "--storage", f"sqlite:{path}", "--tower-sub", sub, "--tower-pub", pub)
     async with open_process(*arguments, DAFKA_NODE_BIND="tcp://127.0.0.1:*") as process:
@@ -155,7 +155,7 @@ async def check_leaves_nothing(cycle: Callable[[], Awaitable[None]]) -> None:
 
 
 def _zmq_threads() -> int:
-    """libzmq's own threads in this process, on systems that tell (Linux)."""
+    """Return the number of libzmq's threads in this process; known on Linux only."""
     names = Path("/proc/self/task").glob("*/comm")
     return sum(path.read_text().startswith("ZMQbg") for path in names)
 

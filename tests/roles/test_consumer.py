@@ -230,14 +230,14 @@ async def test_use_after_the_block_is_an_error(dafka_cluster: Cluster, producer:
 async def test_waiting_iteration_ends_with_the_block(dafka_cluster: Cluster) -> None:
     ended = trio.Event()
 
-    async def wait_for_ever(consumer: Consumer) -> None:
+    async def wait_forever(consumer: Consumer) -> None:
         with pytest.raises(trio.ClosedResourceError):
             await take(consumer, 1)
         ended.set()
 
     async with trio.open_nursery() as nursery:
         async with dafka_cluster.consumer(["hello"]) as consumer:
-            nursery.start_soon(wait_for_ever, consumer)
+            nursery.start_soon(wait_forever, consumer)
             await trio.testing.wait_all_tasks_blocked(0.01)
         with trio.fail_after(DEADLINE_S):
             await ended.wait()

@@ -33,7 +33,7 @@ EVERYWHERE = "tcp://*:*"
         ("tcp://tower.example:5556", False),
     ],
 )
-def test_where_this_machine_alone_reaches(endpoint: str, expected: bool) -> None:
+def test_endpoints_that_only_this_machine_can_reach(endpoint: str, expected: bool) -> None:
     assert is_local(endpoint) is expected
 
 
@@ -79,7 +79,7 @@ async def test_no_warning_at_loopback_or_with_keys(caplog: pytest.LogCaptureFixt
         nursery.cancel_scope.cancel()
 
 
-def test_a_node_that_only_its_own_machine_reaches_is_told_when_its_tower_is_elsewhere() -> None:
+def test_a_loopback_node_warns_if_its_tower_is_on_another_machine() -> None:
     config = Config().with_beacon(tower_sub=("tcp://127.0.0.1:5556", "tcp://10.0.0.7:5556"))
     here = "tcp://127.0.0.1:4000"
     assert node_warnings(config, here) == [LoopbackOnly(here, "tcp://10.0.0.7:5556")]

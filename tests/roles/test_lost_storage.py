@@ -76,7 +76,7 @@ async def test_idle_store_notices(scheme: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["sqlite", "filelog"])
 async def test_kept_store_begins_anew_and_has_what_another_store_holds(scheme: str, tmp_path: Path) -> None:
-    """The producer holds none of the records any more, and no operator does anything."""
+    """The producer no longer holds the records, and no operator intervenes."""
     kept: list[Store] = []
     url = f"{scheme}:{tmp_path}/store"
     async with open_cluster() as cluster, trio.open_nursery() as nursery:

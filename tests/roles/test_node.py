@@ -1,4 +1,4 @@
-"""What every node does, in any role."""
+"""The behavior that nodes of all roles share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def dafka_config() -> Config:
 
 
 def malformed(prefix: bytes) -> list[list[bytes]]:
-    """None of these is a message, whatever command the prefix begins with."""
+    """Return frames that are not a message, for any command that the prefix begins with."""
     signature = b"\xaa\xa5" + prefix[:1] + b"\1"
     return [
         [prefix],
@@ -166,7 +166,7 @@ async def test_frame_larger_than_allowed_ends_its_senders_connection_alone() -> 
 
 
 @pytest.mark.parametrize("own", ["rfc46", "libdafka"])
-async def test_other_dialect_is_understood_and_told_once(own: DialectName, dafka_cluster: Cluster) -> None:
+async def test_other_dialect_is_understood_and_reported_once(own: DialectName, dafka_cluster: Cluster) -> None:
     other: DialectName = "libdafka" if own == "rfc46" else "rfc46"
     config = dafka_cluster.config.with_consumer(offset_reset="earliest")
     consumer_config = config.with_node(wire=own)
@@ -211,7 +211,7 @@ async def test_nodes_that_come_and_go_are_events() -> None:
 
 @pytest.fixture
 async def deserted() -> Config:
-    """Nodes that look for a tower which is gone."""
+    """Return the configuration of nodes whose tower has stopped."""
     async with open_cluster(storage=None) as cluster:
         config = cluster.config
     return config.with_node(tower_timeout_ms=100).with_beacon(interval_ms=50)
@@ -233,7 +233,7 @@ async def test_silent_and_returning_towers_are_events(deserted: Config) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_node_is_known_by_the_host_that_it_is_told_to_give(dafka_cluster: Cluster) -> None:
+async def test_node_is_known_by_the_host_that_it_advertises(dafka_cluster: Cluster) -> None:
     config = dafka_cluster.config.with_beacon(advertise="localhost")
     async with dafka_cluster.consumer(["hello"]) as consumer, dafka_cluster.producer("hello", config) as producer:
         expected = PeerJoined(

@@ -35,7 +35,7 @@ FAST = Config().with_beacon(interval_ms=200)
 
 @attrs.define
 class Played:
-    """A scripted node: what peers subscribed to there, and what they sent to it."""
+    """A scripted node, with the subscriptions and messages that it has received from peers."""
 
     address: str
     ends: dict[Partition, int]
@@ -44,7 +44,7 @@ class Played:
     received: list[wire.Message] = attrs.field(factory=list)
 
     def answers(self, message: wire.Message) -> list[wire.Message]:
-        """As a store answers; one of libdafka's takes a topic for a prefix, and knows nothing of DIRECT-EARLIEST."""
+        """Return the answers of a store. A libdafka store matches topics by prefix, and sends no DIRECT-EARLIEST."""
         is_ours = self.dialect is wire.Dialect.RFC46
         if isinstance(message, wire.GetHeads):
             return [
@@ -66,7 +66,7 @@ async def play_node(
     dialect: str = "rfc46",
     address: str = "",
 ) -> AsyncIterator[Played]:
-    """A node that subscribes to these, its address in the place of `*`, and answers as a store with these records."""
+    """Run a node with these subscriptions (`*` is its address) that answers like a store with these records."""
     played = Played(address or new_address(), ends or {}, wire.Dialect(dialect))
     async with open_mesh(config.node, 0) as mesh, trio.open_nursery() as nursery:
         for prefix in prefixes:
@@ -344,7 +344,7 @@ async def test_it_leaves_nothing_behind() -> None:
         (Config(), [""], "topic: expected at least one character"),
     ],
 )
-async def test_what_cannot_be_observed(config: Config, topics: list[str], expected: str) -> None:
+async def test_configurations_that_an_observer_refuses(config: Config, topics: list[str], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         async with open_observer(topics, config):
             pass

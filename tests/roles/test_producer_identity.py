@@ -20,7 +20,7 @@ from tests.roles.helpers import DEADLINE_S, contents, open_store, receive_partit
 ADDRESS = "0123456789ABCDEF" * 2
 
 
-async def test_a_partition_goes_on_where_it_was_left(dafka_cluster: Cluster) -> None:
+async def test_a_partition_continues_at_its_next_sequence(dafka_cluster: Cluster) -> None:
     async with open_producer("t", dafka_cluster.config, address=ADDRESS) as producer:
         assert producer.partition.address == ADDRESS
         assert await producer.send_many(contents(0, 500)) == range(500)
@@ -81,7 +81,7 @@ async def test_a_next_sequence_that_is_too_low_is_noticed_when_the_block_is_left
             await producer.send(b"0")  # held back, and out before any store has said what it holds
 
 
-def test_what_only_stores_hold_does_not_count_as_gone() -> None:
+def test_records_that_only_stores_hold_do_not_count_as_lost() -> None:
     """A store with retention would drop records that a producer reports as lost."""
     machine = ProducerMachine(Partition("t", ADDRESS), ProducerConfig(), 10, next_sequence=300)
     machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_EARLIEST, "S")], 0.0)
@@ -102,7 +102,7 @@ def test_what_only_stores_hold_does_not_count_as_gone() -> None:
         ({"next_sequence": 1}, "next_sequence: expected an address with it, that of the partition to continue"),
     ],
 )
-async def test_identities_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
+async def test_invalid_identities_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}"):
         async with open_producer("t", **arguments):
             pass

@@ -42,7 +42,7 @@ async def test_it_knows_what_stores_hold_as_soon_as_it_is_ready() -> None:
             await wait_until(lambda: reader.ends() == {producer.partition: 101})
 
 
-async def test_what_no_store_has_is_not_there() -> None:
+async def test_records_that_no_store_has_are_not_reported() -> None:
     async with open_cluster(storage=None) as cluster, cluster.producer("orders") as producer:
         await producer.send_many(contents(0, 10))
         async with open_reader(["orders"], cluster.config) as reader:
@@ -137,7 +137,7 @@ async def test_the_store_that_holds_most_counts() -> None:
             assert await reader.held_end(producer.partition, DEADLINE_S, min_stores=2) == 100
 
 
-async def test_fewer_stores_than_there_must_be() -> None:
+async def test_fewer_stores_than_required() -> None:
     async with open_cluster() as cluster, open_reader(config=cluster.config) as reader:
         with pytest.raises(UnansweredError, match=r"^1 of 2 stores found within 0\.2 s$") as caught:
             await reader.held_end(ABSENT, 0.2, min_stores=2)
@@ -204,7 +204,7 @@ async def test_a_tower_that_does_not_hear() -> None:
                 await reader.wait_ready()
 
 
-async def test_a_topic_that_cannot_be() -> None:
+async def test_an_invalid_topic_is_refused_by_the_reader() -> None:
     with pytest.raises(ConfigError, match="topic: expected at least one character"):
         async with open_reader([""]):
             pass

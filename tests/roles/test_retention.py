@@ -58,7 +58,7 @@ async def expect_rest(consumer: Consumer, first: int = 0) -> None:
 
 
 @pytest.mark.parametrize("wire", ["rfc46", "libdafka"])
-async def test_consumer_starts_at_the_earliest_there_is_and_is_told_what_is_gone_erratum_26(wire: DialectName) -> None:
+async def test_consumer_starts_at_the_earliest_record_and_reports_the_lost_ones_erratum_26(wire: DialectName) -> None:
     async with open_cluster(retaining().with_node(wire=wire)) as cluster:
         await publish(cluster)
         await wait_dropped(store_of(cluster))
@@ -75,7 +75,7 @@ async def test_consumer_starts_at_the_earliest_there_is_and_is_told_what_is_gone
             await expect_rest(consumer)
 
 
-async def test_producer_that_is_still_there_does_not_hold_the_consumer_up() -> None:
+async def test_producer_that_still_runs_does_not_delay_the_consumer() -> None:
     async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
         await producer.send_many(contents(0, COUNT))
         await wait_dropped(store_of(cluster))
@@ -86,7 +86,7 @@ async def test_producer_that_is_still_there_does_not_hold_the_consumer_up() -> N
             await receive_partition(consumer, COUNT, COUNT + 10)
 
 
-async def test_consumer_whose_position_is_gone_goes_on_after_it() -> None:
+async def test_consumer_whose_position_was_dropped_continues_after_it() -> None:
     async with open_cluster(retaining()) as cluster, cluster.producer("hello") as producer:
         await producer.send_many(contents(0, COUNT))
         await wait_dropped(store_of(cluster))
@@ -127,7 +127,7 @@ async def test_new_store_begins_where_the_others_do() -> None:
 
 
 @pytest.mark.parametrize("has_retention", [True, False])
-async def test_store_that_was_away_goes_on_or_keeps_what_it_has(has_retention: bool, tmp_path: Path) -> None:
+async def test_store_that_was_away_continues_or_keeps_its_records(has_retention: bool, tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'store.db'}"
     async with open_cluster(storage=None) as cluster, cluster.producer("hello") as producer:
         limits: dict[str, Any] = {"retention_records": 2 * COUNT, "retention_interval_ms": 20} if has_retention else {}

@@ -284,7 +284,7 @@ async def test_cancelled_store_leaves_no_sockets_or_threads(tmp_path: Path) -> N
 
 
 async def test_records_of_a_producer_that_gave_up_are_kept_if_they_were_received(tmp_path: Path) -> None:
-    """Records that a closed producer reports as unacknowledged may be stored all the same."""
+    """Records that a closed producer reports as unacknowledged may nevertheless be stored."""
     async with open_cluster() as cluster:
         config = cluster.config.with_producer(min_stores=2, close_timeout_ms=500)
         with pytest.raises(UnacknowledgedError) as caught:

@@ -29,7 +29,7 @@ async def open_tower(config: Config | None = None) -> AsyncIterator[Tower]:
 
 
 class Client:
-    """A raw node: what it says to the tower, and what it hears."""
+    """A node without a machine, which sends raw frames to the tower and receives its frames."""
 
     def __init__(self, publisher: Socket, subscriber: Socket) -> None:
         self._publisher = publisher
@@ -48,7 +48,7 @@ class Client:
 
 @asynccontextmanager
 async def open_client(tower: Tower) -> AsyncIterator[Client]:
-    """A node that the tower hears and that hears the tower."""
+    """Open a node that is connected to the tower in both directions."""
     async with open_context(0) as context:
         publisher, subscriber = Socket(context.socket(zmq.SocketType.XPUB)), Socket(context.socket(zmq.SocketType.SUB))
         try:
@@ -67,7 +67,7 @@ async def open_client(tower: Tower) -> AsyncIterator[Client]:
             subscriber.close(0)
 
 
-async def test_beacons_are_forwarded_to_everybody() -> None:
+async def test_beacons_are_forwarded_to_all_nodes() -> None:
     async with open_tower() as tower, open_client(tower) as first, open_client(tower) as second:
         first.say([b"B", b"NODE1", b"10.0.0.7", b"5000"])
         forwarded = [b"B", b"NODE1", b"tcp://10.0.0.7:5000"]
@@ -130,7 +130,7 @@ async def test_rubbish_is_counted_and_not_forwarded() -> None:
     ],
 )
 def test_host_of_a_node(host: bytes, peer: str, endpoint: str) -> None:
-    """Its own word first; else where it was seen, unless that is this machine's loopback."""
+    """A node's host is the one in its beacon, otherwise the one it connects from; loopback becomes the tower's host."""
     tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
     source = MessageSource(peer, "", 1)
     assert tower.forward_beacon([b"B", b"NODE1", host, b"5000"], source, 0.0) == [b"B", b"NODE1", endpoint.encode()]

@@ -189,7 +189,7 @@ async def test_a_node_sends_nothing_to_an_impostor_at_a_former_nodes_endpoint(
 
 @pytest.mark.parametrize("kind", ["plain", "wrong server key"])
 @pytest.mark.parametrize("role", ROLES)
-async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_path: Path) -> None:
+async def test_a_node_sends_nothing_to_a_false_tower(role: str, kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):
         with (
@@ -213,7 +213,7 @@ async def test_a_node_says_nothing_to_a_false_tower(role: str, kind: str, tmp_pa
                 nursery.cancel_scope.cancel()
 
 
-async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_path: Path) -> None:
+async def test_an_eavesdropper_between_honest_nodes_reads_nothing(tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES, "late")
     async with open_busy_cluster(keys) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
         discovery = f"static:{tap.endpoint} {keys.pairs['producer'].public}"
@@ -227,7 +227,7 @@ async def test_who_listens_on_the_line_between_honest_nodes_reads_nothing(tmp_pa
             assert_nothing_leaks(tap)
 
 
-async def test_in_a_plain_cluster_the_line_is_readable() -> None:
+async def test_in_a_plain_cluster_an_eavesdropper_reads_everything() -> None:
     async with open_busy_cluster(None) as (cluster, endpoints), open_tap(endpoints["producer"]) as tap:
         config = cluster.config.with_node(discovery=f"static:{tap.endpoint}")
         async with cluster.consumer([TOPIC], config.with_consumer(offset_reset="latest")) as consumer:
@@ -238,10 +238,10 @@ async def test_in_a_plain_cluster_the_line_is_readable() -> None:
 
 
 async def test_an_impostor_is_not_taken_for_the_owner_of_a_beacon(tmp_path: Path) -> None:
-    """An endpoint gets into the cluster by a beacon alone, and a stranger's beacon gets nowhere: see above.
+    """An impostor that listens at the endpoint of an authorized node's beacon receives nothing without the node's key.
 
-    Nor does it help to sit at the endpoint of an authorized node's beacon: without its key nothing is to be had there,
-    and nothing said there is heard.
+    Messages that it sends there are not accepted. It cannot announce an endpoint of its own, because the tower forwards
+    no beacons of unauthorized nodes (see the tests above).
     """
     keys = Keys(tmp_path, *ROLES, "absent")
     async with open_context(0) as context, open_busy_cluster(keys) as (cluster, _):

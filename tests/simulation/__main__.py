@@ -12,7 +12,7 @@ import click
 from tests.simulation.running import Outcome, run_plan, run_seed, shrink
 
 LINES_MAX = 120
-"""Lines of a history that are printed. The last lines say most."""
+"""Lines of a history that are printed: the last ones, which are the most useful."""
 
 
 @click.command()

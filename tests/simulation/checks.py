@@ -201,7 +201,7 @@ class Checks:
         self._begins[address] = begins
 
     def on_unsubscribed(self, consumer: SimulatedConsumer, topic: str) -> None:
-        """Forget a topic that a consumer unsubscribes from. If it subscribes again, it begins anew."""
+        """Forget a topic that a consumer unsubscribes from. If it subscribes again, it starts from the beginning."""
         for seen in (self._delivered, self._given, self._gone):
             for key in [key for key in seen if key[0] == consumer.address and key[1].topic == topic]:
                 del seen[key]
@@ -301,7 +301,7 @@ class Checks:
             self._check_message_counts(node)
 
     def _check_message_counts(self, node: SimulatedNode) -> None:
-        """Check that a node has sent a number of messages in proportion to what there was to do."""
+        """Check that the number of messages that a node has sent is in proportion to its work."""
         cluster = self._cluster
         seconds = cluster.clock.now - node.started_at
         records = sum(self.published_ends.values())

@@ -22,7 +22,7 @@ class Clock:
         self._tickets = 0
 
     def at(self, time: float, act: Callable[..., None], *arguments: Any) -> None:
-        """Schedule a call. Calls that are due at the same time are made in the order in which they were scheduled."""
+        """Schedule a call. Calls that are due at the same time are made in the order of scheduling."""
         self._tickets += 1
         heapq.heappush(self._agenda, (time, self._tickets, act, arguments))
 

@@ -86,7 +86,7 @@ class Cluster:
             self._run_round()
             rounds += 1
             missing = self.checks.find_missing()
-        self.note("everybody has everything")
+        self.note("every node has everything")
         self.clock.run(self.clock.now + QUIET_S)
         if missing := self.checks.find_missing():
             raise Violation("lost again", missing)

@@ -118,7 +118,7 @@ class Link:
             self._send(messages)
 
     def release(self) -> None:
-        """Deliver what has waited during a stall."""
+        """Deliver the messages that waited during a stall."""
         while self.held and self.is_up:
             self._send(self.held.popleft())
 

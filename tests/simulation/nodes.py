@@ -30,7 +30,7 @@ from tests.simulation.violations import Violation
 from tests.simulation.world import World
 
 BUSY_MAX = 50
-"""How often a machine may ask to be called again without time passing."""
+"""The number of times that a machine may ask to be called again without time passing."""
 
 
 class SimulatedNode:
@@ -232,7 +232,7 @@ class SimulatedNode:
             self.cluster.clock.after(self.lag + 0.0005 * draw.random(), self._look)
 
     def _look(self) -> None:
-        """Give the machine what has arrived, one batch for each socket, in a random order of the sockets."""
+        """Give the machine the messages that have arrived, one batch per socket, in a random order of the sockets."""
         self._is_waking = False
         if not self.is_alive or self.is_paused:
             return

@@ -256,7 +256,7 @@ def _make_config(draw: random.Random, stores: int) -> Config:
     defaults = Config()
 
     def small(default: int, chance: float, *values: int) -> int:
-        """Return one of these values at times, else the default."""
+        """Return one of these values at times, otherwise the default."""
         return draw.choice(values) if draw.random() < chance else default
 
     retention = draw.random() < 0.15

@@ -92,13 +92,13 @@ class SimulatedStore(Answering):
         return self.disk.read(request.partition, request.first_sequence, request.count)
 
     def crash(self) -> None:
-        """Crash. What was being written is durable completely, partly or not at all."""
+        """Crash. The transaction being written is durable completely, partly or not at all."""
         self.vanish()
         if self._writing is not None and not self.disk.is_full:
             self.disk.write_torn(self._writing, self.cluster.clock.now, self.cluster.draw, is_atomic=False)
 
     def stop(self) -> None:
-        """Stop in order: write first what was received."""
+        """Stop in order: first write the received records."""
         while self.commits and not self.disk.is_full:
             work = self.commits.begin_work()
             self.disk.write(work, self.cluster.clock.now)
@@ -176,7 +176,7 @@ class SimulatedProducer(Answering):
         return self.machine.retransmit_buffer.read(request.first_sequence, request.count, 2**20)
 
     def crash(self) -> None:
-        """Crash. What was being spooled is there or not."""
+        """Crash. The records being spooled are durable or lost."""
         self.vanish()
         if self._spooling is not None and self.spool is not None:
             self.spool.write_torn([self._spooling], self.cluster.clock.now, self.cluster.draw, is_atomic=False)

@@ -8,7 +8,7 @@ class Violation(Exception):  # noqa: N818 - it is the product's error, not the c
 
     Attributes:
         promise: The name of the promise. A shrunk plan breaks the same one.
-        detail: What was seen.
+        detail: A description of the violation.
     """
 
     def __init__(self, promise: str, detail: str) -> None:

@@ -128,7 +128,7 @@ def test_sql_and_joins(spark: SparkSession, url: str) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_two_queries_on_one_dataframe(spark: SparkSession, url: str) -> None:
-    """Spark keeps what it planned for a DataFrame's first query: no filter may be in it."""
+    """Spark keeps the plan of a DataFrame's first query, so the plan must not contain that query's filters."""
     frame = load(spark, url, subscribe="orders")
     assert frame.where("offset < 10").count() == 20
     assert frame.where("offset >= 190").count() == 10

@@ -1,4 +1,4 @@
-"""What stores hold together: each partition once, read from the replica with the highest end."""
+"""The partitions of several stores: each is read once, from the replica with the highest end."""
 
 from __future__ import annotations
 

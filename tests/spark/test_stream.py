@@ -105,7 +105,7 @@ def test_limited_micro_batches_and_progress(pipeline: Pipeline) -> None:
 
 
 def test_available_now_ends_while_the_store_grows(pipeline: Pipeline) -> None:
-    """Each micro-batch finds more records and partitions than the one before, and the run ends all the same."""
+    """Each micro-batch finds more records and partitions than the one before, and the run still ends."""
     url = fill(f"sqlite:{pipeline.path}/store.db", batch("orders", A, 0, 20))
     count = Counter[str]()
 

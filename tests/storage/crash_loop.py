@@ -78,7 +78,7 @@ async def drop_some(storage: Storage, choose: random.Random, ends: dict[Partitio
 
 @attrs.define
 class Expected:
-    """What must be held of each partition: what was acknowledged, except what may have been trimmed."""
+    """The records that must be held: all acknowledged ones, except those that may have been trimmed."""
 
     ends: list[int] = attrs.field(factory=lambda: [0] * len(PARTITIONS))
     trimmed: list[int] = attrs.field(factory=lambda: [0] * len(PARTITIONS))

@@ -383,7 +383,7 @@ async def trim_of(storage: Storage, earliest_sequence: int) -> None:
 async def test_any_failing_call_changes_nothing_and_the_next_one_succeeds(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Every operation runs with each of its system calls failing in turn; a model says what must be held."""
+    """Every operation runs with each of its system calls failing in turn. A model has the records that must be held."""
     model = MemoryStorage()
     real = getattr(os, name)
     calls = failing_call = 0

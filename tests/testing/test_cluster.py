@@ -41,7 +41,7 @@ async def test_cluster_without_a_store() -> None:
                 assert (await consumer.next_record()).content == b"0"
 
 
-async def test_storage_of_ones_own(tmp_path: Path) -> None:
+async def test_cluster_with_a_given_storage(tmp_path: Path) -> None:
     storage = f"sqlite:{tmp_path / 'store.db'}"
     async with open_cluster(storage=storage) as cluster, cluster.producer("hello") as producer:
         await producer.send(b"0")

@@ -11,7 +11,7 @@ from dafka import errors, events
 
 
 def describe_event(event: dafka.Event) -> str:
-    """Tell what happened."""
+    """Return a description of an event."""
     if isinstance(event, events.PeerJoined):
         return f"{event.address} at {event.endpoint.endpoint}"
     if isinstance(event, events.RecordsGone):

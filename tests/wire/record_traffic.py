@@ -1,4 +1,4 @@
-"""Received messages made by hypothesis, and what a batch decoder must return for them, by the single-message codec."""
+"""Received messages made by hypothesis, and the expected result of a batch decoder, by the single-message codec."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -105,7 +105,7 @@ def traffic(draw: st.DrawFn) -> list[Frames]:
 
 @attrs.define
 class Reference:
-    """What a batch decoder must return, by the single-message codec, except for how records are gathered into runs.
+    """The expected result of a batch decoder, by the single-message codec, except for how it gathers records.
 
     Here each record joins the last run of its stream, or begins another. `alike` compares the two.
     """

@@ -43,7 +43,7 @@ class FrameError(Exception):
     Args:
         message: The message's name in the grammar; empty if it is unknown.
         field: The wrong field.
-        text: What is wrong.
+        text: A description of the fault.
     """
 
     def __init__(self, message: str, field: str, text: str) -> None:

@@ -72,17 +72,17 @@ class Step:
     """A parsed step.
 
     Attributes:
-        text: as it was written.
+        text: The step as written.
         keyword: given, when, then or never.
-        action: what is done or expected: "send" for messages, or the verb.
-        node: the label of who does it; empty for the tower and for time.
-        message: the message's name, for "send" and "subscribes".
-        first, last: the sequences, where it has any; -1 else.
-        of: whose partition it is about; empty where that is understood.
-        count: how many records, for those that publish.
-        seconds: how long, for "pass".
-        values: the fields that are named, as they are written.
-        clauses: the clauses that it is about.
+        action: The action or expectation: "send" for messages, otherwise the verb.
+        node: The label of the node that acts; empty for the tower and for time.
+        message: The message's name, for "send" and "subscribes".
+        first, last: The sequences; -1 if the step has none.
+        of: The label of the producer whose partition is meant; empty for the usual one.
+        count: The number of records to publish.
+        seconds: The duration, for "pass".
+        values: The fields that are named, as written.
+        clauses: The clauses that it tests.
     """
 
     text: str

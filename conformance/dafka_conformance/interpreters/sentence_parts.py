@@ -77,7 +77,7 @@ class SentencePart:
 
 
 def assign_parts(sentence: NamedSentence, role: Role) -> Iterator[SentencePart]:
-    """Yield the ways in which a target of this role can take part in a sentence."""
+    """Yield each way that a target of this role can take part in a sentence."""
     positions = list(_positions(sentence.terminals))
     for is_answerer in (False, True) if role is Role.STORE else (False,):
         steps = tuple(_steps(positions, role, is_answerer))

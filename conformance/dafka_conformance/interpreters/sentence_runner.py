@@ -133,7 +133,7 @@ class _SentenceRunner:
             await testbed.expect("RECORD", "record.command", lambda message: message["sequence"] == last)
         self._partitions.append(testbed.known_records.partition(testbed.address, self._topic))
 
-    # The suite's steps. What its own nodes say to each other, the target does not hear.
+    # The suite's steps. Messages between the suite's own nodes do not reach the target.
 
     async def _send(self, step: SentenceStep, peer: ScriptedPeer, partition: Partition) -> None:
         testbed, name = self._testbed, step.message

@@ -25,7 +25,7 @@ class Finding:
     Attributes:
         clause_id: The clause's id; empty if the scenario itself failed.
         clause: The clause; None if the run does not know it.
-        message: What was found.
+        message: The description of the fault.
         dialects: The dialects that it was found in.
     """
 
@@ -46,7 +46,7 @@ class Failure:
 
     Attributes:
         scenario: The scenario's name.
-        title: What it tests.
+        title: The scenario's title.
         role: The target's role.
         results: Its results in the dialects that it failed in.
         findings: The findings, each once.

@@ -114,7 +114,7 @@ def to_html(run: Run) -> str:
 
 
 def _shown(value: object) -> object:
-    """Return a value for the page without unprintable characters, some of which HTML does not allow."""
+    """Return a value for the page with unprintable characters escaped, because HTML does not allow some of them."""
     if type(value) is not str:  # text that is marked as safe is a subclass of str
         return value
     return value if value.isprintable() else "\n".join(escape_unprintable(line) for line in value.split("\n"))

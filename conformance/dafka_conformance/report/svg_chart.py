@@ -57,14 +57,14 @@ class Row:
     Attributes:
         y: The vertical position of the arrow.
         height: The height of the row with the fault's lines.
-        kind: How it is drawn: a `Kind`'s value, or `omitted`.
+        kind: The kind of drawing: a `Kind`'s value, or `omitted`.
         time: The time in seconds.
         label: The message's name, a note's text, or the number of omitted events.
         x_from: The start of the arrow.
         x_to: The tip of the arrow.
         fields: The fields beside the arrow.
         frames: The raw frames, for the tooltip.
-        fault: What is wrong, in lines that fit; empty if nothing is.
+        fault: The description of the fault, in lines that fit; empty if there is none.
     """
 
     y: int
@@ -110,7 +110,7 @@ def draw_chart(result: ScenarioResult, faults: Mapping[int, str], events_max: in
 
     Args:
         result: The scenario's result with its trace.
-        faults: What is wrong with each faulty event, by its index.
+        faults: The description of each faulty event's fault, by the event's index.
         events_max: The maximum number of events.
 
     Returns:

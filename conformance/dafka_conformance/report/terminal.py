@@ -93,7 +93,7 @@ class Progress:
     that failed or is broken.
 
     Args:
-        console: Where to print.
+        console: The console to print to.
         total: The number of scenarios; each dialect counts.
     """
 

@@ -87,7 +87,7 @@ def text_chart(
 
     Args:
         trace: The events.
-        faults: What is wrong with each faulty event, by its index.
+        faults: The description of each faulty event's fault, by the event's index.
         width: The maximum width of a line in characters; at least 40.
         events_max: The maximum number of events.
 
@@ -120,7 +120,7 @@ def field_value(event: Event, name: str) -> str | None:
 
 
 def describe_fault(event: Event, text: str) -> str:
-    """Return what is wrong with an event, after the wrong field and its value if there is one."""
+    """Return the description of an event's fault, after the wrong field and its value if there is one."""
     text = escape_unprintable(text)
     if not event.fault_field:
         return text

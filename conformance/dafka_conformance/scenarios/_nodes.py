@@ -9,7 +9,7 @@ from dafka_conformance.testbed.testbed import Testbed
 
 MIB = 1024 * 1024
 SILENCE_MAX_S = 8.0
-"""The time in which a node must drop a silent peer, if it ever does. Both known implementations take 4 to 5 s."""
+"""The time within which a node that drops silent peers drops one. Both known implementations take 4 to 5 s."""
 
 JITTER_S = 1.0
 """The deviation of a regular interval that a busy machine may cause."""

@@ -55,7 +55,7 @@ async def expect_answer(
         first: The first record.
         count: The number of records.
         place: The index in `received` at which the answers start.
-        after: What was sent before the FETCH and may prevent an answer, for the finding.
+        after: The messages before the FETCH that may prevent an answer, for the finding.
     """
     missing = set(range(first, first + count))
     since = place

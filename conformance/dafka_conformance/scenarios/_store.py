@@ -110,7 +110,7 @@ async def fetch_back(
         first: The first record.
         last: The last record.
         clause: The clause that is violated if a record is missing.
-        after: What was sent before the FETCH and may prevent an answer, for the finding.
+        after: The messages before the FETCH that may prevent an answer, for the finding.
         seconds: The time limit.
 
     Returns:

@@ -26,7 +26,7 @@ SCENARIOS = ScenarioRegistry()
 ROLES = (Role.PRODUCER, Role.CONSUMER, Role.STORE)
 BEACON_INTERVAL_MAX_S = 10.0
 STARTED_S = 1.0
-"""The time in which a starting node may send beacons more often."""
+"""The time after its start during which a node may send beacons more often."""
 NEW_PEERS_COUNT = 6
 TOWER_AWAY_S = 0.5
 REPEATED_COUNT = 20

@@ -74,7 +74,7 @@ async def resumes(testbed: Testbed) -> None:
         await ask_heads(testbed, consumer, topic)
     for producer, count in zip(producers, counts, strict=True):
         await _expect_head_kept(testbed, consumer, producer, count - 1)
-        after = f" of {producer.label}after the store's restart"
+        after = f" of {producer.label} after the store's restart"
         for first in (count - 1, 0):
             await fetch_back(testbed, consumer, producer.partition, first, count - 1, clause="ack.durable", after=after)
     since = len(testbed.received)

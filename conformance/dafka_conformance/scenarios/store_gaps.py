@@ -41,7 +41,7 @@ async def gap(testbed: Testbed) -> None:
         text = f"ACK of {received.message.get_number('sequence')}, although 3..5 are missing"
         testbed.require_clause("ack.no-gap", False, text, received.event)
     producer.answers_requests = producer.sends_heads = True
-    await testbed.expect("ACK", "ack.sent", acknowledges(partition, 9), what="ACK of 9after the gap was filled")
+    await testbed.expect("ACK", "ack.sent", acknowledges(partition, 9), what="ACK of 9 after the gap was filled")
     await fetch_back(testbed, consumer, partition, 0, 9)
 
 
@@ -70,7 +70,7 @@ async def fetch_repeated(testbed: Testbed) -> None:
         "fetch.repeated",
         acknowledges(partition, 5),
         seconds=12,
-        what="ACK of 5after FETCHes were answered again",
+        what="ACK of 5 after FETCHes were answered again",
     )
 
 

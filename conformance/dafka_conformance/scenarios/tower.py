@@ -22,7 +22,7 @@ CLIENTS_COUNT = 20
 NODES_PER_CLIENT = 5
 MIXED_ROUNDS = 5
 SILENCE_S = 2.5
-"""Longer than two beacon intervals, in which a tower that repeats beacons would do so."""
+"""More than two beacon intervals. A tower that repeats beacons would have done so by then."""
 
 
 async def open_client(testbed: Testbed, label: str) -> TowerClient:

@@ -21,7 +21,7 @@ from dafka_conformance.model import Dialect, Role
 
 
 class Ability(enum.Enum):
-    """What the suite can do with a target's node. A scenario that needs another ability is skipped."""
+    """A way for the suite to control or observe a target's node. A scenario that needs a missing ability is skipped."""
 
     START = "start it"
     FEED = "give it records to publish"
@@ -32,7 +32,7 @@ class Ability(enum.Enum):
 
 
 class Reset(enum.Enum):
-    """Where a consumer starts."""
+    """The position at which a consumer starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -40,7 +40,7 @@ class Reset(enum.Enum):
 
 @attrs.frozen
 class Request:
-    """How to start a node.
+    """The parameters for starting a node.
 
     Attributes:
         role: The role.
@@ -49,7 +49,7 @@ class Request:
         pub_endpoint: The tower's endpoint that publishes tower beacons. A tower must bind to it.
         topic: The topic of a producer or a consumer.
         folder: An existing folder for its files; the same one when it is restarted.
-        reset: Where a consumer starts.
+        reset: The position at which a consumer starts.
     """
 
     role: Role
@@ -103,7 +103,7 @@ class Node(abc.ABC):
     Attributes:
         deliveries: The records that a consumer delivered, in its order. The channel is unbounded.
         ended: Set when the node ends by itself.
-        exit_reason: Why it ended, for the report: its exit status and the end of its standard error. Empty for a
+        exit_reason: How it ended, for the report: its exit status and the end of its standard error. Empty for a
             producer that ended without an error after the end of its input.
     """
 
@@ -125,7 +125,7 @@ class Node(abc.ABC):
 
     @abc.abstractmethod
     async def end_input(self) -> None:
-        """Tell a producer that there are no more records."""
+        """Signal to a producer that there are no more records."""
 
     @abc.abstractmethod
     async def kill(self) -> None:
@@ -137,7 +137,7 @@ class Target(abc.ABC):
 
     Attributes:
         name: The name in reports.
-        abilities: What the suite can do with a node of each role that the implementation has.
+        abilities: The abilities of the nodes of each role that the implementation has.
         dialects: The dialects that it can send.
         node_counts: The number of addresses of a role that consists of several nodes; 1 for other roles.
     """
@@ -152,7 +152,7 @@ class Target(abc.ABC):
         """Return a context manager that runs a node and stops it at the end of the block.
 
         Args:
-            request: How to start the node.
+            request: The parameters of the node.
 
         Returns:
             The context manager, which yields the running node.

@@ -114,7 +114,7 @@ def _values(request: Request) -> dict[str, bytes]:
 
 
 def _command(role: RoleCommand, request: Request, values: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the command line, with the arguments of the reset in the place of `{reset}`, or at the end."""
+    """Yield the command line, with the arguments of the reset in place of `{reset}`, or at the end."""
     arguments = [template.fill(values) for template in role.resets.get(request.reset, ())]
     has_reset = False
     for index, template in enumerate(role.command):

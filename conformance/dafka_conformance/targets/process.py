@@ -1,6 +1,6 @@
 """A node as a process, which is fed and read through its standard streams.
 
-Each process leads its own process group. At the end of the block, also if it is cancelled, the whole group is stopped:
+Each process leads its own process group. At the end of the block, even if it is cancelled, the whole group is stopped:
 first with the target's stop signal, and after two seconds with SIGKILL.
 """
 

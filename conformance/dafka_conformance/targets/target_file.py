@@ -48,7 +48,7 @@ STOP_SIGNALS = {"TERM": signal.SIGTERM, "INT": signal.SIGINT, "KILL": signal.SIG
 
 @attrs.frozen
 class RoleCommand:
-    """How to start a role.
+    """The command that starts a role, and its options.
 
     Attributes:
         command: The program and its arguments. The argument `{reset}` is replaced by those of a reset.
@@ -90,7 +90,7 @@ class TargetFile:
         dialects: The dialects that it can send.
         environment: The variables that are added to the environment.
         values: The values of the placeholders that are known from the start.
-        roles: How to start, or where to find, each role of the target.
+        roles: For each role of the target, the command that starts it, or the running node.
     """
 
     name: str

@@ -47,7 +47,7 @@ class CheckLog:
         Args:
             clause: The clause's id.
             holds: Whether the target follows it.
-            message: What is wrong if it does not.
+            message: A description of the fault if it does not.
             event: The index in the trace of the faulty event. None if something is missing.
             reading: The reading that the target follows, for a clause with several.
 

@@ -25,7 +25,7 @@ SETTLE_S = 0.15
 
 @attrs.frozen
 class TestbedConfig:
-    """What a testbed tests, and how.
+    """The configuration of a testbed.
 
     Attributes:
         target: The implementation under test.
@@ -107,7 +107,7 @@ class TargetNodes(Expectations):
         discovery: The suite's tower, or the connection to another one.
 
     Args:
-        config: What is tested.
+        config: The target, its role and the other settings of the testbed.
         nursery: Runs the background tasks.
         stack: Closes the sockets.
     """

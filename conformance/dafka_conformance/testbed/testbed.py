@@ -68,11 +68,11 @@ class Testbed(TargetNodes):
 
     Attributes:
         folder: The folder for the target's files.
-        reset: Where a consumer starts.
+        reset: The position at which a consumer starts.
         peers: The scripted peers, by label.
 
     Args:
-        config: What is tested.
+        config: The target, its role and the other settings of the testbed.
         folder: The folder for the target's files.
         nursery: Runs the background tasks.
         stack: Closes the sockets.
@@ -108,7 +108,7 @@ class Testbed(TargetNodes):
         """Start the target and wait until its nodes are discovered and connected.
 
         Args:
-            reset: Where a consumer starts.
+            reset: The position at which a consumer starts.
             topic: The topic; the testbed's by default.
 
         Raises:

@@ -30,7 +30,7 @@ holds records sends its ACK as soon as it is connected."""
 
 QUIET_S = 1.0
 """Seconds without growth after which a held end is final. Records of a producer that died may still be on their way to
-a disk, and a live producer goes on publishing."""
+a disk, and a live producer continues to publish."""
 
 
 class Incomplete(Enum):

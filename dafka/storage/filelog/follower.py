@@ -19,7 +19,7 @@ from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.recovery import Recovery
 
 ATTEMPTS = 5
-"""How often a slot is read that a writer may be writing at the same time."""
+"""The number of times that a slot is read while a writer may be writing it."""
 
 
 class PartitionFollower:

@@ -47,7 +47,7 @@ PARTIAL_READ_BYTES_MAX = 32 * 2**20
 """The maximum size of the cached entries that were read partially, in bytes."""
 
 ATTEMPTS = 3
-"""How often a read is tried while another process drops or replaces segments."""
+"""The number of times that a read is tried while another process drops or replaces segments."""
 
 
 class _PartialRead(NamedTuple):

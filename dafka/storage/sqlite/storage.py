@@ -45,7 +45,7 @@ CHECKPOINT_STEPS = 25
 """The number of trim steps after which a checkpoint runs."""
 
 PROGRESS_STEPS = 100_000
-"""How often a long check looks for cancellation, in instructions of SQLite's virtual machine."""
+"""The interval at which a long check looks for cancellation, in instructions of SQLite's virtual machine."""
 
 _ChangedRows = dict[Partition, PartitionRow]
 _T = TypeVar("_T")
