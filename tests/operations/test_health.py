@@ -71,7 +71,7 @@ async def test_a_storage_that_refuses_records(monkeypatch: pytest.MonkeyPatch) -
         await wait_for(cluster.store, Health())
         disk.error = "the disk is full"
         await producer.send(b"0")
-        await wait_for(cluster.store, Health(unready="the storage refuses records: the disk is full"))
+        await wait_for(cluster.store, Health(unready="the storage fails: the disk is full"))
         disk.error = ""
         await producer.wait_stored()
         assert cluster.store.health() == Health()
@@ -89,8 +89,8 @@ async def test_a_storage_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
             while not cluster.store.health().trouble:  # noqa: ASYNC110 (it is to be asked)
                 await trio.sleep(0.01)
         health = cluster.store.health()
-        assert health.trouble.startswith("the storage has been at one transaction for ")
-        assert health.unready.startswith("the storage has been at one transaction for ")
+        assert health.trouble.startswith("one transaction of the storage has taken ")
+        assert health.unready.startswith("one transaction of the storage has taken ")
         disk.is_open.set()
         await producer.wait_stored()
         assert cluster.store.health() == Health()
