@@ -24,8 +24,8 @@ class Advertisement:
     """The data that other nodes need to connect to a node.
 
     Attributes:
-        address: The address of the node: 32 hexadecimal digits, or what the program chose.
-        host: The host that other nodes connect to. Empty: the host that the discovery sees the node at.
+        address: The address of the node: 32 hexadecimal digits, or an address that the program chose.
+        host: The host that other nodes connect to. If empty, the host that the node's connections come from.
         port: The TCP port of the node's publisher.
     """
 
@@ -37,7 +37,7 @@ class Advertisement:
 class Discovery(Protocol):
     """A way to find other nodes, for one node.
 
-    An optional attribute `discarded`, a mapping of reasons to numbers, is added to the counters of the node.
+    If it has an attribute `discarded`, a mapping of reasons to numbers, these are added to the counters of the node.
     """
 
     async def run(
@@ -49,16 +49,16 @@ class Discovery(Protocol):
     ) -> None:
         """Advertise the node, and report every change, until cancelled.
 
-        - `PeerJoined` reports a node, and must not report the own one. Its address may be empty if it is unknown.
+        - `PeerJoined` reports another node, never this one. Its address is empty if it is unknown.
         - `PeerLeft` has the endpoint of an earlier `PeerJoined`.
-        - `Settled` comes once, when the nodes that were there before have had the time to be found.
+        - `Settled` comes once, when there was enough time to find the nodes that were running before.
         - In a closed cluster (`config.security`), the `PeerEndpoint` of an event has the public key to expect there.
           The node does not connect to an endpoint without a key.
 
         Args:
             advertisement: How other nodes can reach this one.
             report: Called with each event. It does not block.
-            task_status: `started` is called when advertising has begun.
+            task_status: Its `started` is called when advertising has begun.
 
         Raises:
             DiscoveryError: The nodes cannot be found with this configuration.

@@ -1,7 +1,7 @@
 """Discovery without towers, by a fixed list of endpoints: `static:tcp://10.0.0.1:7001,tcp://10.0.0.2:7001`.
 
-Nothing is advertised. Each node must have the other nodes on its list, and publish on a fixed port (`[node] bind`). In
-a closed cluster, a space and the node's public key follow each endpoint.
+This discovery advertises nothing. Each node must have the other nodes on its list, and publish on a fixed port (`[node]
+bind`). In a closed cluster, a space and the node's public key follow each endpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StaticDiscovery:
         """Create the discovery.
 
         Args:
-            peers: The endpoints. The own endpoint may be among them.
+            peers: The endpoints. The node's own endpoint may be among them.
             settle_s: Seconds from the start until `Settled` is reported.
         """
         self._peers = peers
@@ -37,7 +37,7 @@ class StaticDiscovery:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """See `Discovery.run`. The own endpoint is skipped."""
+        """See `Discovery.run`. The node's own endpoint is skipped."""
         own = f"tcp://{advertisement.host}:{advertisement.port}"
         for peer in self._peers:
             if peer.endpoint != own:
@@ -59,7 +59,7 @@ def open_static_discovery(argument: str, config: Config) -> Discovery:
         The discovery.
 
     Raises:
-        DiscoveryError: There is no endpoint, one is not `tcp://HOST:PORT`, or a key is missing or superfluous.
+        DiscoveryError: There is no endpoint, one is not `tcp://HOST:PORT`, or a key is missing or not expected.
     """
     peers = tuple(dict.fromkeys(PeerEndpoint.parse(part) for part in argument.split(",") if part.strip()))
     for peer in peers:

@@ -1,6 +1,6 @@
 """Discovery through towers (RFC 46, "Node Discovery and Presence").
 
-`dafka.protocol.BeaconMachine` decides when to send beacons and what the beacons of others mean. This module owns its
+`dafka.protocol.BeaconMachine` decides when to send beacons, and interprets those of other nodes. This module owns the
 sockets.
 """
 

@@ -1,4 +1,4 @@
-"""What an operator needs of a process that runs nodes: structured logs, metrics, health, and state for systemd."""
+"""Operation of a process that runs nodes: structured logs, metrics, health checks, and notifications for systemd."""
 
 from dafka.operations.logs import SentenceFormatter, add_event, json_formatter
 from dafka.operations.monitor import Monitor, MonitoredNode

@@ -32,10 +32,9 @@ class SentenceFormatter(logging.Formatter):
 def add_event(_: WrappedLogger, __: str, event_dict: EventDict) -> EventDict:
     """Add the name and the fields of dafka's event to a log line; a structlog processor.
 
-    It is for lines that come from loggers of the standard library, in the `foreign_pre_chain` of a
-    `structlog.stdlib.ProcessorFormatter`.
-
-    The sentence, in `event`, moves to `message`. `event` becomes the name of the event, and each field has its own key.
+    Use it in the `foreign_pre_chain` of a `structlog.stdlib.ProcessorFormatter`, which formats log records of the
+    standard library. The sentence moves from `event` to `message`, `event` becomes the name of the event, and each
+    field gets a key.
     """
     record: logging.LogRecord | None = event_dict.get("_record")
     fields = getattr(record, "dafka", {"event": OTHER_EVENT})

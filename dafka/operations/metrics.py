@@ -1,8 +1,8 @@
 """Prometheus metrics of the nodes of one process, read from their counters at each scrape.
 
 The values of all nodes of a role are added up, so the number of series depends on neither nodes nor partitions. Reading
-the lag examines every partition. With very many partitions, the same values are therefore returned for a while, so that
-reading takes a small share of the time. This module needs the extra `dafka[metrics]`.
+the lag examines every partition. With very many partitions, a scrape may therefore return the values of an earlier one,
+so that reading takes a small share of the time. This module needs the extra `dafka[metrics]`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dafka.records import Partition
 from dafka.roles import ConsumerStatistics, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
 
 CACHE_FACTOR = 20
-"""The values of a scrape are returned again for this many times as long as reading them took."""
+"""The values of a scrape are reused for this multiple of the time that reading them took."""
 
 Statistics: TypeAlias = StoreStatistics | ProducerStatistics | ConsumerStatistics | TowerStatistics
 
@@ -83,7 +83,7 @@ COMMIT_SECONDS = "dafka_commit_duration_seconds"
 COMMIT_TEXT = "Seconds that a store's storage took for each transaction, until its records were durable."
 
 _LARGEST = {"dafka_lag_records_max"}
-"""Metrics of which the largest value of all nodes counts, not the sum."""
+"""Metrics whose value is the largest value of all nodes, not the sum."""
 
 
 def make_registry(monitor: Monitor) -> CollectorRegistry:

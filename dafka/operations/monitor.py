@@ -1,4 +1,4 @@
-"""The nodes of one process as an operator sees them: health and metrics over HTTP, and state for systemd.
+"""The running nodes of one process, and the health of the process.
 
 monitor = Monitor("store")
 async with open_operations(monitor, listen="9464"):

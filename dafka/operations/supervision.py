@@ -1,4 +1,4 @@
-"""Supervision of the nodes of one process: health and metrics over HTTP, and state for systemd.
+"""Supervision of the nodes of one process: health and metrics over HTTP, and notifications for systemd.
 
 monitor = Monitor("store")
 async with open_operations(monitor, listen="9464"):
@@ -26,8 +26,8 @@ async def open_operations(
 
     Args:
         monitor: The nodes.
-        listen: `PORT` or `ADDRESS:PORT` of the HTTP server. Port 0 takes a free one. Empty: no server.
-        notifier: Reports the state to systemd. None: nothing is reported.
+        listen: `PORT` or `ADDRESS:PORT` of the HTTP server. Port 0 takes a free one. If empty, there is no server.
+        notifier: Reports the state to systemd. If None, nothing is reported.
 
     Yields:
         The URL of the HTTP server; None without one.

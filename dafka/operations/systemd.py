@@ -1,6 +1,6 @@
-"""State of the process for systemd, by the protocol of sd_notify(3): one datagram for each message.
+"""Notifications for systemd about the state of the process, by the protocol of sd_notify(3).
 
-Without systemd nothing is sent. If its socket cannot be reached, the process goes on.
+Each notification is one datagram. Without systemd, nothing is sent. A notification that cannot be sent is dropped.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ READY_POLL_S = 0.1
 """Seconds between two checks until the nodes are ready."""
 
 STATUS_S = 5.0
-"""Seconds between two reports once the nodes are ready. A short watchdog interval shortens it."""
+"""Seconds between two reports once the nodes are ready; less if the watchdog interval is short."""
 
 WATCHDOG_FACTOR = 4
-"""Signs of life sent in each watchdog interval, so that a late one does no harm."""
+"""`WATCHDOG=1` messages sent in each watchdog interval, so that a late one does not matter."""
 
 
 class Notifier:
     """A sender of messages to systemd.
 
     Attributes:
-        watchdog_s: Seconds within which systemd expects the next sign of life; None without a watchdog.
+        watchdog_s: Seconds within which systemd expects the next `WATCHDOG=1`; None without a watchdog.
     """
 
     def __init__(self, path: str = "", watchdog_s: float | None = None) -> None:
         """Create a notifier.
 
         Args:
-            path: The path of systemd's socket; after an `@`, the name of an abstract socket. Empty: nothing is sent.
-            watchdog_s: Seconds within which systemd expects the next sign of life.
+            path: The path of systemd's socket, or `@` and the name of an abstract socket. If empty, nothing is sent.
+            watchdog_s: Seconds within which systemd expects the next `WATCHDOG=1`; None without a watchdog.
         """
         self.watchdog_s = watchdog_s
         self._path = f"\0{path[1:]}" if path.startswith("@") else path
@@ -68,7 +68,7 @@ class Notifier:
         return bool(self._path)
 
     def send(self, *assignments: str) -> bool:
-        """Send `READY=1`, `STATUS=...` and the like, without waiting.
+        """Send one message of assignments such as `READY=1` or `STATUS=...`, without waiting.
 
         Args:
             *assignments: The assignments of one message.
@@ -88,7 +88,7 @@ class Notifier:
 
 
 async def report_state(health: Callable[[], Health], notifier: Notifier) -> None:
-    """Report the state until cancelled: ready once the nodes are, and alive as long as no node is in trouble.
+    """Report the state until cancelled: `READY=1` once the nodes are ready, `WATCHDOG=1` while none is in trouble.
 
     Args:
         health: Returns the health of the process.

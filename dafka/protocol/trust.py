@@ -90,7 +90,7 @@ class PeerNotAuthorized:
 
 @attrs.frozen
 class AddressConflict:
-    """A node uses the address of another node, which has another key. It is ignored.
+    """A node uses the address of a node with another key, and is ignored.
 
     Attributes:
         address: The address.

@@ -1,4 +1,4 @@
-"""Warnings about the endpoints of a role: without keys they are open, or other machines cannot reach them."""
+"""Warnings about endpoints: open to other machines without keys, or unreachable from other machines."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def node_warnings(config: Config, endpoint: str) -> list[EndpointsExposed | Loop
     """Return the warnings for a node that listens at this endpoint."""
     if not is_local(endpoint):
         return exposure_warnings(config, [endpoint])
-    far = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
-    if config.node.discovery == "tower" and endpoint.startswith("tcp://") and far:
-        return [LoopbackOnly(endpoint, far[0])]
+    remote_towers = [tower for tower in config.beacon.tower_sub if not is_local(tower)]
+    if config.node.discovery == "tower" and endpoint.startswith("tcp://") and remote_towers:
+        return [LoopbackOnly(endpoint, remote_towers[0])]
     return []
 
 
 def exposure_warnings(config: Config, endpoints: Iterable[str]) -> list[EndpointsExposed | LoopbackOnly]:
     """Return a warning if there are no keys and other machines can reach any of these endpoints."""
-    open_ones = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
-    return [EndpointsExposed(open_ones)] if open_ones and not config.security.key_file else []
+    exposed = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
+    return [EndpointsExposed(exposed)] if exposed and not config.security.key_file else []
 
 
 def is_local(endpoint: str) -> bool:

@@ -1,6 +1,6 @@
 """The tower: introduces nodes to each other and carries no records (RFC 46, "Node Discovery and Presence").
 
-`dafka.protocol.TowerMachine` holds its rules. This module owns its sockets.
+`dafka.protocol.TowerMachine` holds its rules. This module owns the sockets.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TowerStatistics:
 
     Attributes:
         beacons: Beacons passed on since the start.
-        discarded: Beacons discarded, and connections of nodes that send them ended, since the start.
+        discarded: Beacons discarded and connections ended since the start.
         nodes: Nodes that the tower introduces now.
     """
 
@@ -65,14 +65,14 @@ class TowerStatistics:
 
 
 class TowerConnections:
-    """The connections that nodes send beacons by, identified by their descriptors."""
+    """The connections on which nodes send beacons, by descriptor."""
 
     def __init__(self) -> None:
         """Create an empty table."""
         self._connections: dict[int, Connection] = {}
 
     def note(self, source: MessageSource) -> None:
-        """Note the connection that a message came by."""
+        """Note the connection that a message arrived on."""
         if source.connection not in self._connections:
             connection = find_connection(source.connection)
             if connection is not None:
@@ -166,7 +166,7 @@ async def serve_tower(
 
     Args:
         config: The configuration. `[tower]`, `[node]`, `[beacon]` and `[security]` apply.
-        task_status: Receives the `Tower` when it listens.
+        task_status: Receives the `Tower` once it listens.
 
     Raises:
         AddressInUseError: It cannot listen at an endpoint of `[tower]`.

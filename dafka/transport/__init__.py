@@ -1,4 +1,4 @@
-"""ZeroMQ under trio: sockets that receive and send by the batch, and the keys of closed clusters."""
+"""ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
 from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
 from dafka.transport.connector import Connector, diagnose_connection, listen

@@ -1,8 +1,8 @@
-"""TCP connections by their file descriptors: identify, count and end those that peers have made to this process.
+"""The TCP connections that peers make to this process: identify, count and end them by their file descriptors.
 
-libzmq accepts any number of connections and offers no call to end one. But it tells the descriptor that each message
-came by. If a socket is shut down beneath it, libzmq treats that connection as closed by the peer, and cleans up after
-that connection only.
+libzmq accepts any number of connections and has no call to end one. But it reports the descriptor that each message
+arrived on. If the TCP socket of that descriptor is shut down, libzmq treats the connection as closed by the peer, and
+cleans up only that connection.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SILENT_S = 10.0
 """Seconds after which a connection that sent nothing may be ended: a node sends something at once."""
 
 CONNECTIONS_MIN = 16
-"""Connections that are accepted at least, however few descriptors the process may have."""
+"""The lowest limit of connections, however few descriptors the process may open."""
 
 MANY_CONNECTIONS = "connection ended: too many connections"
 
@@ -45,7 +45,7 @@ _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # Linux only
 
 @attrs.frozen
 class Connection:
-    """The two ends of a connection that was made to this process. It tells apart connections that reuse a descriptor.
+    """The two ends of a connection. They identify it even after its descriptor is reused for another connection.
 
     Attributes:
         own: The local socket address.
@@ -67,7 +67,7 @@ class Connection:
 
 
 def source_descriptor(frame: zmq.Frame) -> int | None:
-    """Return the descriptor that a frame came by; None if it was sent within this process."""
+    """Return the descriptor that a frame arrived on; None if it was sent within this process."""
     try:
         return int(frame.get(SRCFD))
     except (zmq.ZMQError, ValueError):
@@ -75,17 +75,17 @@ def source_descriptor(frame: zmq.Frame) -> int | None:
 
 
 def find_connection(descriptor: int) -> Connection | None:
-    """Return the connection that a descriptor stands for now; None if there is none."""
+    """Return the connection that a descriptor belongs to now; None if it belongs to none."""
     with suppress(OSError), _duplicate(descriptor) as duplicate:
         return _identify(duplicate)
     return None
 
 
 def is_open(descriptor: int, connection: Connection) -> bool:
-    """Return whether a descriptor still stands for this connection, and the peer has not closed its side.
+    """Return whether a descriptor still belongs to this connection, and the peer has not closed its side.
 
-    libzmq closes its side a moment after the peer does, so a node that restarts could otherwise meet its own former
-    connection. Only Linux tells that the peer has closed.
+    libzmq closes its side a moment after the peer does. Without this check, the former connection of a node that
+    restarts would still count as open. Only Linux reports that the peer has closed its side.
     """
     with suppress(OSError), _duplicate(descriptor) as duplicate:
         if _identify(duplicate) != connection:
@@ -97,7 +97,7 @@ def is_open(descriptor: int, connection: Connection) -> bool:
 
 
 def end_connection(descriptor: int, connection: Connection) -> bool:
-    """Shut a connection down, if the descriptor still stands for it. Return whether it did."""
+    """Shut a connection down if the descriptor still belongs to it, and return whether it did."""
     with suppress(OSError), _duplicate(descriptor) as duplicate:
         if _identify(duplicate) == connection:
             duplicate.shutdown(socket.SHUT_RDWR)
@@ -114,7 +114,7 @@ def open_descriptors() -> list[int]:
 
 
 def descriptors_max() -> int:
-    """Return how many descriptors this process may have."""
+    """Return how many descriptors this process may open."""
     if resource is None:
         return _UNLIMITED
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -129,7 +129,7 @@ def connections_max(wanted: int) -> int:
 def raise_descriptors_max() -> int:
     """Raise this process's limit of descriptors to the highest that the system allows, and return it.
 
-    Only programs of their own call this, not libraries.
+    Only the `dafka` command calls this. A library must not change the limits of the program that uses it.
     """
     if resource is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -141,7 +141,8 @@ def raise_descriptors_max() -> int:
 class ConnectionLimiter:
     """A limit on the connections to one listening socket.
 
-    Descriptors are only examined when there are many, so that a small number of connections costs nothing.
+    Connections are only examined if the process has many open descriptors, so a small number of connections costs
+    nothing.
     """
 
     def __init__(self, endpoint: str, wanted_max: int) -> None:
@@ -162,7 +163,7 @@ class ConnectionLimiter:
         `known` ones.
 
         Args:
-            known: The connections that have sent something, by descriptor, the newest last.
+            known: The connections that have sent messages, by descriptor, the newest last.
             now: The time in seconds.
 
         Returns:

@@ -1,7 +1,7 @@
-"""Connecting to peers: authenticate the peer, report the outcome of each handshake, and try again.
+"""Connections to peers: authenticate the peer, report the outcome of each handshake, and retry.
 
-libzmq reconnects by itself after a loss, but not after a handshake that failed for a known reason, such as a key that
-is not authorized. That reason may disappear at any time, so the connection is tried again here, once a second.
+libzmq reconnects by itself after a connection is lost, but not after a handshake that failed for a known reason, such
+as a key that is not authorized. The key may be authorized at any time, so this module retries once a second.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ RETRY_S = 1.0
 """Seconds between a refusal and the next attempt."""
 
 BROKEN_MAX = 3
-"""Handshakes in a row that end without a reason before that is reported. One may be a node that is stopping."""
+"""Handshakes in a row that must end without a reason before they are reported. A node that stops may cause one."""
 
 HIGH_WATERMARK = 100_000
-"""Messages of one peer that `listen` queues. Further ones wait at the sender."""
+"""Messages from one peer that `listen` queues. Further ones wait at the sender."""
 
 MESSAGE_BYTES_MAX = 4096
 """The largest message that `listen` accepts, in bytes. Beacons and all commands but RECORD are smaller."""
@@ -62,7 +62,7 @@ class Outcome(enum.Enum):
     NO_CURVE = enum.auto()
     """One of the two sides has no key."""
     BROKEN = enum.auto()
-    """The peer ended the handshake without a reason. It may have any of these reasons, or be stopping."""
+    """The peer ended the handshake without giving a reason: one of those above, or it is stopping."""
 
 
 _REASONS = {
@@ -75,14 +75,14 @@ _REASONS = {
 
 @attrs.frozen
 class Handshake:
-    """The end of one handshake: its endpoint and its outcome."""
+    """The outcome of one handshake, and its endpoint."""
 
     endpoint: str
     outcome: Outcome
 
 
 class HandshakeMonitor:
-    """A monitor of the handshakes of one socket. The caller closes it, before or after the socket."""
+    """A monitor of the handshakes of one socket. The caller must close it, before or after the socket."""
 
     def __init__(self, socket: BaseSocket) -> None:
         """Monitor the handshakes of a socket from now on."""
@@ -90,7 +90,7 @@ class HandshakeMonitor:
         self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS)
 
     async def receive_many(self) -> list[Handshake]:
-        """Wait for handshakes to end, and return them."""
+        """Wait until handshakes have ended, and return their outcomes."""
         return [decode_handshake(frames) for frames in await self._socket.receive_many()]
 
     def close(self) -> None:
@@ -209,13 +209,13 @@ async def listen(
     on_connected: Callable[[str], None],
     on_refused: Callable[[RefusedByPeer], None],
 ) -> None:
-    """Receive from one peer by a SUB socket of its own, until cancelled.
+    """Receive messages from one peer through a separate SUB socket, until cancelled.
 
     Args:
         context: The ZeroMQ context of the socket.
         security: The keys of this node; None in a plain cluster.
         peer: The peer to connect to.
-        prefixes: The subscriptions.
+        prefixes: The message prefixes to subscribe to.
         on_messages: Called with each batch of messages.
         on_connected: Called with the endpoint whenever the connection is made.
         on_refused: Called when the peer refuses the connection.
@@ -242,7 +242,7 @@ async def listen(
 async def diagnose_connection(endpoint: str) -> str:
     """Return why no TCP connection to an endpoint can be made, in one clause; empty if one can be made.
 
-    libzmq reports neither names that cannot be resolved nor refused connections: it just tries again.
+    libzmq reports neither host names that cannot be resolved nor refused connections: it silently retries.
     """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     if not endpoint.startswith("tcp://") or not port.isdecimal():

@@ -1,7 +1,7 @@
-"""CURVE keys and their files, in the form of ZeroMQ's certificates (CZMQ's zcert, pyzmq's `zmq.auth`).
+"""CURVE keys and their files, in the format of ZeroMQ's certificates (CZMQ's zcert, pyzmq's `zmq.auth`).
 
-A public key is written as 40 characters of Z85 (ZeroMQ RFC 32) and may be shown to anybody. The secret key is stored in
-its file only, which no other user of the machine may read.
+A public key is written as 40 characters of Z85 (ZeroMQ RFC 32) and is not confidential. The secret key is stored only
+in its file. A file that other users of the machine can read is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
 _HEADING = "# A secret key: its holder is this node. Keep it private. `dafka keys show` prints its public key.\n"
 
 _FileState: TypeAlias = tuple[tuple[str, int, int, int], ...]
-"""The files with their inode, size and time of change, by which a change is noticed."""
+"""The path, inode, size and modification time of each file. If they differ, the files have changed."""
 
 
 @attrs.frozen
@@ -45,7 +45,7 @@ class KeyPair:
 
     @classmethod
     def generate(cls, name: str = "") -> KeyPair:
-        """Create a new pair. Its public key begins with neither `-` nor `#`, so it is no option and no comment.
+        """Create a new pair. Its public key does not begin with `-` or `#`, which mark options and comments.
 
         Args:
             name: The name to write into the key file.
@@ -137,16 +137,16 @@ def read_public_keys(path: Path) -> dict[str, str]:
 
 
 def parse_public_key(text: str) -> str:
-    """Return the public key that a text is, or that the file of this name holds.
+    """Return a public key that is given as text, or as the path of a file that holds it.
 
     Args:
-        text: A public key in Z85, or the path of a file with one.
+        text: A public key in Z85, or the path of a file with one public key.
 
     Returns:
         The public key.
 
     Raises:
-        ConfigError: It is neither, or the file does not hold exactly one key.
+        ConfigError: The text is neither, or the file does not hold exactly one key.
     """
     if is_key(text):
         return text
@@ -161,7 +161,7 @@ def parse_public_key(text: str) -> str:
 class AuthorizedKeys:
     """The public keys of the peers that may connect, from a file or a folder that is read again when it changes.
 
-    If a change cannot be read, the former keys remain authorized, so that a mistake in an editor locks nobody out.
+    If the changed file cannot be read, the former keys remain authorized, so that a typing error locks no peer out.
 
     Attributes:
         path: The file or folder.
@@ -202,7 +202,7 @@ class AuthorizedKeys:
             The keys that are no longer authorized; None if the keys are the same as before.
 
         Raises:
-            ConfigError: The change cannot be read. It is raised once for each change, and the former keys remain.
+            ConfigError: The changed file cannot be read. Raised once for each change; the former keys remain.
         """
         try:
             state = _file_state(self.path)

@@ -1,8 +1,8 @@
-"""The loops that move messages into and out of ZeroMQ sockets, in C if that was built, otherwise in Python.
+"""The loops that receive and send messages on ZeroMQ sockets: in C if the accelerator was built, otherwise in Python.
 
-The loops in Python are the reference: the accelerator, the C files in `dafka/transport/accelerator/`, does the same,
-message by message. It calls the functions of pyzmq's own libzmq on pyzmq's sockets, so that both see the same queues.
-It is compiled when the package is built or installed with a C compiler (`hatch_build.py`).
+The loops in Python are the reference. The accelerator, the C files in `dafka/transport/accelerator/`, must return the
+same results. It calls the functions of pyzmq's own libzmq on pyzmq's sockets, so both use the same queues. It is
+compiled when the package is built or installed with a C compiler (`hatch_build.py`).
 
 The environment variable `DAFKA_ACCELERATOR` selects the loops: `on` requires those in C, `off` those in Python.
 """
@@ -28,7 +28,7 @@ VARIABLE = "DAFKA_ACCELERATOR"
 
 
 class Loops(Protocol):
-    """The inner loops of a socket. None of them waits. They raise pyzmq's exceptions for errors of libzmq.
+    """The loops of a socket. They never wait, and raise pyzmq's exceptions for errors of libzmq.
 
     Attributes:
         receive_count_max: Messages to receive in one call, so that handling them takes a few milliseconds.
@@ -44,21 +44,21 @@ class Loops(Protocol):
         """Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last."""
 
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
-        """Return the same, but consecutive records of a partition as one run, at the position of the first."""
+        """Return the same, with consecutive records of a partition as one run at the position of the first record."""
 
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """Queue messages, and return how many were queued. A message that does not fit is dropped."""
 
 
 FRAME_BYTES = 64
-"""The memory that a frame takes besides its content, in bytes, roughly. It limits the number of empty frames."""
+"""The approximate memory that a frame takes besides its content, in bytes. It limits the number of empty frames."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _RECORD_IDS = (Command.RECORD.value, Command.DIRECT_RECORD.value)
 
 
 class PureLoops:
-    """The loops in Python, over pyzmq's own calls."""
+    """The loops in Python, which use pyzmq's own calls."""
 
     name = "pure Python"
     receive_count_max = 1000
@@ -68,7 +68,7 @@ class PureLoops:
         return list(_drain(socket, count_max, bytes_max))
 
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
-        """See `Loops.receive_runs`. Comparing with the expected header is faster than decoding each."""
+        """See `Loops.receive_runs`. Comparing each header with the expected one is faster than decoding it."""
         items: list[list[bytes] | EncodedRun] = []
         expected: list[bytes] | None = None
         contents: list[bytes] | None = None
@@ -121,7 +121,7 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
         for _ in range(count_max):
             if size >= bytes_max:
                 return
-            # A frame that is not copied knows whether more follow; asking the socket takes half as long again.
+            # An uncopied frame knows whether more frames follow. Reading RCVMORE from the socket takes 50 % longer.
             frame = receive(_NOBLOCK, False)
             content = frame.bytes
             size += len(content) + FRAME_BYTES
@@ -142,7 +142,7 @@ _INTERFACE = 4
 
 
 class CompiledLoops:
-    """The loops in C, the extension module `_accelerator`."""
+    """The loops in C, from the extension module `_accelerator`."""
 
     name = "compiled"
     receive_count_max = 4000

@@ -20,7 +20,7 @@ from dafka.transport.subscribers import ClosedSubscriber, PlainSubscriber, Subsc
 from dafka.transport.zap import open_zap_handler
 
 SLACK_S = 2.0
-"""Seconds beyond the linger time that closing waits for libzmq's threads before it leaves them behind."""
+"""Seconds beyond the linger time that closing waits for libzmq's threads before it abandons them."""
 
 SOCKETS_MAX = 60_000
 """Sockets of a node in a closed cluster, which needs three for each key it connects to. libzmq allows 65,535."""
@@ -90,7 +90,7 @@ async def open_mesh(
         config: The settings of the node.
         high_watermark: Messages queued for each peer before further ones are dropped; 0 for no limit.
         security: The keys of the node; None in a plain cluster.
-        report: Called with events about peers that are refused or refuse this node.
+        report: Called with events about peers that this node refuses, or that refuse this node.
 
     Yields:
         The sockets. The publisher is bound.

@@ -1,9 +1,9 @@
 """The publisher of a node: an XPUB socket with limits on connections and subscriptions.
 
-libzmq keeps every subscription that peers send, without a limit. Here subscriptions are counted for each connection. A
-connection that exceeds its limits is ended, and its subscriptions with it; other connections are not affected. If it
-reconnects at once, its limit is lower each time. A correct node has a handful of subscriptions; a consumer has two for
-each of its topics.
+libzmq stores every subscription that peers send, without a limit. This module counts the subscriptions of each
+connection. A connection that exceeds its limits is ended together with its subscriptions; other connections are not
+affected. If the peer reconnects at once, its limit is halved each time. A correct node has a handful of subscriptions;
+a consumer has two for each of its topics.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ COUNT_PER_S = 2000
 """Subscriptions of one connection that are accepted per second in the long run."""
 
 TOTAL_FACTOR = 8
-"""The subscriptions of all connections may take this many times as many bytes as those of one connection."""
+"""The limit on the bytes of all subscriptions, as a multiple of the limit for one connection."""
 
 NAMES_MAX = 64
 """Node addresses that one connection may subscribe with. A correct node has one."""
 
 PENALTY_S = 30.0
-"""Seconds for which a host has half its limit at once, after one of its connections was ended."""
+"""Seconds for which the limit of a host is halved after one of its connections was ended."""
 
 PENALTY_MAX = 6
-"""How many times the limit of a host is halved at most."""
+"""The most times that the limit of a host is halved."""
 
 COUNT_MIN = 64
-"""Subscriptions that a new connection may send at once, whatever the penalty of its host."""
+"""Subscriptions that a new connection may always send at once, even if the limit of its host was halved."""
 
 HOSTS_MAX = 1024
 """Hosts with a penalty that are remembered."""
@@ -180,7 +180,7 @@ class SubscriptionLimits:
         return {descriptor: account.connection for descriptor, account in self._accounts.items()}
 
     def begin_messages(self, descriptor: int, now: float) -> bool:
-        """Prepare for messages that came by a descriptor. Return False if the connection has ended since."""
+        """Prepare for messages that arrived on a descriptor. Return False if its connection has ended since."""
         connection = find_connection(descriptor)
         account = self._accounts.get(descriptor)
         if account is None or account.connection != connection:
@@ -194,7 +194,7 @@ class SubscriptionLimits:
     def accept_message(self, descriptor: int, message: bytes, now: float) -> bool:
         """Count a message, and return whether to accept it. End its connection if that exceeds a limit.
 
-        `begin_messages` comes first.
+        Call `begin_messages` first.
         """
         account = self._accounts[descriptor]
         if account.is_ended:
@@ -231,7 +231,7 @@ class SubscriptionLimits:
             self._bytes -= account.bytes_used
 
     def _is_within_limits(self, descriptor: int, account: _Account, now: float, *, is_too_often: bool) -> bool:
-        """Return False if the connection had to be ended."""
+        """End connections that exceed a limit. Return whether this one is still open."""
         if is_too_often or account.bytes_used > self._bytes_max:
             self._end(descriptor, account, now)
         while self._bytes > TOTAL_FACTOR * self._bytes_max:

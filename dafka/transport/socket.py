@@ -1,7 +1,7 @@
-"""ZeroMQ sockets that trio tasks can wait for, and that move messages in batches.
+"""ZeroMQ sockets that trio tasks can wait for, and that receive and send messages in batches.
 
-libzmq's file descriptor is edge-triggered: it becomes readable when something has happened to the socket, and any call
-on the socket, even a send or a subscribe, may reset it. Therefore a reader checks the socket's EVENTS before it waits,
+libzmq's file descriptor is edge-triggered: it becomes readable when the state of the socket changes, and any call on
+the socket, even a send or a subscribe, may reset it. Therefore a reader checks the socket's EVENTS before it waits,
 and every other call that finds messages waiting wakes the reader. Sends never block: messages that do not fit into a
 full queue are dropped, as PUB sockets do.
 """
@@ -29,19 +29,19 @@ RECEIVE_BYTES_MAX = 16 * 1024 * 1024
 """Bytes received in one call, including the overhead of frames. The message that reaches the limit is the last."""
 
 STREAM_COUNT_MIN = 50
-"""Records received at once from which on they count as a stream. libzmq passes on 8 KiB at a time."""
+"""The number of records received at once that counts as a stream. libzmq reads 8 KiB at a time from a connection."""
 
 GATHER_S = 0.001
-"""Seconds to wait for more messages of a stream. Waking up for a few at a time costs more than handling them."""
+"""Seconds to wait for more messages of a stream. Waking up for a few messages costs more than handling them."""
 
 SLICE_S = 0.002
-"""Seconds that handling the messages of one call should take at most, so that other tasks get their turn."""
+"""The longest that handling the messages of one call should take, in seconds, so that other tasks can run."""
 
 SLOW_BATCH_ITEMS = 100
-"""Items of one batch, above which a batch that takes long is suspicious: records of correct nodes mostly form runs."""
+"""A slow batch with more items than this is suspicious: records of correct nodes mostly form runs."""
 
 COUNT_MIN = 20
-"""Messages received in one call at least, however long handling them takes."""
+"""The fewest messages to receive in one call, however long handling them takes."""
 
 _Item = TypeVar("_Item")
 
@@ -65,7 +65,7 @@ def connected_endpoint(frames: Sequence[bytes]) -> str:
 
 
 class BaseSocket:
-    """A ZeroMQ socket, except for receiving in batches.
+    """The base class of ZeroMQ sockets. Subclasses add receiving in batches.
 
     Attributes:
         endpoint: The endpoint that the socket is bound to, with its port; empty before `bind`.
@@ -176,7 +176,7 @@ class BaseSocket:
         return count
 
     async def receive_with_sources(self, count_max: int) -> list[tuple[list[bytes], MessageSource]]:
-        """Wait for messages, and return each with the connection that it came by. A checkpoint."""
+        """Wait for messages, and return each with the connection that it arrived on. A checkpoint."""
         found = await self._receive(lambda: self._take_frames(count_max))
         return [([frame.bytes for frame in frames], _message_source(frames[0])) for frames in found]
 
@@ -202,7 +202,7 @@ class BaseSocket:
             await self._wait_events()
 
     def _take_frames(self, count_max: int) -> list[list[zmq.Frame]]:
-        """Return the waiting messages, with libzmq's properties of each."""
+        """Return the waiting messages as uncopied frames, which have libzmq's properties."""
         found, self._held = self._held, []
         with suppress(zmq.Again):
             while len(found) < count_max:
@@ -255,7 +255,7 @@ class RunSocket(BaseSocket):
 
     Attributes:
         count_max: Messages received in one call; fewer if handling them takes long.
-        is_slow_batch: Whether a batch of many single messages took long to handle. The user resets it.
+        is_slow_batch: Whether a batch of many single messages took long to handle. The caller resets it.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
@@ -271,7 +271,7 @@ class RunSocket(BaseSocket):
     async def receive_many(self) -> list[list[bytes] | EncodedRun]:
         """Wait for messages, and return up to `count_max` of them. A checkpoint.
 
-        If they come in a stream and this side is faster, wait a moment for more.
+        If records arrive in a stream, and are handled faster than they arrive, wait a moment for more.
         """
         self._adjust_count_max()
         if self._is_streaming:
@@ -293,7 +293,7 @@ class RunSocket(BaseSocket):
         self._returned_at = time.perf_counter()
 
     def _adjust_count_max(self) -> None:
-        """Receive fewer messages at once if handling them takes long, so that other tasks get their turn."""
+        """Receive fewer messages at once if handling them takes long, so that other tasks can run."""
         if not self._returned_count:
             return
         spent = time.perf_counter() - self._returned_at
@@ -313,7 +313,7 @@ def _message_source(frame: zmq.Frame) -> MessageSource:
 
 
 def _property(frame: zmq.Frame, name: str) -> str:
-    """Return a property that libzmq knows of a frame's connection; empty if unknown."""
+    """Return libzmq's property of a frame's connection; empty if it is unknown."""
     try:
         return str(frame.get(name))
     except zmq.ZMQError:
@@ -321,12 +321,12 @@ def _property(frame: zmq.Frame, name: str) -> str:
 
 
 def _reason(error: zmq.ZMQError) -> str:
-    """Return libzmq's own text of an error."""
+    """Return libzmq's text for an error."""
     return zmq.strerror(error.errno or 0).lower()
 
 
 def _check_port(endpoint: str, purpose: str) -> None:
-    """Check the port, since libzmq accepts any number and uses its last 16 bits."""
+    """Check the port, because libzmq accepts any number and silently uses its lowest 16 bits."""
     port = endpoint.rpartition(":")[2]
     if endpoint.startswith("tcp://") and port != "*" and not (port.isdecimal() and int(port) <= PORT_MAX):
         raise TransportError(f"cannot {purpose} {endpoint}: expected a port from 0 to {PORT_MAX}")

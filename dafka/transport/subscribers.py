@@ -1,12 +1,12 @@
-"""The subscriber of a node: what it receives from the publishers of its peers.
+"""The subscriber of a node, which receives messages from the publishers of its peers.
 
-A plain node has one SUB socket that is connected to all peers. Identifying the sender of each message costs time, so it
-is only done when many messages have to be discarded, or handling them takes long. Each message is then received with
-its connection, and a connection that brings mostly discarded messages is ended for a while, which doubles each time.
-Other peers are not affected.
+In a plain cluster, one SUB socket is connected to all peers. Identifying the sender of each message costs time, so it
+is only done when many messages have to be discarded, or handling them takes long. Then the connection of each message
+is known. A connection with too many discarded messages is ended for a while, and for twice as long each time. Other
+peers are not affected.
 
-In a closed cluster, libzmq tells the key of a message's sender only if the sender connected, not if this node did. A
-node of a closed cluster therefore has one SUB socket for each key that it connects to.
+In a closed cluster, libzmq reports the key of a message's sender only on connections that the sender made, not on
+those that this node made. A node therefore has one SUB socket for each key that it connects to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dafka.transport.socket import RunSocket
 from dafka.wire.batch import EncodedRun
 
 DISCARDS_PER_S = 500
-"""Messages discarded in a second from which on senders are identified."""
+"""The number of messages discarded in a second at which identification of senders begins."""
 
 IDENTIFY_S = 5.0
 """Seconds for which senders are identified after many messages were discarded."""
@@ -39,19 +39,19 @@ IDENTIFY_SLOW_S = 1.0
 """Seconds for which senders are identified after a batch of many single messages took long to handle."""
 
 IDENTIFY_SLOW_INTERVAL_S = 20.0
-"""Seconds until senders are identified again for that reason, if it has led to nothing."""
+"""The shortest interval between two identifications of senders because of slow batches, in seconds."""
 
 TOLERATED_PER_S = 200
-"""Discarded messages of one peer that are tolerated per second in the long run."""
+"""Discarded messages from one peer that are tolerated per second in the long run."""
 
 TOLERATED_BURST = 2000
-"""Discarded messages of one peer that are tolerated at once."""
+"""Discarded messages from one peer that are tolerated at once."""
 
 SUSPENSION_S = 5.0
 """Seconds for which a connection is ended the first time."""
 
 SUSPENSION_MAX_S = 300.0
-"""Seconds for which a connection is ended at most."""
+"""The longest time for which a connection is ended, in seconds."""
 
 UNKNOWN_PEER = PeerEndpoint("")
 """The sender of messages whose connection is not identified."""
@@ -89,14 +89,14 @@ class Subscriber(Protocol):
         """Wait for messages, and return them with the peer that sent them.
 
         In a closed cluster the peer's key is known. In a plain cluster its endpoint is known while senders are
-        identified. What is unknown is empty.
+        identified. Unknown parts are empty.
         """
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
         """Report how many of the messages that `receive` returned last had to be discarded."""
 
     async def watch(self) -> None:
-        """Look after the connections until cancelled."""
+        """Maintain the connections until cancelled."""
 
     async def receive_connections(self) -> list[PeerEndpoint]:
         """Wait until connections are made, and return their peers. A peer is returned again after each loss."""
@@ -139,7 +139,7 @@ class PlainSubscriber(RunSocket):
                 self.disconnect(peer.endpoint)
 
     async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """See `Subscriber.receive`. While senders are identified, all messages are of one connection."""
+        """See `Subscriber.receive`. While senders are identified, all messages come from one connection."""
         if self._waiting_groups:
             self._adjust_count_max()
             await trio.lowlevel.checkpoint()
@@ -308,17 +308,17 @@ class ClosedSubscriber:
             self._close_if_unused(key_socket)
 
     async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """See `Subscriber.receive`. All messages are of one key."""
+        """See `Subscriber.receive`. All messages come from the holder of one key."""
         return await self._deliveries.receive()
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
-        """See `Subscriber.report_discards`. An authorized peer is trusted not to flood, and has a queue of its own."""
+        """Do nothing: an authorized peer is trusted not to flood, and its messages have a separate queue."""
 
     async def watch(self) -> None:
-        """See `Subscriber.watch`. There is nothing to do."""
+        """Do nothing: `run` maintains the connections."""
 
     async def receive_connections(self) -> list[PeerEndpoint]:
-        """Wait until connections are made, or are known to fail for now. Return their peers."""
+        """Wait until connections are made, refused or not authorized, and return their peers."""
         peers = [await self._connected.receive()]
         while True:
             try:
@@ -374,7 +374,7 @@ class _KeySocket:
         self.socket = socket
         self.key = key
         self.endpoints: dict[str, bool] = {}
-        """Whether this node connects to each endpoint, or waits until the key is authorized."""
+        """The endpoints, each with whether it is connected to. If not, it waits until the key is authorized."""
         self.scope = trio.CancelScope()
         self.connector = Connector(
             socket, security, lambda endpoint: on_connected(PeerEndpoint(endpoint, key)), self._on_refused

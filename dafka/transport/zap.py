@@ -31,10 +31,10 @@ REBIND_S = 0.002
 """Initial delay before rebinding, in seconds; it doubles up to a second."""
 
 REPORT_INTERVAL_S = 60.0
-"""Seconds for which a refused peer that keeps trying is reported once."""
+"""Seconds between two reports of a refused peer that keeps trying."""
 
 REPORTED_MAX = 256
-"""Refused peers reported in that time, so that a peer with ever new keys cannot fill a log."""
+"""The most refused peers reported in that time, so that a peer that keeps changing its key cannot fill a log."""
 
 
 class ZapHandler:
@@ -52,7 +52,7 @@ class ZapHandler:
         Args:
             context: The context of the sockets.
             security: The keys.
-            report: Called with refused peers, and when a change of the authorized keys cannot be read.
+            report: Called with refused peers, and when changed authorized keys cannot be read.
         """
         self.refused: Counter[str] = Counter()
         self._security = security
@@ -102,7 +102,7 @@ class ZapHandler:
             self._socket.send_many([reply for reply in map(self._reply, requests) if reply])
 
     async def _watch_handshakes(self, monitor: HandshakeMonitor) -> None:
-        """Report handshakes that end before the peer shows a key, of which libzmq does not ask the handler."""
+        """Report handshakes that fail before the peer shows a key. libzmq does not ask the handler about them."""
         while True:
             for handshake in await monitor.receive_many():
                 if handshake.outcome is Outcome.NO_CURVE:
@@ -135,7 +135,10 @@ class ZapHandler:
                 pause = min(2 * pause, 1.0)
 
     def _reply(self, frames: Sequence[bytes]) -> list[bytes]:
-        """Answer a request: peer, empty, version, request id, domain, address, routing id, mechanism, key."""
+        """Return the answer to a request; empty if the request is too short.
+
+        The frames of a request are peer, empty, version, request id, domain, address, routing id, mechanism and key.
+        """
         if len(frames) < 4:
             return []
         *_, request_id = frames[:4]

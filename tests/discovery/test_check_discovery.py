@@ -17,7 +17,7 @@ LEFT = PeerLeft("B" * 32, PeerEndpoint("tcp://10.0.0.2:7001"))
 
 
 class Scripted:
-    """Reports these, one after another, then waits to be cancelled."""
+    """A discovery that reports these events in turn, and then waits to be cancelled."""
 
     def __init__(
         self, *reports: DiscoveryEvent, starts: bool = True, ends: bool = False, ends_after_s: float = 0
@@ -49,7 +49,7 @@ class Scripted:
 
 
 class Forgetful(Scripted):
-    """Goes on reporting when it has been cancelled."""
+    """A discovery that continues to report after it was cancelled."""
 
     async def run(
         self,
@@ -68,7 +68,7 @@ class Forgetful(Scripted):
             report(LEFT)
 
 
-async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_correct_discovery_passes(autojump_clock: trio.testing.MockClock) -> None:
     await check_discovery(lambda: Scripted(PEER, Settled(), LEFT, PEER), OWN, peers=[PEER.endpoint])
 
 
@@ -93,12 +93,14 @@ async def test_good_discovery_passes(autojump_clock: trio.testing.MockClock) -> 
         (Forgetful(PEER, Settled()), "after it ended it reported|came twice"),
     ],
 )
-async def test_check_discovery_notices(autojump_clock: trio.testing.MockClock, broken: Scripted, message: str) -> None:
+async def test_check_discovery_finds_each_fault(
+    autojump_clock: trio.testing.MockClock, broken: Scripted, message: str
+) -> None:
     with pytest.raises(AssertionError, match=message):
         await check_discovery(lambda: broken, OWN, peers=[PEER.endpoint])
 
 
-async def test_check_discovery_notices_a_peer_that_never_leaves(autojump_clock: trio.testing.MockClock) -> None:
+async def test_check_discovery_finds_a_peer_that_never_leaves(autojump_clock: trio.testing.MockClock) -> None:
     with pytest.raises(AssertionError, match="not all stopped peers have left"):
         await check_discovery(
             lambda: Scripted(PEER, Settled()), OWN, peers=[PEER.endpoint], stop_peers=trio.lowlevel.checkpoint

@@ -53,7 +53,7 @@ async def test_repeated_endpoint_joins_once(autojump_clock: trio.testing.MockClo
     assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.2:7001")), Settled()]
 
 
-async def test_own_endpoint_is_passed_over(autojump_clock: trio.testing.MockClock) -> None:
+async def test_own_endpoint_is_skipped(autojump_clock: trio.testing.MockClock) -> None:
     reports = await reports_of("tcp://10.0.0.1:7001,tcp://10.0.0.1:7002")
     assert [report for _, report in reports] == [PeerJoined("", PeerEndpoint("tcp://10.0.0.1:7002")), Settled()]
 
@@ -65,12 +65,12 @@ def test_empty_list_is_refused(argument: str) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["10.0.0.1:7001", "tcp://10.0.0.1", "tcp://10.0.0.1:0", "ipc://x", "tcp://a b:1"])
-def test_other_than_a_tcp_endpoint_is_refused(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(DiscoveryError) as caught:
         open_discovery(config(f"tcp://10.0.0.2:7001,{endpoint}"))
     assert str(caught.value) == f"static discovery: expected tcp://HOST:PORT, not {endpoint!r}"
 
 
-def test_unknown_discovery_names_the_installed_ones() -> None:
+def test_an_unknown_discovery_is_refused_with_the_installed_ones() -> None:
     with pytest.raises(DiscoveryError, match=r"^unknown discovery 'nope': installed are static, tower$"):
         open_discovery(Config().with_node(discovery="nope:x"))

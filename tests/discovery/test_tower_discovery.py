@@ -81,7 +81,7 @@ class Node:
         await self._stopped.wait()
 
     async def wait(self, *reports: DiscoveryEvent) -> None:
-        """Until each of these has come."""
+        """Wait until each of these was reported."""
         await self.wait_until(lambda: set(reports) <= set(self.reports))
 
     async def wait_until(self, is_reached: Callable[[], bool], seconds: float = 20) -> None:
@@ -156,7 +156,7 @@ async def test_running_nodes_are_found_before_settled() -> None:
         assert {node.joined for node in nodes} <= set(before)
 
 
-async def test_settled_comes_once_and_the_own_node_never() -> None:
+async def test_settled_is_reported_once_and_the_node_itself_never() -> None:
     one, two = Node(7001), Node(7002)
     async with open_tower() as tower, running(one, two, config=config_of(tower, interval_ms=20)):
         await one.wait(Settled(), two.joined)
@@ -232,7 +232,7 @@ async def test_node_may_start_before_the_tower() -> None:
 
 
 async def test_welcome_is_answered_with_a_beacon() -> None:
-    """The node's first beacons reach a tower before the node can hear it."""
+    """A node's first beacons may reach a tower before the node is connected to the tower's publisher."""
     node = Node(7001)
     beacon = NodeBeacon(node.advertisement.address, "", 7001).encode()
     endpoints = await free_endpoints()
@@ -272,7 +272,7 @@ async def test_one_of_two_towers_is_enough() -> None:
             await one.wait(two.joined, TowersHeard(), Settled())
 
 
-async def test_silence_of_all_towers_is_told_and_its_end() -> None:
+async def test_silence_of_all_towers_and_its_end_are_reported() -> None:
     node = Node(7001)
     endpoints = await free_endpoints()
     config = config_at([endpoints], 50, 10_000).with_node(tower_timeout_ms=300)
@@ -307,7 +307,7 @@ def test_tower_takes_no_argument() -> None:
         open_discovery(Config().with_node(discovery="tower:here"))
 
 
-# Rubbish
+# Invalid messages
 
 UUID = b"A" * 32
 
@@ -341,7 +341,7 @@ async def open_socket(kind: zmq.SocketType) -> AsyncIterator[Socket]:
             socket.close(0)
 
 
-async def test_tower_counts_rubbish_and_goes_on() -> None:
+async def test_tower_counts_invalid_messages_and_continues() -> None:
     one, two = Node(7001), Node(7002)
     async with (
         open_tower() as tower,
@@ -361,7 +361,7 @@ async def test_tower_counts_rubbish_and_goes_on() -> None:
         assert tower.statistics().nodes == 2
 
 
-async def test_tower_survives_what_is_not_zeromq() -> None:
+async def test_tower_survives_connections_that_do_not_speak_zeromq() -> None:
     one, two = Node(7001), Node(7002)
     async with open_tower() as tower:
         for endpoint in (tower.sub_endpoint, tower.pub_endpoint):
@@ -373,7 +373,7 @@ async def test_tower_survives_what_is_not_zeromq() -> None:
             await one.wait(two.joined, Settled())
 
 
-async def test_node_passes_over_rubbish_from_a_tower() -> None:
+async def test_node_ignores_invalid_messages_from_a_tower() -> None:
     node, peer = Node(7001), Node(7002)
     address = node.advertisement.address
     rubbish = [
@@ -423,7 +423,7 @@ async def test_node_passes_over_rubbish_from_a_tower() -> None:
         ("", "no address", "198.51.100.1"),
     ],
 )
-def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_at: str) -> None:
+def test_tower_publishes_the_host_at_which_a_node_can_be_reached(host: str, peer: str, reached_at: str) -> None:
     tower = TowerMachine(Config(), "198.51.100.1", lambda _: True)
     frames = NodeBeacon("A" * 32, host, 7001).encode()
     assert (
@@ -432,14 +432,14 @@ def test_tower_tells_where_a_node_can_be_reached(host: str, peer: str, reached_a
     )
 
 
-async def test_advertised_host_is_what_peers_hear() -> None:
+async def test_peers_receive_the_advertised_host() -> None:
     one, two = Node(7001), Node(7002, "node.example")
     async with open_tower() as tower, running(one, two, config=config_of(tower)):
         await one.wait(PeerJoined(two.advertisement.address, PeerEndpoint("tcp://node.example:7002")))
 
 
-async def test_peer_on_the_towers_machine_is_heard_at_an_address_that_others_reach() -> None:
-    """The tower listens on every interface; the nodes connect over loopback."""
+async def test_a_node_on_the_towers_machine_is_introduced_at_an_address_that_others_reach() -> None:
+    """The tower listens on every interface, and the nodes connect over loopback."""
     one, two = Node(7001), Node(7002)
     async with open_tower("tcp://*:*", "tcp://*:*") as tower:
         ports = [endpoint.rpartition(":")[2] for endpoint in (tower.sub_endpoint, tower.pub_endpoint)]
@@ -448,5 +448,5 @@ async def test_peer_on_the_towers_machine_is_heard_at_an_address_that_others_rea
             await one.wait_until(lambda: any(isinstance(report, PeerJoined) for report in one.reports))
             (joined,) = [report for report in one.reports if isinstance(report, PeerJoined)]
             host = joined.endpoint.endpoint.removeprefix("tcp://").removesuffix(":7002")
-            # It is an address of this machine, or nobody could listen there.
+            # Listening succeeds only at an address of this machine.
             await (await trio.open_tcp_listeners(0, host=host))[0].aclose()

@@ -1,4 +1,4 @@
-"""When a node is ready, when it must be started anew, and who says so."""
+"""Health: when a node is ready, when its process must be restarted, and how both are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dafka.testing import open_cluster
 
 async def wait_for(store: Store, health: Health) -> None:
     with trio.fail_after(30):
-        while store.health() != health:  # noqa: ASYNC110 (it is to be asked)
+        while store.health() != health:  # noqa: ASYNC110 (there is no event to wait for)
             await trio.sleep(0.01)
 
 
@@ -44,7 +44,7 @@ class Disk:
         monkeypatch.setattr(MemoryStorage, "append", append_or_not)
 
 
-async def test_a_store_is_ready_once_it_stands_in_its_cluster() -> None:
+async def test_a_store_is_ready_once_it_has_found_its_cluster() -> None:
     async with open_cluster() as cluster:
         assert cluster.store is not None
         await wait_for(cluster.store, Health())
@@ -59,11 +59,11 @@ async def test_a_node_without_a_tower_is_not_ready() -> None:
         async with cluster.producer("t", nowhere) as producer:
             assert producer.health() == Health(unready="the cluster is not found yet")
             with trio.fail_after(30):
-                while producer.health() != Health(unready="no tower is heard"):  # noqa: ASYNC110 (it is to be asked)
+                while producer.health() != Health(unready="no tower is heard"):  # noqa: ASYNC110 (there is no event to wait for)
                     await trio.sleep(0.01)
 
 
-async def test_a_storage_that_refuses_records(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_is_not_ready_while_its_storage_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(monkeypatch)
     config = Config().with_store(retry_ms=10)
     async with open_cluster(config) as cluster, cluster.producer("t") as producer:
@@ -77,7 +77,7 @@ async def test_a_storage_that_refuses_records(monkeypatch: pytest.MonkeyPatch) -
         assert cluster.store.health() == Health()
 
 
-async def test_a_storage_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_store_is_not_live_while_its_storage_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_module, "STUCK_S", 0.2)
     disk = Disk(monkeypatch)
     async with open_cluster() as cluster, cluster.producer("t") as producer:
@@ -86,7 +86,7 @@ async def test_a_storage_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
         disk.is_open = trio.Event()
         await producer.send(b"0")
         with trio.fail_after(30):
-            while not cluster.store.health().trouble:  # noqa: ASYNC110 (it is to be asked)
+            while not cluster.store.health().trouble:  # noqa: ASYNC110 (there is no event to wait for)
                 await trio.sleep(0.01)
         health = cluster.store.health()
         assert health.trouble.startswith("one transaction of the storage has taken ")
@@ -97,14 +97,14 @@ async def test_a_storage_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "is_opened", "told"),
+    ("error", "is_opened", "reasons"),
     [("", True, []), ("the disk is full", True, ["the disk is full"]), ("", False, [""])],
     ids=["in time", "refused", "too slow"],
 )
-async def test_a_store_that_ends_writes_what_it_has_received(
+async def test_a_stopping_store_writes_the_records_that_it_has_received(
     error: str,
     is_opened: bool,
-    told: list[str],
+    reasons: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -126,7 +126,7 @@ async def test_a_store_that_ends_writes_what_it_has_received(
                 disk.is_open = trio.Event()
                 await producer.send_many([b"0"] * 10)
                 with trio.fail_after(30):
-                    while store.statistics().pending_bytes < 10:  # noqa: ASYNC110 (it is to be asked)
+                    while store.statistics().pending_bytes < 10:  # noqa: ASYNC110 (there is no event to wait for)
                         await trio.sleep(0.01)
                 running.cancel()
                 disk.error = error
@@ -134,12 +134,12 @@ async def test_a_store_that_ends_writes_what_it_has_received(
                     disk.is_open.set()
                 with trio.fail_after(30):
                     await ended.wait()
-                    if not told:
+                    if not reasons:
                         await producer.wait_stored()
-                assert producer.statistics().unacknowledged == (10 if told else 0)
+                assert producer.statistics().unacknowledged == (10 if reasons else 0)
                 leaving.cancel()
     lines = [getattr(record, "dafka", {}) for record in caplog.records]
-    assert [line["reason"] for line in lines if line.get("event") == "records_unwritten"] == told
+    assert [line["reason"] for line in lines if line.get("event") == "records_unwritten"] == reasons
 
 
 class FakeStore(Store):
@@ -150,7 +150,7 @@ class FakeStore(Store):
         return self.state
 
 
-def test_a_process_is_as_well_as_all_of_its_nodes() -> None:
+def test_a_process_is_healthy_if_all_its_nodes_are() -> None:
     monitor = Monitor("store", "tower")
     assert monitor.health() == Health(unready="store and tower have not started yet")
     monitor = Monitor("store")
@@ -175,7 +175,9 @@ def test_a_process_is_as_well_as_all_of_its_nodes() -> None:
         (Health("it hangs", "it hangs"), (503, b"store: it hangs\n"), (503, b"store: it hangs\n")),
     ],
 )
-def test_the_two_questions(health: Health, live: tuple[int, bytes], ready: tuple[int, bytes]) -> None:
+def test_livez_and_readyz_answer_200_or_503_with_the_reason(
+    health: Health, live: tuple[int, bytes], ready: tuple[int, bytes]
+) -> None:
     monitor = Monitor("store")
     monitor.add(FakeStore(health))
     answers = make_handlers(monitor)
@@ -184,7 +186,7 @@ def test_the_two_questions(health: Health, live: tuple[int, bytes], ready: tuple
         assert (answer.status, answer.body) == expected
 
 
-async def test_the_probe_says_the_sentence_and_exits_with_0_or_1() -> None:
+async def test_the_health_command_prints_the_answer_and_exits_with_0_or_1() -> None:
     answer = Answer(503, b"store: no tower is heard\n")
     handlers = {"/readyz": lambda _: answer, "/livez": lambda _: Answer(200, b"live\n")}
     async with open_server("0", handlers) as url:
@@ -206,7 +208,7 @@ async def probe(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-async def test_a_silent_server_is_not_waited_for() -> None:
+async def test_the_health_command_gives_up_on_a_silent_server() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener:
         port = listener.socket.getsockname()[1]
@@ -215,7 +217,7 @@ async def test_a_silent_server_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("address", ["x:y", "99999", "127.0.0.1", "http://127.0.0.1:9464", ":", "[::1]"])
-async def test_a_bad_address_is_one_sentence(address: str) -> None:
+async def test_the_health_command_explains_an_invalid_address_in_one_sentence(address: str) -> None:
     status, sentence = await probe(address)
     assert status == 2
     assert sentence.splitlines()[-1] == (

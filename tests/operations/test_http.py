@@ -1,4 +1,4 @@
-"""The HTTP server, as Prometheus, supervisors and vandals meet it."""
+"""The HTTP server for metrics and health, with correct, slow and malicious clients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def serving() -> AsyncIterator[int]:
 
 
 async def ask(port: int, request: bytes) -> bytes:
-    """Everything that is answered until the connection is closed."""
+    """Send a request, and return all bytes received until the connection is closed."""
     answer = b""
     with trio.fail_after(30):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -63,7 +63,7 @@ def status_of(answer: bytes) -> int:
         (b"GET /" + b"x" * 2 * REQUEST_BYTES_MAX + b" HTTP/1.1\r\n\r\n", 431, b"expected an HTTP/1.1 request\n"),
     ],
 )
-async def test_a_request_and_its_answer(request_: bytes, status: int, body: bytes) -> None:
+async def test_each_request_has_the_expected_answer(request_: bytes, status: int, body: bytes) -> None:
     async with serving() as port:
         answer = await ask(port, request_)
         assert status_of(answer) == status
@@ -73,35 +73,35 @@ async def test_a_request_and_its_answer(request_: bytes, status: int, body: byte
         assert status_of(await ask(port, GET)) == 200
 
 
-async def test_nobody_takes_the_server_down() -> None:
+async def test_random_bytes_do_not_end_the_server() -> None:
     async with serving() as port:
         for length in (0, 1, 10, 1000, 100_000):
             await ask(port, os.urandom(length) + b"\r\n\r\n")
         assert status_of(await ask(port, GET)) == 200
 
 
-async def test_a_slow_peer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_client_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "EXCHANGE_S", 0.1)
     async with serving() as port:
         assert await ask(port, GET[:-2]) == b""
 
 
-async def test_connections_are_limited_and_given_back() -> None:
+async def test_the_number_of_connections_is_limited() -> None:
     async with serving() as port:
         waiting = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(CONNECTIONS_MAX)]
         for stream in waiting:
             await stream.send_all(GET[:5])
         with trio.fail_after(30):
-            while await ask(port, GET):  # noqa: ASYNC110 (until all of those who wait have been seen)
+            while await ask(port, GET):  # noqa: ASYNC110 (until the server has accepted all of them)
                 await trio.sleep(0.01)
         for stream in waiting:
             await trio.aclose_forcefully(stream)
         with trio.fail_after(30):
-            while not await ask(port, GET):  # noqa: ASYNC110 (until they are seen to be gone)
+            while not await ask(port, GET):  # noqa: ASYNC110 (until the server has noticed that they are closed)
                 await trio.sleep(0.01)
 
 
-async def test_a_taken_port_is_one_sentence() -> None:
+async def test_a_port_that_is_in_use_is_refused_in_one_sentence() -> None:
     async with serving() as port:
         with pytest.raises(
             AddressInUseError, match=f"cannot serve metrics at 127.0.0.1:{port}: Address already in use; choose another"
@@ -110,7 +110,7 @@ async def test_a_taken_port_is_one_sentence() -> None:
                 pass
 
 
-async def test_an_address_may_be_given() -> None:
+async def test_the_server_listens_at_the_given_address() -> None:
     async with open_server("[::1]:0", {"/here": here}) as url:
         assert url.startswith("http://[::1]:")
     with pytest.raises(AddressInUseError, match=r"cannot serve metrics at 192\.0\.2\.1:0: Cannot assign"):
@@ -128,7 +128,7 @@ async def test_an_address_may_be_given() -> None:
         (",;=,text/plain;version=", "text/plain"),
     ],
 )
-def test_metrics_in_the_form_that_is_asked_for(accept: str, content_type: str) -> None:
+def test_metrics_have_the_requested_format(accept: str, content_type: str) -> None:
     answer = make_handlers(Monitor())["/metrics"]({"accept": accept})
     assert answer.status == 200
     assert answer.content_type.startswith(content_type)

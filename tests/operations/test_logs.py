@@ -39,7 +39,7 @@ FORGED = Partition('o"r\nd\x1b[31mers\u2028\x00', "B" * 32)
 
 @attrs.frozen
 class Written:
-    """A logger whose lines, formatted one way, go to a text."""
+    """A logger, and the text of its lines."""
 
     logger: logging.Logger
     text: io.StringIO
@@ -90,7 +90,7 @@ def dafka_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_line_is_an_object_with_name_and_fields(
+def test_a_line_is_an_object_with_the_name_and_fields_of_the_event(
     written: Written, notice: Event | LogEvent, fields: dict[str, Any]
 ) -> None:
     NodeLog(written.logger, "F" * 32).write(notice, logging.WARNING)
@@ -101,7 +101,7 @@ def test_a_line_is_an_object_with_name_and_fields(
     assert line == common | fields
 
 
-def test_what_a_peer_chose_cannot_end_a_line(written: Written) -> None:
+def test_names_chosen_by_peers_cannot_break_a_line(written: Written) -> None:
     event = FetchUnanswered(FORGED, 7, 3)
     NodeLog(written.logger).write(event)
     (line,) = written.objects
@@ -113,7 +113,7 @@ def test_what_a_peer_chose_cannot_end_a_line(written: Written) -> None:
     assert text.startswith('INFO No node sends the records of o"r\\nd\\x1b[31mers\\u2028\\x00/BBB')
 
 
-def test_lines_of_others_and_exceptions_are_objects_too(written: Written) -> None:
+def test_lines_of_other_libraries_and_exceptions_are_objects_too(written: Written) -> None:
     try:
         raise ValueError("of another library")
     except ValueError:
@@ -134,7 +134,7 @@ def test_a_program_can_use_the_processor_in_its_own_chain() -> None:
     }
 
 
-def test_embedded_nodes_configure_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_embedded_nodes_do_not_configure_logging(capfd: pytest.CaptureFixture[str]) -> None:
     root = logging.getLogger()
     before = (list(root.handlers), root.level, logging.getLogger("dafka").handlers)
 
@@ -147,7 +147,7 @@ def test_embedded_nodes_configure_nothing(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-async def test_a_stores_life(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_events_of_a_store_are_logged_from_start_to_stop(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "dafka"):
         async with open_cluster() as cluster, cluster.producer("t") as producer:
             await producer.send_many([b"0", b"1"])
@@ -162,14 +162,14 @@ async def test_a_stores_life(caplog: pytest.LogCaptureFixture) -> None:
     assert (order[0], order[-1]) == ("storage_opened", "stopped")
 
 
-def test_every_name_and_field_is_plain() -> None:
+def test_event_names_are_distinct_lower_case_words() -> None:
     kinds = [*get_args(Event), *get_args(LogEvent)]
     names = {event_name(kind) for kind in kinds}
     assert len(names) == len(kinds)
     assert all(name.replace("_", "").isalpha() and name.islower() for name in names)
 
 
-def test_every_event_stands_on_the_page_with_its_fields() -> None:
+def test_the_page_lists_every_event_with_its_fields() -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \| (?:info|warning|error) \| ([^|]*)\|", PAGE.read_text("utf-8"), re.MULTILINE)
     documented = {
         name: set(re.findall(r"\w+", fields.replace("*partition*", "topic, partition"))) for name, fields in rows
@@ -177,7 +177,7 @@ def test_every_event_stands_on_the_page_with_its_fields() -> None:
     assert documented == {event_name(kind): fields_of(kind) for kind in (*get_args(Event), *get_args(LogEvent))}
 
 
-def test_levels_on_the_page_are_those_of_the_feed() -> None:
+def test_the_page_lists_the_level_of_every_event() -> None:
     levels = dict(re.findall(r"^\| `([a-z_]+)` \| (info|warning|error) \|", PAGE.read_text("utf-8"), re.MULTILINE))
     warnings = {event_name(kind) for kind in WARNINGS}
     assert {event_name(kind): levels[event_name(kind)] for kind in get_args(Event)} == {
@@ -186,12 +186,12 @@ def test_levels_on_the_page_are_those_of_the_feed() -> None:
 
 
 def fields_of(kind: type[Any]) -> set[str]:
-    """The names of its fields, from one that is made of stand-ins."""
+    """Return the names of the fields of an event class, from an event with placeholder values."""
     values = {attribute.name: PARTITION if attribute.type == "Partition" else "" for attribute in attrs.fields(kind)}
     return set(event_fields(kind(**values)))
 
 
-def test_discards_are_told_at_once_and_then_from_time_to_time() -> None:
+def test_discards_are_logged_at_once_and_then_once_a_minute() -> None:
     discards = DiscardLog()
     assert discards.due_events({}, 0) == []
     assert discards.due_events({"frames": 1}, 1) == [MessagesDiscarded("frames", 1, 1)]
@@ -203,7 +203,7 @@ def test_discards_are_told_at_once_and_then_from_time_to_time() -> None:
     assert discards.due_events({"frames": 1000, "uuid": 2}, 10 * DISCARDS_REPEAT_S) == []
 
 
-async def test_a_flood_is_two_lines_a_minute(
+async def test_a_flood_of_discards_causes_two_lines_in_a_minute(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     counts = {"frames": 0}
@@ -218,7 +218,7 @@ async def test_a_flood_is_two_lines_a_minute(
     assert told[1]["count"] + told[0]["count"] == told[1]["total"]
 
 
-async def test_a_slow_storage_is_told_of(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_commit_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     append = memory.MemoryStorage.append
 
     async def slow_append(self: memory.MemoryStorage, batches: Any) -> None:

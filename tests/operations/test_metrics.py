@@ -23,7 +23,7 @@ from dafka.wire import Command
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
 
 Values = dict[tuple[str, ...], float]
-"""By a sample's name and its labels' values, in the order of the labels' names."""
+"""Values by the name of the sample and the values of its labels, in the order of the labels' names."""
 
 
 def read(monitor: Monitor) -> Values:
@@ -43,7 +43,7 @@ async def wait_for(monitor: Monitor, name: tuple[str, ...], value: float) -> Val
     return found
 
 
-async def test_metrics_say_what_happened() -> None:
+async def test_metrics_agree_with_the_work_of_the_nodes() -> None:
     monitor = Monitor()
     async with open_cluster() as cluster, cluster.consumer(["t"]) as consumer, cluster.producer("t") as producer:
         assert cluster.store is not None
@@ -83,7 +83,7 @@ async def test_metrics_say_what_happened() -> None:
     assert 0 < found["dafka_commit_duration_seconds_sum", "store"] < 30
 
 
-async def test_records_that_nobody_acknowledges() -> None:
+async def test_unacknowledged_records_are_counted() -> None:
     monitor = Monitor()
     async with open_cluster(storage=None) as cluster:
         with trio.CancelScope() as leaving:
@@ -96,7 +96,7 @@ async def test_records_that_nobody_acknowledges() -> None:
     assert found["dafka_unacknowledged_bytes", "producer"] == 15
 
 
-async def test_what_was_missed_is_fetched_and_counted() -> None:
+async def test_fetches_and_resent_records_are_counted() -> None:
     monitor = Monitor()
     async with open_cluster() as cluster:
         assert cluster.store is not None
@@ -115,7 +115,7 @@ async def test_what_was_missed_is_fetched_and_counted() -> None:
     assert found["dafka_record_bytes_total", "resent", "store"] == 5 * found["dafka_records_total", "resent", "store"]
 
 
-async def test_what_is_discarded_is_counted_by_reason() -> None:
+async def test_discarded_messages_are_counted_by_reason() -> None:
     monitor = Monitor()
     context = zmq.Context()
     publisher, beacon = context.socket(zmq.PUB), context.socket(zmq.PUB)
@@ -143,7 +143,7 @@ async def test_what_is_discarded_is_counted_by_reason() -> None:
 
 
 class Fake:
-    """A node with the statistics that a test wants."""
+    """A node with given statistics and health."""
 
     def __init__(self, statistics: Any, health: Health) -> None:
         self._statistics, self._health = statistics, health
@@ -161,7 +161,7 @@ class Fake:
 
 
 class FakeConsumer(Fake, Consumer):
-    """For `isinstance`; its constructor is the fake's."""
+    """A fake that is an instance of `Consumer`, with the constructor of `Fake`."""
 
 
 def consumer_with(lag: dict[Partition, int], health: Health = Health()) -> FakeConsumer:  # noqa: B008
@@ -195,7 +195,7 @@ def test_nodes_of_a_role_are_added_up_and_partitions_have_no_series() -> None:
     assert both["dafka_unrecoverable_records_total", "consumer"] == 2
 
 
-def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_takes_a_limited_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     consumer = consumer_with({})
 
@@ -217,12 +217,12 @@ def test_reading_takes_a_bounded_share_of_the_time(monkeypatch: pytest.MonkeyPat
     assert consumer.reads == 2
 
 
-def test_histograms_of_several_stores_are_one() -> None:
+def test_the_histograms_of_several_stores_are_added_up() -> None:
     buckets, seconds = metrics._buckets([Histogram((1.0, 2.0), (1, 2, 3), 9.0), Histogram((1.0, 2.0), (4, 0, 1), 4.0)])
     assert (buckets, seconds) == ([("1.0", 5), ("2.0", 7), ("+Inf", 11)], 13.0)
 
 
-def test_every_metric_stands_on_the_page_and_no_other() -> None:
+def test_the_page_lists_every_metric_and_no_others() -> None:
     names = {f"{name}_total" for name in COUNTERS} | {*GAUGES, COMMIT_SECONDS}
     documented = set(re.findall(r"^\| `(dafka_\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
     assert documented == names

@@ -1,4 +1,4 @@
-"""The commands as a supervisor has them: real processes, real signals, a socket where the service manager would be."""
+"""The commands under a supervisor: real processes and signals, and a socket in place of systemd's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LINES = [b"%d" % number for number in range(100_000)]
 
 
 class Manager:
-    """The socket of systemd. It is an abstract one, so that no file is left behind."""
+    """A stand-in for systemd: an abstract socket, which leaves no file behind."""
 
     def __init__(self, name: str) -> None:
         self.environment = {"NOTIFY_SOCKET": f"@dafka-{name}-{os.getpid()}"}
@@ -38,7 +38,7 @@ class Manager:
         self._told: list[str] = []
 
     def wait_for(self, assignment: str) -> list[str]:
-        """Everything that was told until this was."""
+        """Wait for an assignment, and return all assignments until then."""
 
         def look() -> bool | None:
             with suppress(TimeoutError):
@@ -57,7 +57,7 @@ def objects(errors: str) -> list[dict[str, Any]]:
 
 
 def wait_port(running: Running) -> int:
-    """The port of the metrics, which the last line that a daemon prints tells."""
+    """Wait for the last line that a daemon prints, and return the metrics port in it."""
 
     def look() -> int | None:
         lines = running.output.decode().splitlines(keepends=True)
@@ -70,7 +70,7 @@ def wait_port(running: Running) -> int:
 
 
 def held(url: str) -> dict[Partition, list[bytes]]:
-    """Return all records of a storage, which may be in use."""
+    """Return all records of a storage. It may be in use."""
 
     async def read() -> dict[Partition, list[bytes]]:
         found: dict[Partition, list[bytes]] = {}
@@ -86,7 +86,7 @@ def held(url: str) -> dict[Partition, list[bytes]]:
     return trio.run(read)
 
 
-def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) -> None:
+def test_a_daemon_reports_its_state_from_start_to_stop(dafka: Dafka, tmp_path: Path) -> None:
     manager = Manager("life")
     running = dafka.start(
         *("up", "--sub", FREE, "--pub", FREE, "--storage", "memory:", "--metrics-listen", "0"),
@@ -123,7 +123,7 @@ def test_a_daemons_life_as_its_supervisor_sees_it(dafka: Dafka, tmp_path: Path) 
     assert CliRunner().invoke(main, ["health", str(port)]).exit_code == 1
 
 
-def test_an_error_is_the_last_object(dafka: Dafka) -> None:
+def test_the_error_that_ends_a_command_is_its_last_log_line(dafka: Dafka) -> None:
     ended = dafka.run(
         "consume", "t", "--log-format", "json", *NOWHERE, environment={"DAFKA_NODE_TOWER_TIMEOUT_MS": "200"}
     )
@@ -133,10 +133,10 @@ def test_an_error_is_the_last_object(dafka: Dafka) -> None:
     assert last["reason"].startswith("no tower answered at tcp://127.0.0.1:9")
 
 
-async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_end(
+async def test_a_store_that_is_stopped_holds_every_record_that_it_acknowledged(
     dafka: Dafka, tower: list[str], tmp_path: Path
 ) -> None:
-    """Twice, in the middle of a stream; what it did not acknowledge it is sent again when it is back."""
+    """Stop the store twice during a stream. The producer sends unacknowledged records again when it is back."""
     storage = f"sqlite:{tmp_path / 'store.db'}"
     dafka.options = tower
     config = Config(beacon=BeaconConfig(tower_sub=(tower[1],), tower_pub=(tower[3],)), node=NodeConfig(bind=FREE))
@@ -161,7 +161,7 @@ async def test_nothing_that_a_store_acknowledged_is_missing_when_it_is_told_to_e
             store = await trio.to_thread.run_sync(lambda: start_store(dafka, storage))
             goal = acknowledged(producer) + 20_000
             with trio.fail_after(60):
-                while acknowledged(producer) < goal:  # noqa: ASYNC110 (statistics are to be asked)
+                while acknowledged(producer) < goal:  # noqa: ASYNC110 (there is no event to wait for)
                     await trio.sleep(0.005)
             store.process.send_signal(signal.SIGTERM)
             ended = await trio.to_thread.run_sync(store.wait)
@@ -188,10 +188,10 @@ def start_store(dafka: Dafka, storage: str) -> Running:
     return store
 
 
-def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
+def test_a_producer_that_is_stopped_waits_for_the_acks_of_the_lines_it_has_read(
     dafka: Dafka, tower: list[str], tmp_path: Path
 ) -> None:
-    """From a file, whose rest is then missing, and from a pipe; the store answers only after the signal."""
+    """Read from a file, which is then incomplete, and from a pipe. The store acknowledges only after the signal."""
     dafka.options = tower
     manager = Manager("producing")
     (tmp_path / "input").write_bytes(b"\n".join(LINES))
@@ -226,7 +226,7 @@ def test_a_producer_that_is_told_to_end_waits_for_what_it_has_read(
     assert published["file"] == LINES[:count]
 
 
-def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[str], tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_grace_period(dafka: Dafka, tower: list[str], tmp_path: Path) -> None:
     dafka.options = tower
     (tmp_path / "input").write_bytes(b"0\n1\n2\n")
     producer = dafka.start_node(
@@ -239,12 +239,12 @@ def test_a_second_signal_does_not_wait_for_the_grace(dafka: Dafka, tower: list[s
         producer.process.send_signal(signal.SIGTERM)
         signals += 1
         with suppress(subprocess.TimeoutExpired):
-            producer.process.wait(5)  # longer than impatience needs, and ending then
+            producer.process.wait(5)  # longer than the time until a second signal counts, and longer than ending takes
     assert (producer.process.poll(), signals) == (1, 2)
     assert producer.errors.endswith("\nInterrupted: 3 published, 3 of them not acknowledged\n")
 
 
-def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: Path) -> None:
+def test_a_consumer_continues_where_it_was_stopped(cluster: Dafka, tmp_path: Path) -> None:
     environment = {"DAFKA_CONSUMER_NAME": "printer", "DAFKA_CONSUMER_POSITIONS": f"sqlite:{tmp_path / 'positions.db'}"}
     lines = LINES[:100]
     assert cluster.node("produce", "resumed", stdin=b"\n".join(lines)).status == 0
@@ -258,7 +258,7 @@ def test_a_consumer_goes_on_where_it_was_told_to_end(cluster: Dafka, tmp_path: P
     assert [each.output.splitlines() for each in (first, ended, third)] == [lines[:30], lines[30:], []]
 
 
-def test_a_process_that_cannot_end_is_ended(tmp_path: Path) -> None:
+def test_a_process_that_does_not_stop_is_killed_after_the_limit(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time, trio
 from dafka.cli.runner import Shutdown, run
@@ -288,7 +288,7 @@ run(program, shutdown=Shutdown(limit_s=0.2))
         (["--config", "{config}"], "[log] level: expected debug or info or warning or error, not 'loud'"),
     ],
 )
-def test_bad_settings_are_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_explained_in_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[log]\nlevel = "loud"')
     filled = [each.format(config=tmp_path / "config.toml") for each in arguments]
     result = CliRunner().invoke(main, ["tower", "--sub", FREE, "--pub", FREE, *filled])
@@ -297,7 +297,7 @@ def test_bad_settings_are_one_sentence(arguments: list[str], sentence: str, tmp_
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_a_taken_port_ends_the_command_before_a_node_begins(tmp_path: Path) -> None:
+def test_a_metrics_port_that_is_in_use_ends_the_command_before_a_node_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         path = tmp_path / "store.db"

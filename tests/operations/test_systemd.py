@@ -1,4 +1,4 @@
-"""Messages to systemd, which a datagram socket stands in for."""
+"""Notifications for systemd, received by a datagram socket in its place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dafka.roles import Health, Store
 
 
 class Manager:
-    """The socket of systemd."""
+    """A stand-in for systemd: a datagram socket."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -55,7 +55,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
     found.close()
 
 
-def test_assignments_are_one_datagram(manager: Manager) -> None:
+def test_the_assignments_of_one_message_are_one_datagram(manager: Manager) -> None:
     assert Notifier(manager.path).send(READY, "STATUS=well")
     assert manager.heard() == [["READY=1", "STATUS=well"]]
 
@@ -81,20 +81,20 @@ def test_a_notifier_is_configured_by_the_environment(
     assert (bool(notifier), notifier.watchdog_s) == (is_there, watchdog_s)
 
 
-def test_an_unreachable_systemd_stops_no_process(tmp_path: Path) -> None:
+def test_sending_to_an_unreachable_systemd_returns_false(tmp_path: Path) -> None:
     assert not Notifier(str(tmp_path / "nobody")).send(READY)
     assert not Notifier("/" + "x" * 200).send(READY)
     assert not Notifier().send(READY)
 
 
-def test_a_systemd_that_does_not_read_stops_no_process(tmp_path: Path) -> None:
+def test_sending_to_a_systemd_that_does_not_read_does_not_block(tmp_path: Path) -> None:
     manager = Manager(str(tmp_path / "notify"))
     notifier = Notifier(manager.path)
     for _ in range(10_000):
         if not notifier.send("STATUS=" + "x" * 1000):
             break
     else:
-        pytest.fail("everything was heard")
+        pytest.fail("every message was sent")
     manager.close()
 
 
@@ -108,7 +108,7 @@ class FakeStore(Store):
         return self.state
 
 
-async def test_ready_once_alive_while_well_and_stopping_at_the_end(
+async def test_ready_is_sent_once_watchdog_while_healthy_and_stopping_at_the_end(
     manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(systemd, "READY_POLL_S", 0.005)

@@ -16,7 +16,7 @@ from dafka.transport.keys import write_key_file
 
 
 class Keys:
-    """Key files in a folder, and a list of authorized keys. The tower's key is that of `tower`."""
+    """Key files in a folder, and a list of authorized keys. The tower's key is named `tower`."""
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.folder = folder
@@ -62,7 +62,7 @@ class Tap:
 
 @asynccontextmanager
 async def open_tap(target: str) -> AsyncIterator[Tap]:
-    """A relay to an endpoint. `sent` is what a client of the relay sends, `received` what the target answers."""
+    """Open a relay to an endpoint. `sent` has the bytes from clients, `received` the bytes from the target."""
     host, _, port = target.partition("://")[2].rpartition(":")
     tap = Tap("")
     async with trio.open_nursery() as nursery:

@@ -39,7 +39,7 @@ def keys(tmp_path: Path) -> Keys:
 
 
 @pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
-async def test_records_go_all_the_way(keys: Keys, dialect: DialectName) -> None:
+async def test_records_reach_store_and_consumer(keys: Keys, dialect: DialectName) -> None:
     base = Config().with_node(wire=dialect)
     async with (
         open_cluster(keys.config("tower", base), storage=None) as cluster,
@@ -160,7 +160,7 @@ async def open_insider(keys: Keys, config: Config, address: str, task_status: tr
         await trio.sleep_forever()
 
 
-async def say(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
+async def publish(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
     """Publish messages once each has a subscriber."""
     missing = {
         frames[0][:1] for frames in wire.BatchEncoder(wire.Dialect.RFC46).encode(messages) if isinstance(frames, list)
@@ -172,7 +172,7 @@ async def say(mesh: Mesh, *messages: wire.BatchedMessage) -> None:
     mesh.publisher.send_many(wire.BatchEncoder(wire.Dialect.RFC46).encode(messages))
 
 
-async def test_records_and_acks_count_from_their_senders_alone(keys: Keys) -> None:
+async def test_records_and_acks_under_another_nodes_address_are_discarded(keys: Keys) -> None:
     async with open_cluster(keys.config("tower"), storage=None) as cluster, trio.open_nursery() as nursery:
         async with (
             open_store(keys.config("store", cluster.config)) as store,
@@ -183,7 +183,7 @@ async def test_records_and_acks_count_from_their_senders_alone(keys: Keys) -> No
             victim = producer.partition
             own = Partition("t", new_address())
             mesh = await nursery.start(open_insider, keys, cluster.config, own.address)
-            await say(
+            await publish(
                 mesh,
                 wire.Head(victim.address, "t", 1000),
                 wire.Ack(victim.address, "t", 9, store.address),
@@ -200,7 +200,7 @@ async def test_records_and_acks_count_from_their_senders_alone(keys: Keys) -> No
         nursery.cancel_scope.cancel()
 
 
-async def test_an_address_belongs_to_the_key_that_first_showed_it(keys: Keys) -> None:
+async def test_an_address_belongs_to_the_first_key_that_uses_it(keys: Keys) -> None:
     async with open_cluster(keys.config("tower"), storage=None) as cluster, trio.open_nursery() as nursery:
         async with (
             open_store(keys.config("store", cluster.config)) as store,
@@ -240,12 +240,12 @@ async def test_a_node_with_a_key_reports_a_tower_without_one(keys: Keys) -> None
         cluster.consumer(["t"], keys.config("consumer", cluster.config)) as consumer,
     ):
         refused = await wait_event(consumer.events, RefusedByPeer)
-        # Which side ends the handshake is a race, and only one of them learns the reason.
+        # Either side may end the handshake first, and only one of them learns the reason.
         assert refused.reason in ("no key", "unknown")
         assert "only one of the two has a key" in str(attrs.evolve(refused, reason="no key"))
 
 
-async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:
+async def test_nodes_find_each_other_by_static_discovery(keys: Keys) -> None:
     async with open_mesh(NodeConfig(), 0) as one, open_mesh(NodeConfig(), 0) as two:
         endpoints = one.endpoint, two.endpoint
     here, there = (f"{endpoint} {keys.pairs[name].public}" for endpoint, name in zip(endpoints, NAMES, strict=False))
@@ -266,19 +266,19 @@ async def test_nodes_find_each_other_by_a_list(keys: Keys) -> None:
         ("static:tcp://127.0.0.1:7001 rubbish", "expected a space and the node's public key"),
     ],
 )
-async def test_a_list_without_keys_is_refused(keys: Keys, discovery: str, error: str) -> None:
+async def test_static_discovery_without_keys_is_refused(keys: Keys, discovery: str, error: str) -> None:
     config = keys.config("other").with_node(discovery=discovery)
     with pytest.raises(DiscoveryError, match=error):
         open_discovery(config)
 
 
-def test_a_list_with_keys_needs_an_own_one(keys: Keys) -> None:
+def test_static_discovery_with_keys_requires_a_key_file(keys: Keys) -> None:
     place = f"static:tcp://127.0.0.1:7001 {keys.pairs['other'].public}"
     with pytest.raises(DiscoveryError, match=r"a key follows tcp://127\.0\.0\.1:7001, but this node has none"):
         open_discovery(Config().with_node(discovery=place))
 
 
-def test_every_tower_has_a_key(keys: Keys) -> None:
+def test_each_tower_requires_a_key(keys: Keys) -> None:
     config = keys.config("other").with_beacon(tower_sub=("tcp://a:1", "tcp://b:1", "tcp://c:1"))
     open_discovery(config)
     with pytest.raises(ConfigError, match="expected one key for all towers, or 3, one for each, not 2"):
@@ -287,7 +287,7 @@ def test_every_tower_has_a_key(keys: Keys) -> None:
         open_discovery(config.with_security(tower_keys=()))
 
 
-async def test_a_closed_cluster_leaves_nothing_behind(keys: Keys) -> None:
+async def test_a_closed_cluster_releases_its_files(keys: Keys) -> None:
     async def cycle() -> None:
         async with open_cluster(keys.config("tower")) as cluster:
             stranger = cluster.config.with_security(key_file=str(keys.folder / "stranger.key"))

@@ -37,7 +37,7 @@ def test_endpoints_that_only_this_machine_can_reach(endpoint: str, expected: boo
     assert is_local(endpoint) is expected
 
 
-def test_the_defaults_are_local() -> None:
+def test_the_default_endpoints_are_local() -> None:
     config = Config()
     for endpoint in (config.node.bind, config.tower.sub, config.tower.pub):
         assert is_local(endpoint)
@@ -49,7 +49,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[object]:
     return [event for event in found if isinstance(event, (EndpointsExposed, LoopbackOnly))]
 
 
-async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_role_without_keys_warns_once_if_it_listens_beyond_loopback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with open_cluster(storage=None) as cluster, trio.open_nursery() as nursery:
         open_config = cluster.config.with_node(bind=EVERYWHERE)
         async with (
@@ -66,7 +68,7 @@ async def test_without_keys_each_role_warns_once_beyond_loopback(caplog: pytest.
         nursery.cancel_scope.cancel()
 
 
-async def test_no_warning_at_loopback_or_with_keys(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_there_is_no_warning_on_loopback_or_with_keys(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     keys = Keys(tmp_path, "node")
     async with open_cluster(), trio.open_nursery() as nursery:
         far = keys.config("tower").with_tower(sub=EVERYWHERE, pub=EVERYWHERE)

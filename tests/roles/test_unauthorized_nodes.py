@@ -56,8 +56,8 @@ async def open_busy_cluster(keys: Keys | None) -> AsyncIterator[tuple[Cluster, d
         nursery.cancel_scope.cancel()
 
 
-def dress(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
-    """Give a configuration a key that is not authorized."""
+def set_keys(socket: zmq.Socket[bytes], kind: str, server: KeyPair) -> None:
+    """Give a socket no key, a key that is not authorized, or a wrong server key."""
     if kind != "plain":
         own = KeyPair.generate()
         expected = KeyPair.generate() if kind == "wrong server key" else server
@@ -79,7 +79,7 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
     """Subscribe to everything through a relay, until the connection is refused or accepted."""
     async with open_tap(endpoint) as tap:
         with context.socket(zmq.SocketType.SUB) as socket:
-            dress(socket, kind, server)
+            set_keys(socket, kind, server)
             socket.subscribe(b"")
             socket.connect(tap.endpoint)
             await wait_until(lambda: tap.ended > 0 or has_message(socket))
@@ -89,7 +89,7 @@ async def listen(context: zmq.Context[zmq.Socket[bytes]], kind: str, server: Key
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_node_without_an_authorized_key_hears_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_node_without_an_authorized_key_receives_nothing(kind: str, tmp_path: Path) -> None:
     keys = Keys(tmp_path, *ROLES)
     async with (
         open_context(0) as context,
@@ -108,7 +108,7 @@ async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp
         before = cluster.tower.statistics().nodes
         async with open_tap(cluster.tower.sub_endpoint) as tap:
             with context.socket(zmq.SocketType.XPUB) as socket:
-                dress(socket, kind, keys.pairs["tower"])
+                set_keys(socket, kind, keys.pairs["tower"])
                 socket.connect(tap.endpoint)
                 await wait_until(lambda: tap.ended > 0 or has_message(socket))
                 assert not has_message(socket)
@@ -118,15 +118,15 @@ async def test_a_node_without_an_authorized_key_is_not_introduced(kind: str, tmp
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_same_nodes_hear_everything_in_a_plain_cluster(kind: str) -> None:
-    """This shows that the tests above can fail."""
+async def test_the_same_nodes_receive_everything_in_a_plain_cluster(kind: str) -> None:
+    """Show that the tests above can fail."""
     async with (
         open_context(0) as context,
         open_busy_cluster(None) as (_, endpoints),
         open_tap(endpoints["producer"]) as tap,
     ):
         with context.socket(zmq.SocketType.SUB) as socket:
-            dress(socket, kind, KeyPair.generate())
+            set_keys(socket, kind, KeyPair.generate())
             socket.subscribe(b"")
             socket.connect(tap.endpoint)
             await wait_until(lambda: tap.ended > 0 or has_message(socket))
@@ -152,7 +152,7 @@ async def open_node(cluster: Cluster, role: str, config: Config, task_status: tr
 
 
 def make_rogue(context: zmq.Context[zmq.Socket[bytes]], kind: str, type_: zmq.SocketType) -> zmq.Socket[bytes]:
-    """A socket with another key at the endpoint of a known node."""
+    """Bind a socket with another key, or without one, to impersonate a node or a tower."""
     socket = context.socket(type_)
     if kind != "plain":
         socket.curve_server = 1

@@ -7,7 +7,7 @@ from dafka.transport.loops import VARIABLE, load_compiled
 
 @pytest.fixture(scope="module", params=["on", "off"])
 def either_loops(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A module's tests once with the accelerator, where it is built, and once without."""
+    """Run the tests of a module once with the accelerator, if it is built, and once without."""
     reason = load_compiled()
     if request.param == "on" and isinstance(reason, str):
         pytest.skip(reason)

@@ -25,7 +25,7 @@ def message(path: Path) -> str:
     return str(caught.value)
 
 
-def test_a_pair_is_written_for_its_owner_alone_and_read(tmp_path: Path, pair: KeyPair) -> None:
+def test_a_written_key_file_is_readable_only_by_its_owner(tmp_path: Path, pair: KeyPair) -> None:
     before = os.umask(0)
     try:
         write_key_file(tmp_path / "key", pair)
@@ -37,30 +37,30 @@ def test_a_pair_is_written_for_its_owner_alone_and_read(tmp_path: Path, pair: Ke
     assert (public.decode(), (secret or b"").decode()) == (pair.public, pair.secret)
 
 
-def test_a_key_file_of_pyzmqs_is_read(tmp_path: Path) -> None:
+def test_a_key_file_made_by_pyzmq_is_read(tmp_path: Path) -> None:
     public, secret = zmq.auth.create_certificates(tmp_path, "node")
     Path(secret).chmod(0o600)
     pair = read_key_file(Path(secret))
     assert read_public_keys(Path(public)) == {pair.public: ""}
 
 
-def test_a_secret_is_not_shown(pair: KeyPair) -> None:
+def test_repr_does_not_show_the_secret_key(pair: KeyPair) -> None:
     assert pair.secret not in repr(pair) + str(pair)
 
 
-def test_generated_keys_look_like_no_option(pair: KeyPair) -> None:
+def test_generated_keys_do_not_look_like_options_or_comments(pair: KeyPair) -> None:
     assert all(KeyPair.generate().public[0] not in "-#" for _ in range(100))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666])
-def test_a_key_that_others_can_read_is_refused(tmp_path: Path, pair: KeyPair, mode: int) -> None:
+def test_a_key_file_that_other_users_can_read_is_refused(tmp_path: Path, pair: KeyPair, mode: int) -> None:
     path = tmp_path / "key"
     write_key_file(path, pair)
     path.chmod(mode)
     assert message(path) == f"key file {path} can be read by other users (mode {mode:04o}): chmod 600 {path}"
 
 
-def test_a_key_is_not_written_over(tmp_path: Path, pair: KeyPair) -> None:
+def test_a_key_file_is_not_overwritten(tmp_path: Path, pair: KeyPair) -> None:
     path = tmp_path / "key"
     write_key_file(path, pair)
     with pytest.raises(ConfigError, match="exists already; a key file is never overwritten"):
@@ -78,7 +78,7 @@ def test_a_key_is_not_written_over(tmp_path: Path, pair: KeyPair) -> None:
         (b"x" * 2**21, "expected at most 1048576 bytes"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, text: str | bytes, error: str) -> None:
+def test_a_file_that_is_not_a_key_file_is_refused(tmp_path: Path, text: str | bytes, error: str) -> None:
     path = tmp_path / "key"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     path.chmod(0o600)
@@ -91,30 +91,30 @@ def test_keys_that_do_not_belong_together_are_refused(tmp_path: Path, pair: KeyP
     assert "its two keys do not belong together" in message(path)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_key_file(tmp_path: Path) -> None:
     assert message(tmp_path / "none") == f"cannot read the key file {tmp_path / 'none'}: No such file or directory"
 
 
 @pytest.mark.parametrize("text", ["", "x", "x" * 39, "x" * 41, "~" * 40, "#" * 40, "é" * 40])
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_keys_are_recognized(text: str) -> None:
     assert not is_key(text)
 
 
-def test_a_list_has_a_key_a_line(tmp_path: Path) -> None:
+def test_a_list_has_a_key_and_an_optional_name_on_each_line(tmp_path: Path) -> None:
     one, two, three = (KeyPair.generate().public for _ in range(3))
     path = tmp_path / "list"
-    path.write_text(f"# those of the first floor\n{one} one of them\r\n\n  {two}\t two\n{three}")
+    path.write_text(f"# keys of the first floor\n{one} one of them\r\n\n  {two}\t two\n{three}")
     assert read_public_keys(path) == {one: "one of them", two: "two", three: ""}
 
 
-def test_a_slip_in_a_list_is_named_by_its_line(tmp_path: Path) -> None:
+def test_the_error_names_the_invalid_line_of_a_list(tmp_path: Path) -> None:
     path = tmp_path / "list"
     path.write_text(f"{KeyPair.generate().public}\noops\n")
     with pytest.raises(ConfigError, match="list, line 2: expected a public key"):
         read_public_keys(path)
 
 
-def test_a_public_key_is_given_or_in_a_file(tmp_path: Path, pair: KeyPair) -> None:
+def test_a_public_key_is_given_as_text_or_as_a_file(tmp_path: Path, pair: KeyPair) -> None:
     path = tmp_path / "public"
     path.write_text(f"{pair.public} orders\n")
     assert parse_public_key(pair.public) == parse_public_key(str(path)) == pair.public
@@ -125,7 +125,7 @@ def test_a_public_key_is_given_or_in_a_file(tmp_path: Path, pair: KeyPair) -> No
         parse_public_key(str(tmp_path / "none"))
 
 
-def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
     one, two, own = (KeyPair.generate().public for _ in range(3))
     path = tmp_path / "list"
     path.write_text(f"{one} one\n")
@@ -158,7 +158,7 @@ def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:
     assert keys.refresh() == {one.public}
 
 
-def test_what_cannot_be_read_leaves_the_former_keys_and_is_told_once(tmp_path: Path) -> None:
+def test_an_unreadable_change_keeps_the_former_keys_and_is_reported_once(tmp_path: Path) -> None:
     one, two = (KeyPair.generate().public for _ in range(2))
     path = tmp_path / "list"
     path.write_text(f"{one}\n")
@@ -179,6 +179,6 @@ def test_what_cannot_be_read_leaves_the_former_keys_and_is_told_once(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["none", "none/"])
-def test_a_list_must_be_there_at_the_start(tmp_path: Path, name: str) -> None:
+def test_a_missing_list_is_an_error_at_the_start(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"cannot read the authorized keys .*: No such file or directory"):
         AuthorizedKeys(tmp_path / name, "")

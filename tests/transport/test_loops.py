@@ -1,4 +1,4 @@
-"""The compiled loops do what those in Python do, whatever a peer sends; and either can be asked for."""
+"""The loops in C return what those in Python return for any messages, and a setting selects either."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def each(request: pytest.FixtureRequest) -> Loops:
 
 @contextmanager
 def joined() -> Iterator[tuple[RawSocket, RawSocket]]:
-    """Two sockets, of which one receives at once what the other sends."""
+    """Open two connected sockets."""
     context: zmq.Context[RawSocket] = zmq.Context()
     near, far = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     near.set_hwm(0)
@@ -73,7 +73,7 @@ def records(dialect: Dialect, first: int, count: int, address: str = "P") -> lis
 
 
 def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
-    """Plain, they come as they are; gathered, as what the codec makes of them one by one."""
+    """Assert that `receive` returns the messages, and `receive_runs` what the codec decodes from single messages."""
     with joined() as (near, far):
         send_raw(near, messages)
         assert loops.receive(far, len(messages) + 1, BYTES_MAX) == [list(frames) for frames in messages]
@@ -88,7 +88,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(drained=traffic())
-def test_gathered_records_are_what_the_codec_reads(each: Loops, drained: list[Frames]) -> None:
+def test_received_runs_decode_like_single_messages(each: Loops, drained: list[Frames]) -> None:
     check_received(each, [frames for frames in drained if frames])
 
 
@@ -109,13 +109,15 @@ HOSTILE = st.lists(
 
 @settings(max_examples=150, deadline=None)
 @given(messages=HOSTILE)
-def test_hostile_frames_come_whole_and_are_judged_as_by_the_codec(each: Loops, messages: list[list[bytes]]) -> None:
+def test_malformed_messages_are_received_whole_and_decode_like_single_messages(
+    each: Loops, messages: list[list[bytes]]
+) -> None:
     check_received(each, messages)
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_answers_of_several_nodes_to_one_question_are_a_run_each(each: Loops, dialect: Dialect) -> None:
-    """Nothing in a message says who answers; each of them sends in order."""
+def test_interleaved_answers_of_several_nodes_become_one_run_for_each_node(each: Loops, dialect: Dialect) -> None:
+    """The messages do not name the node that sends them, but each node sends in order."""
     count, steps = 300, 7
     nodes = [records(dialect, 50 * number, count) for number in range(4)]
     messages = [frames for first in range(0, count, steps) for node in nodes for frames in node[first : first + steps]]
@@ -129,7 +131,7 @@ def test_answers_of_several_nodes_to_one_question_are_a_run_each(each: Loops, di
 
 @needs_compiled
 @pytest.mark.parametrize("dialect", Dialect)
-def test_interleaved_partitions_are_gathered_where_each_began(dialect: Dialect) -> None:
+def test_interleaved_partitions_become_runs_at_the_positions_of_their_first_records(dialect: Dialect) -> None:
     streams = [records(dialect, 10 * number, 40, f"P{number}") for number in range(30)]
     head = encode(Head("P", "t", 3), dialect)
     messages = [*streams[0][:1], head, *(frames for step in zip(*streams, strict=True) for frames in step)]
@@ -147,7 +149,7 @@ def test_the_last_sequence_ends_a_run(each: Loops) -> None:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_contents_of_all_sizes_are_gathered_and_stay_themselves(each: Loops, dialect: Dialect) -> None:
+def test_contents_of_all_sizes_are_unchanged_in_runs(each: Loops, dialect: Dialect) -> None:
     random = Random(2)
     sizes = [0, 0, 1, 100, 100, 4096, 4097, 9000, 0, 70_000, 5, 5]
     check_received(
@@ -156,7 +158,7 @@ def test_contents_of_all_sizes_are_gathered_and_stay_themselves(each: Loops, dia
     )
 
 
-def test_records_that_follow_each_other_come_as_one(each: Loops) -> None:
+def test_consecutive_records_become_one_run(each: Loops) -> None:
     with joined() as (near, far):
         send_raw(near, records(Dialect.RFC46, 0, 500))
         items = each.receive_runs(far, 1000, BYTES_MAX)
@@ -164,7 +166,7 @@ def test_records_that_follow_each_other_come_as_one(each: Loops) -> None:
     assert isinstance(items[-1], EncodedRun)
 
 
-def test_message_of_thousands_of_frames_comes_whole(each: Loops) -> None:
+def test_a_message_of_thousands_of_frames_is_received_whole(each: Loops) -> None:
     many = [b"M", *(b"%d" % number for number in range(5000))]
     with joined() as (near, far):
         send_raw(near, [many, [b"next"]])
@@ -173,13 +175,13 @@ def test_message_of_thousands_of_frames_comes_whole(each: Loops) -> None:
         assert each.receive_runs(far, 10, BYTES_MAX) == [many, [b"next"]]
 
 
-def test_nothing_here_is_an_empty_list(each: Loops) -> None:
+def test_receiving_without_messages_returns_an_empty_list(each: Loops) -> None:
     with joined() as (_, far):
         assert each.receive(far, 10, BYTES_MAX) == []
         assert each.receive_runs(far, 10, BYTES_MAX) == []
 
 
-def test_receiving_ends_at_the_limits_of_messages_and_bytes(each: Loops) -> None:
+def test_receiving_stops_at_the_limits_of_messages_and_bytes(each: Loops) -> None:
     messages = records(Dialect.RFC46, 0, 100)
     size = sum(map(len, messages[30])) + 3 * FRAME_BYTES
     with joined() as (near, far):
@@ -190,7 +192,7 @@ def test_receiving_ends_at_the_limits_of_messages_and_bytes(each: Loops) -> None
         assert each.receive(far, 0, BYTES_MAX) == []
 
 
-def test_many_empty_frames_are_not_for_nothing(each: Loops) -> None:
+def test_empty_frames_count_towards_the_limit_of_bytes(each: Loops) -> None:
     with joined() as (near, far):
         send_raw(near, [[b""] * 1000] * 10)
         assert len(each.receive(far, 10, 3000 * FRAME_BYTES)) == 3
@@ -200,7 +202,7 @@ def test_many_empty_frames_are_not_for_nothing(each: Loops) -> None:
 
 
 @pytest.mark.parametrize("dialect", Dialect)
-def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dialect: Dialect) -> None:
+def test_sent_runs_and_messages_arrive_as_the_codec_encodes_them(each: Loops, dialect: Dialect) -> None:
     random = Random(1)
     contents = [random.randbytes(size) for size in (0, 1, 29, 30, 33, 34, 100, 9000, 70_000, 1_100_000)]
     run = RecordRun(RecordBatch(Partition("t", "P" * 32), NUMBER_8_MAX - 9, contents))
@@ -214,7 +216,7 @@ def test_sent_runs_and_messages_arrive_as_the_codec_writes_them(each: Loops, dia
         assert each.send(near, []) == 0
 
 
-def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
+def test_a_message_that_cannot_be_queued_is_dropped_whole(each: Loops) -> None:
     context: zmq.Context[RawSocket] = zmq.Context()
     with context, context.socket(zmq.PUSH) as push:
         messages: list[Frames | EncodedRun] = [[b"a", b"b"], EncodedRun(None, b"M", 0, [b"0", b"1"])]
@@ -247,7 +249,7 @@ def test_what_is_not_taken_is_dropped_whole(each: Loops) -> None:
         (EncodedRun(None, b"M", NUMBER_8_MAX, pack([b"0", b"1"])), OverflowError),
     ],
 )
-def test_what_is_no_message_is_refused_before_any_of_it_is_sent(message: Any, kind: type[Exception]) -> None:
+def test_an_invalid_message_is_refused_before_any_frame_is_sent(message: Any, kind: type[Exception]) -> None:
     assert not isinstance(COMPILED, str)
     with joined() as (near, far):
         with pytest.raises(kind):
@@ -273,7 +275,7 @@ def test_an_error_of_the_iterator_is_passed_on() -> None:
 # Errors and memory
 
 
-def test_errors_are_those_of_pyzmq(each: Loops) -> None:
+def test_errors_of_libzmq_raise_the_exceptions_of_pyzmq(each: Loops) -> None:
     context: zmq.Context[RawSocket] = zmq.Context()
     subscriber, publisher, closed = (context.socket(kind) for kind in (zmq.SUB, zmq.PUB, zmq.PUB))
     closed.close()
@@ -293,7 +295,7 @@ def test_errors_are_those_of_pyzmq(each: Loops) -> None:
 
 
 @needs_compiled
-def test_memory_and_references_are_given_back() -> None:
+def test_memory_and_references_are_released() -> None:
     assert not isinstance(COMPILED, str)
     content, topic, header_prefix = bytes(100), b"M" + bytes(50), bytes(60)
     run = EncodedRun(topic, header_prefix, 7, [content] * 500)
@@ -324,7 +326,7 @@ def test_memory_and_references_are_given_back() -> None:
 # Choosing
 
 
-def test_either_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_selects_the_loops_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "off")
     assert choose_loops().name == "pure Python"
     monkeypatch.setenv(VARIABLE, "maybe")
@@ -333,13 +335,15 @@ def test_either_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiled
-def test_the_compiled_ones_serve_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loops_in_c_are_used_if_they_are_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for choice in ("", "on"):
         monkeypatch.setenv(VARIABLE, choice)
         assert choose_loops() is COMPILED
 
 
-def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_accelerator_the_loops_in_python_are_used_unless_it_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loops, "load_compiled", lambda: "it is not here")
     monkeypatch.setenv(VARIABLE, "")
     assert choose_loops().name == "pure Python"
@@ -348,13 +352,13 @@ def test_without_the_compiled_ones_python_serves_unless_they_are_asked_for(monke
         choose_loops()
 
 
-def test_an_accelerator_that_is_not_built_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_that_was_not_built_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dafka.transport._accelerator", None)
     assert loops.load_compiled.__wrapped__() == "it was not built; reinstall dafka with a C compiler and Python.h"
 
 
 @needs_compiled
-def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_that_cannot_be_used_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     load = loops.load_compiled.__wrapped__
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "zmq.backend.cython._zmq", None)
@@ -368,7 +372,7 @@ def test_an_accelerator_that_cannot_serve_is_told(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_compiled
-def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
+def test_invalid_arguments_of_the_accelerator_raise_errors() -> None:
     module = importlib.import_module("dafka.transport._accelerator")
     with pytest.raises(OSError, match="not loaded from"):
         module.connect("/no/such/library.so", EncodedRun, PackedContents, ValueError)
@@ -376,5 +380,5 @@ def test_only_a_library_that_is_loaded_and_has_the_functions_will_do() -> None:
         module.connect(None, EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
         module.receive("no handle", 1, 1, 1, False)
-    with pytest.raises(ValueError, match="expected a number of bytes from 0 on"):
+    with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):
         module.receive(1, 1, -1, 1, False)

@@ -20,14 +20,14 @@ CONFIG = NodeConfig(bind="tcp://127.0.0.1:*")
 
 
 def held() -> tuple[list[str], list[str]]:
-    """The open files of this process, and the threads of libzmq in it."""
+    """Return the open files of this process and the names of libzmq's threads in it."""
     gc.collect()
     threads = [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
     return sorted(os.listdir("/proc/self/fd")), [name for name in threads if name.startswith("ZMQ")]
 
 
 async def settle_threads() -> None:
-    """Starts the threads that trio keeps for later, which hold files of their own."""
+    """Start trio's worker thread. It stays for later use and holds open files."""
     async with open_context(0):
         pass
 
@@ -44,7 +44,7 @@ async def test_mesh_carries_messages_between_two_nodes() -> None:
             assert await two.subscriber.receive() == ([[b"topic", b"0"]], PeerEndpoint(""))
 
 
-async def test_every_subscription_is_told_also_a_repeated_one() -> None:
+async def test_every_subscription_is_reported_even_if_another_peer_has_the_same() -> None:
     with trio.fail_after(20):
         async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two, open_mesh(CONFIG, 1000) as three:
             for mesh in (two, three):
@@ -53,7 +53,7 @@ async def test_every_subscription_is_told_also_a_repeated_one() -> None:
                 assert await one.publisher.receive_many() == [[b"\x01topic"]]
 
 
-async def test_nothing_is_left_when_the_block_ends() -> None:
+async def test_files_and_threads_are_released_when_the_block_ends() -> None:
     await settle_threads()
     before = held()
     async with open_mesh(CONFIG, 1000) as one, open_mesh(CONFIG, 1000) as two:
@@ -62,7 +62,7 @@ async def test_nothing_is_left_when_the_block_ends() -> None:
     assert held() == before
 
 
-async def test_nothing_is_left_when_the_block_is_cancelled() -> None:
+async def test_files_and_threads_are_released_when_the_block_is_cancelled() -> None:
     await settle_threads()
     before = held()
     with trio.CancelScope() as scope:
@@ -75,7 +75,7 @@ async def test_nothing_is_left_when_the_block_is_cancelled() -> None:
     assert held() == before
 
 
-async def test_nothing_is_left_when_the_endpoint_is_taken() -> None:
+async def test_files_and_threads_are_released_when_the_endpoint_is_in_use() -> None:
     await settle_threads()
     async with open_mesh(CONFIG, 1000) as mesh:
         before = held()
@@ -92,7 +92,7 @@ async def test_port_is_free_again_after_the_block() -> None:
         assert mesh.endpoint == endpoint
 
 
-async def test_what_was_sent_before_closing_still_arrives() -> None:
+async def test_messages_sent_before_closing_still_arrive() -> None:
     messages = [[b"topic", (b"%d" % number).ljust(1000, b".")] for number in range(5000)]
     received: list[list[bytes]] = []
     async with open_context(0) as context:
@@ -116,8 +116,7 @@ async def test_what_was_sent_before_closing_still_arrives() -> None:
     assert received == messages
 
 
-async def test_closing_waits_no_longer_than_the_linger() -> None:
-    """A connected peer that takes nothing."""
+async def test_closing_waits_no_longer_than_the_linger_time_for_a_peer_that_receives_nothing() -> None:
     config = NodeConfig(bind=CONFIG.bind, linger_ms=100)
     async with open_context(0) as context:
         stuck = Socket(context.socket(zmq.SocketType.SUB))

@@ -49,7 +49,7 @@ def opened(context: Context, kind: zmq.SocketType) -> Iterator[Socket]:
 
 
 async def join(publisher: Socket, subscriber: Socket, prefix: bytes = b"") -> str:
-    """Connects and subscribes; returns, with the endpoint, when the publisher knows of it."""
+    """Connect and subscribe; return the endpoint once the publisher has received the subscription."""
     endpoint = publisher.bind(LOOPBACK)
     subscriber.connect(endpoint)
     subscriber.subscribe(prefix)
@@ -82,7 +82,7 @@ async def test_batches_arrive_whole_and_in_order(publisher: Socket, subscriber: 
     assert subscriber.receive_nowait() == []
 
 
-async def test_one_call_drains_a_bounded_number(publisher: Socket, subscriber: Socket) -> None:
+async def test_one_call_receives_a_limited_number_of_messages(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     publisher.send_many(numbered(0, 5000))
     received = 0
@@ -93,7 +93,7 @@ async def test_one_call_drains_a_bounded_number(publisher: Socket, subscriber: S
             received += len(messages)
 
 
-async def test_prefixes_filter(publisher: Socket, subscriber: Socket) -> None:
+async def test_subscriptions_filter_messages_by_prefix(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber, b"Ma")
     subscriber.subscribe(b"Mb")
     assert await receive(publisher, 1) == [[b"\x01Mb"]]
@@ -115,11 +115,13 @@ async def test_receiving_is_a_checkpoint(publisher: Socket, subscriber: Socket) 
         assert await subscriber.receive_many() == numbered(1, 2)
 
 
-async def test_peer_address_is_told(publisher: Socket, subscriber: Socket) -> None:
+async def test_the_source_of_a_message_has_the_host_of_the_peer(publisher: Socket, subscriber: Socket) -> None:
     assert await peer_address(publisher, subscriber, LOOPBACK) == "127.0.0.1"
 
 
-async def test_peer_without_an_ip_address_is_told_as_empty(publisher: Socket, subscriber: Socket) -> None:
+async def test_the_source_of_a_message_has_no_host_if_the_peer_has_no_ip_address(
+    publisher: Socket, subscriber: Socket
+) -> None:
     assert await peer_address(publisher, subscriber, "inproc://here") == ""
 
 
@@ -141,8 +143,8 @@ async def peer_address(publisher: Socket, subscriber: Socket, endpoint: str) -> 
 # Waiting
 
 
-async def test_reader_is_woken_though_a_send_consumed_the_sign(publisher: Socket, subscriber: Socket) -> None:
-    """Without a break for trio, sends go on until one of them has processed the subscription that the reader awaits."""
+async def test_a_reader_is_woken_even_if_a_send_has_reset_the_descriptor(publisher: Socket, subscriber: Socket) -> None:
+    """Send without a checkpoint until a send has processed the subscription that the reader waits for."""
     await join(publisher, subscriber, b"first")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -157,7 +159,9 @@ async def test_reader_is_woken_though_a_send_consumed_the_sign(publisher: Socket
                 pytest.fail("the subscription never took effect")
 
 
-async def test_reader_is_woken_though_a_subscribe_consumed_the_sign(publisher: Socket, subscriber: Socket) -> None:
+async def test_a_reader_is_woken_even_if_a_subscribe_has_reset_the_descriptor(
+    publisher: Socket, subscriber: Socket
+) -> None:
     await join(publisher, subscriber, b"first")
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
@@ -172,7 +176,7 @@ async def expect(socket: Socket, message: Sequence[bytes]) -> None:
     assert await socket.receive_many() == [list(message)]
 
 
-async def test_receiving_is_cancellable_and_loses_nothing(publisher: Socket, subscriber: Socket) -> None:
+async def test_cancelled_receives_lose_no_messages(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     randomness = random.Random(3)
     received: list[list[bytes]] = []
@@ -194,7 +198,7 @@ async def test_receiving_is_cancellable_and_loses_nothing(publisher: Socket, sub
     assert cancelled > 10
 
 
-async def test_second_receiver_is_refused_and_the_first_goes_on(publisher: Socket, subscriber: Socket) -> None:
+async def test_a_second_receiver_is_refused_and_the_first_continues(publisher: Socket, subscriber: Socket) -> None:
     await join(publisher, subscriber)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(expect, subscriber, numbered(0, 1)[0])
@@ -209,13 +213,13 @@ async def test_second_receiver_is_refused_and_the_first_goes_on(publisher: Socke
 # Endpoints
 
 
-async def test_bind_tells_the_port_it_found(publisher: Socket) -> None:
+async def test_bind_returns_the_endpoint_with_its_port(publisher: Socket) -> None:
     host, _, port = publisher.bind(LOOPBACK).rpartition(":")
     assert host == "tcp://127.0.0.1"
     assert int(port) > 0
 
 
-async def test_taken_port_is_refused_in_one_sentence(publisher: Socket, subscriber: Socket) -> None:
+async def test_a_port_that_is_in_use_is_refused_in_one_sentence(publisher: Socket, subscriber: Socket) -> None:
     endpoint = publisher.bind(LOOPBACK)
     with pytest.raises(AddressInUseError) as caught:
         subscriber.bind(endpoint)
@@ -261,12 +265,12 @@ async def test_disconnect_ends_the_connection_and_is_harmless_without_one(
         subscriber.disconnect("rubbish")
 
 
-async def test_a_message_that_is_waiting_survives_disconnecting(publisher: Socket, subscriber: Socket) -> None:
-    """That it is waiting was looked at: libzmq alone would end the process as the message is received."""
+async def test_a_waiting_message_survives_disconnecting(publisher: Socket, subscriber: Socket) -> None:
+    """After EVENTS was read, libzmq alone would abort the process when the message is received."""
     endpoint = await join(publisher, subscriber)
     publisher.send_many([[b"first frame", b"second"], [b"next", b"message"]])
     with trio.fail_after(20):
-        while not subscriber._has_messages():  # noqa: ASYNC110 (looking is what makes the difference)
+        while not subscriber._has_messages():  # noqa: ASYNC110 (reading EVENTS is the point of the test)
             await trio.sleep(0.001)
     subscriber.disconnect(endpoint)
     assert subscriber.receive_nowait() == [[b"first frame", b"second"]]
@@ -281,7 +285,7 @@ async def test_close_is_harmless_when_repeated(publisher: Socket) -> None:
 # Limits
 
 
-async def test_message_beyond_the_limit_drops_the_connection_and_no_more(context: Context, publisher: Socket) -> None:
+async def test_a_message_beyond_the_limit_ends_only_its_connection(context: Context, publisher: Socket) -> None:
     with opened(context, zmq.SocketType.SUB) as subscriber, opened(context, zmq.SocketType.XPUB) as other:
         subscriber.set_options(maxmsgsize=1024)
         endpoint = await join(publisher, subscriber)
@@ -291,7 +295,7 @@ async def test_message_beyond_the_limit_drops_the_connection_and_no_more(context
             publisher.send_many([[b"0" * 1025]])
             assert await receive(publisher, 1) == [[b"\x00"]]
             other.send_many([[b"1" * 1024]])
-        # libzmq does not connect again by itself: the peer would do it again.
+        # libzmq does not reconnect by itself, because the peer would send the message again.
         subscriber.disconnect(endpoint)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(expect, subscriber, [b"2"])
@@ -300,7 +304,7 @@ async def test_message_beyond_the_limit_drops_the_connection_and_no_more(context
             publisher.send_many([[b"2"]])
 
 
-async def test_slow_peer_loses_messages_and_blocks_nobody(context: Context) -> None:
+async def test_a_slow_peer_loses_messages_and_does_not_block_the_publisher(context: Context) -> None:
     padding = b"." * 2000
     count = 20_000
     with opened(context, zmq.SocketType.XPUB) as publisher, opened(context, zmq.SocketType.SUB) as slow:
@@ -311,7 +315,7 @@ async def test_slow_peer_loses_messages_and_blocks_nobody(context: Context) -> N
         numbers: list[int] = []
         with trio.fail_after(20):
             while not numbers or numbers[-1] != count:
-                # Sent again until there is room for it.
+                # Send the last message again until there is room for it.
                 publisher.send_many([[b"%d" % count, padding]])
                 with trio.move_on_after(0.01):
                     numbers += [int(number) for number, _ in await slow.receive_many()]

@@ -1,4 +1,4 @@
-"""The ZAP handler: the requests of libzmq, and peers that flood it."""
+"""The ZAP handler: requests of libzmq, and floods of refused peers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Door:
     events: list[Event]
 
     async def ask(self, *frames: bytes) -> list[bytes]:
-        """As libzmq does; gives the answer."""
+        """Send a request as libzmq does, and return the answer."""
         self.asker.send_many([[b"", *frames]])
         with trio.fail_after(DEADLINE_S):
             ((_, *answer),) = await self.asker.receive_many()
@@ -63,7 +63,7 @@ async def open_door(folder: Path) -> AsyncIterator[Door]:
             asker.close(0)
 
 
-async def test_who_is_listed_gets_in_by_its_key(door: Door) -> None:
+async def test_an_authorized_peer_is_accepted(door: Door) -> None:
     answer = await door.ask(*door.request(FRIEND.public))
     assert answer == [b"1.0", b"7", b"200", b"OK", FRIEND.public.encode(), b""]
     own = door.security.pair.public
@@ -84,7 +84,7 @@ async def test_who_is_listed_gets_in_by_its_key(door: Door) -> None:
     ],
     ids=["another key", "no key", "short key", "no mechanism", "a password", "another domain", "another version"],
 )
-async def test_everybody_else_is_refused(door: Door, change: dict[int, bytes]) -> None:
+async def test_other_requests_are_refused(door: Door, change: dict[int, bytes]) -> None:
     frames = [change.get(index, frame) for index, frame in enumerate(door.request(FRIEND.public))]
     answer = await door.ask(*frames)
     assert answer[1:3] == [b"7", b"400"]
@@ -92,7 +92,7 @@ async def test_everybody_else_is_refused(door: Door, change: dict[int, bytes]) -
     assert door.handler.refused == {"key not authorized": 1}
 
 
-async def test_requests_of_other_lengths_do_no_harm(door: Door) -> None:
+async def test_requests_of_invalid_length_are_refused_or_ignored(door: Door) -> None:
     door.asker.send_many([[b""], [b"", b"1.0"], [b"x"] * 20, [b"", *door.request(FRIEND.public)[:-1]]])
     door.asker.send_many([[b"", *door.request(FRIEND.public)]])
     verdicts: list[bytes] = []
@@ -102,27 +102,27 @@ async def test_requests_of_other_lengths_do_no_harm(door: Door) -> None:
     assert verdicts == [b"400", b"400", b"200"]
 
 
-async def test_who_keeps_trying_is_told_of_once(door: Door) -> None:
-    stranger = KeyPair.generate().public
+async def test_a_refused_peer_that_keeps_trying_is_reported_once(door: Door) -> None:
+    unauthorized = KeyPair.generate().public
     for _ in range(5):
-        await door.ask(*door.request(stranger))
-    assert door.events == [PeerRefused("10.0.0.9", stranger, "key not authorized", str(door.path))]
+        await door.ask(*door.request(unauthorized))
+    assert door.events == [PeerRefused("10.0.0.9", unauthorized, "key not authorized", str(door.path))]
     assert door.handler.refused.total() == 5
 
 
-async def test_ever_new_strangers_fill_no_log(door: Door) -> None:
-    stranger = KeyPair.generate().public
+async def test_the_number_of_reported_peers_is_limited(door: Door) -> None:
+    unauthorized = KeyPair.generate().public
     for number in range(module.REPORTED_MAX + 50):
-        await door.ask(*door.request(stranger, b"10.0.%d.%d" % divmod(number, 256)))
+        await door.ask(*door.request(unauthorized, b"10.0.%d.%d" % divmod(number, 256)))
     assert len(door.events) == module.REPORTED_MAX
     assert door.handler.refused.total() == module.REPORTED_MAX + 50
     assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
 
 
-async def test_a_list_that_cannot_be_read_is_told_of_and_changes_nothing(door: Door) -> None:
+async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authorized(door: Door) -> None:
     door.path.write_text("oops\n")
     with trio.fail_after(DEADLINE_S):
-        while not door.events:  # noqa: ASYNC110 (a list)
+        while not door.events:  # noqa: ASYNC110 (there is no event to wait for)
             await trio.sleep(0.01)
     (event,) = door.events
     assert isinstance(event, AuthorizedKeysUnreadable)
@@ -130,8 +130,8 @@ async def test_a_list_that_cannot_be_read_is_told_of_and_changes_nothing(door: D
     assert (await door.ask(*door.request(FRIEND.public)))[2] == b"200"
 
 
-async def test_without_a_doorkeeper_nobody_gets_in(door: Door) -> None:
-    """libzmq itself would let everybody in."""
+async def test_without_a_handler_every_peer_is_refused(door: Door) -> None:
+    """By default, libzmq would accept every peer."""
     async with open_context(0) as context:
         publisher, subscriber = Socket(context.socket(zmq.SocketType.XPUB)), Socket(context.socket(zmq.SocketType.SUB))
         monitor = subscriber.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)

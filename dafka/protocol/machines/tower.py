@@ -1,7 +1,7 @@
-"""The tower's state machine: selects the beacons to publish (RFC 46, "Node Discovery and Presence").
+"""The tower's state machine: it returns the beacons to publish (RFC 46, "Node Discovery and Presence").
 
 A tower passes each node's beacon on to all nodes, with the endpoint at which that node can be reached. It carries no
-records. In a closed cluster it adds the key that the node has proven to it.
+records. In a closed cluster it adds the key with which the node has authenticated itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TowerMachine:
     Attributes:
         registry: The nodes that the tower introduces.
         beacons: Beacons passed on.
-        own_host: The host of this machine that other machines can reach. Nodes on loopback are introduced with it.
+        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class TowerMachine:
         is_connected: Callable[[int], bool],
         identity: KeyIdentity | None = None,
     ) -> None:
-        """Create the machine of a tower that knows no node.
+        """Create the machine of a tower that knows no nodes.
 
         Args:
             config: `[tower] nodes_max` and `[beacon] timeout_ms` apply.
-            own_host: The host of this machine that other machines can reach.
+            own_host: The host at which other machines reach this one.
             is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
             identity: The keys of nodes in a closed cluster; None in a plain cluster.
         """
@@ -56,7 +56,7 @@ class TowerMachine:
         return self._discarded + self.registry.discarded
 
     def receive(self, messages: Iterable[tuple[Sequence[bytes], MessageSource]], now: float) -> list[list[bytes]]:
-        """Take what nodes have sent, and return the beacons to publish."""
+        """Handle messages from nodes, and return the beacons to publish."""
         forwarded = (self.forward_beacon(frames, source, now) for frames, source in messages)
         return [frames for frames in forwarded if frames is not None]
 

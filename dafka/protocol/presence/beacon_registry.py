@@ -21,8 +21,8 @@ BEACONS_BURST = 2000
 """Beacons of one connection that are accepted at once."""
 
 BEACONS_PER_S = 200.0
-"""Beacons of one connection that are accepted per second in the long run. A node sends one each interval, and one for
-each group of new nodes.
+"""Beacons of one connection that are accepted per second in the long run. A node sends one in each interval, and one
+for each batch of new nodes.
 """
 
 MANY_NODES = "too many nodes"

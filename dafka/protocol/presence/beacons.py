@@ -1,8 +1,8 @@
 """The beacon client of one node (RFC 46, "Node Discovery and Presence").
 
-A node sends its beacon to every tower when it starts, when it hears of a new node, and each interval. A tower does not
-answer a node directly: a node knows that it is heard when its own beacon comes back. Until then it sends ten times as
-often, so that a beacon lost while connections are being made causes little delay.
+A node sends its beacon to every tower when it starts, when it hears of a new node, and in each interval. A tower does
+not answer a node directly: a node knows that a tower hears it when its own beacon comes back. Until then it sends ten
+times as often, so that a beacon lost while connections are being made causes little delay.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from dafka.protocol.trust import RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
-"""Settling times after which the nodes count as found, even if nodes still come and go."""
+"""Settling periods after which the nodes count as found, even if nodes still come and go."""
 
 UNECHOED_FACTOR = 10
 """How many times as often a node sends its beacon until a tower has sent it back."""
 
 NEW_NODE_BEACONS_PER_S = 20
-"""Beacons sent per second for new nodes in the long run, however many come."""
+"""Beacons sent per second for new nodes in the long run, however many there are."""
 
 NEW_NODE_BEACONS_BURST = 20
 """Beacons sent for new nodes at once."""
@@ -36,7 +36,7 @@ NEW_NODE_BEACONS_BURST = 20
 
 @attrs.frozen
 class Settled:
-    """The nodes that were there before this one have had the time to be found."""
+    """There was enough time to find the nodes that were running before this one."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent |
 
 
 class BeaconMachine:
-    """The beacon client of one node: takes what towers send, and returns events and when to send the own beacon.
+    """The beacon client of one node: it takes messages from towers, and returns events and `SendBeacon` actions.
 
     Attributes:
         discarded: Beacons discarded, by reason.
@@ -56,7 +56,7 @@ class BeaconMachine:
     """
 
     def __init__(self, own_address: str, config: Config) -> None:
-        """Create the client of a node with this address; `[beacon]` and `[node]` apply."""
+        """Create the client of a node with this address. `[beacon]`, `[node]` and `[security]` apply."""
         beacon = config.beacon
         self.discarded: Counter[str] = Counter()
         self.peers = PeerTable(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
@@ -84,11 +84,11 @@ class BeaconMachine:
         return [SendBeacon()]
 
     def connected(self, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Note that a tower has subscribed: only now a beacon can reach it."""
+        """Note that a tower has subscribed: only now can a beacon reach it."""
         return [SendBeacon()]
 
     def heard(self, messages: Iterable[Sequence[bytes]], now: float) -> list[DiscoveryEvent | SendBeacon]:
-        """Take what towers have sent. One beacon answers all new nodes of a batch."""
+        """Handle messages from towers. One beacon introduces this node to all new nodes of the batch."""
         actions: list[DiscoveryEvent | SendBeacon] = []
         is_wanted = False
         for frames in messages:
@@ -126,7 +126,7 @@ class BeaconMachine:
         return min(self._beacon_due, self._watch_due, self._settle_due)
 
     def _hear(self, frames: Sequence[bytes], now: float, reports: list[DiscoveryEvent | SendBeacon]) -> bool:
-        """Take one message. Return whether its sender, a tower or a new node, may not know this node yet."""
+        """Handle one message. Return whether it is from a tower or a node that may not know this node yet."""
         self._heard_at = now
         if self._is_silent is not False:
             self._is_silent = False

@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from dafka.endpoints import PeerEndpoint
 
 CONNECTING_MAX = 256
-"""Peers that a node connects to at the same time and that have never answered. Their endpoints may point anywhere."""
+"""Endpoints that a node tries at the same time and that have never answered. They may be invalid."""
 
 TRY_S = 1.0
-"""Seconds that a peer gets to answer before a new one takes its place, if there are too many such peers."""
+"""Seconds that a peer has to answer before a new peer takes its place, if too many have not answered."""
 
 QUEUED_TRY_S = 5.0
-"""Seconds that a peer gets to answer before the next one in the queue takes its place."""
+"""Seconds that a peer has to answer before the next peer in the queue takes its place."""
 
 CONNECT_S = 1.0
-"""Seconds that settling waits for connections to the peers that were found; some may be gone."""
+"""Seconds that settling waits for connections to the peers that were found. Some may have left."""
 
 
 class ConnectionManager:
@@ -31,7 +31,7 @@ class ConnectionManager:
         connecting_max: The maximum number of endpoints tried at the same time that have never answered.
 
     Attributes:
-        is_settled: Whether the peers that were there before have been found and connected to.
+        is_settled: Whether the peers that were running before have been found and connected to.
     """
 
     def __init__(self, connecting_max: int = CONNECTING_MAX) -> None:
@@ -49,7 +49,7 @@ class ConnectionManager:
         return self._endpoints.total()
 
     def add_peer(self, endpoint: PeerEndpoint) -> bool:
-        """Note one more peer, and return whether its endpoint is new. A second connection would duplicate messages."""
+        """Add a peer, and return whether its endpoint is new. A second connection to one would duplicate messages."""
         self._endpoints[endpoint] += 1
         return self._endpoints[endpoint] == 1
 
@@ -76,7 +76,7 @@ class ConnectionManager:
         return replaced
 
     def next_queued(self, now: float) -> PeerEndpoint | None:
-        """Take the next endpoint to connect to from the queue, for `begin_connecting`. None if there is none yet."""
+        """Remove the next endpoint for `begin_connecting` from the queue, and return it; None if it is not time yet."""
         if not self._queue:
             return None
         has_room = len(self._connecting) < self._connecting_max
@@ -85,7 +85,7 @@ class ConnectionManager:
         return self._queue.popitem(last=False)[0]
 
     def remove_peer(self, endpoint: PeerEndpoint) -> bool:
-        """Note one peer less, and return whether there is a connection to end."""
+        """Remove a peer, and return whether there is a connection to end."""
         if endpoint not in self._endpoints:
             return False
         self._endpoints[endpoint] -= 1
@@ -107,7 +107,7 @@ class ConnectionManager:
         self._connected.intersection_update(self._endpoints)
 
     def peers_found(self, now: float) -> None:
-        """Note that discovery has found the peers that were there before."""
+        """Note that discovery has found the peers that were running before."""
         self._are_peers_found = True
         self._settle_due = now + CONNECT_S
 

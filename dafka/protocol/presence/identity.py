@@ -1,9 +1,9 @@
 """Checks that a message comes from the node that it names.
 
-In a closed cluster each connection belongs to the holder of a known key. An address belongs to the first key that uses
-it, as long as that key is authorized (`KeyIdentity`). In a plain cluster discovery says which node is at which
-endpoint. A message that names a node known to be elsewhere is discarded, if the transport knows its connection
-(`EndpointIdentity`).
+In a closed cluster, each connection belongs to the holder of a known key, and an address belongs to the first key that
+uses it, as long as that key is authorized (`KeyIdentity`). In a plain cluster, discovery reports the endpoint of each
+node. If the transport knows the endpoint that a message came from, and discovery has found its sender at another
+endpoint, the message is discarded (`EndpointIdentity`).
 
 DIRECT-RECORD and DIRECT-HEAD name the partition's producer, not the store that sends them, so they are not checked.
 """
@@ -20,7 +20,7 @@ from dafka.protocol.events import PeerJoined, PeerLeft
 from dafka.protocol.trust import AddressConflict
 
 FORMER_NODES_MAX = 100_000
-"""Nodes that have left and keep their address. Beyond it, the oldest are forgotten."""
+"""Nodes that have left and still own their address. Beyond this number, the oldest are forgotten."""
 
 WRONG_SENDER = "wrong sender"
 
@@ -120,7 +120,7 @@ class KeyIdentity:
         return allowed
 
     def _claim_nameless(self, address: str, key: str) -> bool:
-        """Assign the first address that a node uses, if discovery found that node without its address."""
+        """Assign an address to the key of a node that discovery found without its address."""
         return key in self._nameless_keys and self.claim_address(address, key)
 
 

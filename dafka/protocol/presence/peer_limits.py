@@ -1,4 +1,4 @@
-"""Limits on what peers may cause: how many partitions they begin, and how often this node acts on a request.
+"""Limits on peers: how many partitions they may begin, and how often this node acts on their requests.
 
 In a plain cluster, a peer can send any message in the name of any node. The one thing that a node can check is whether
 discovery has found a node of that name. Nodes that discovery has found have an allowance each; all other names share
@@ -86,7 +86,7 @@ class PeerLimits:
             is_live: Whether its producer announced it, rather than a store in an answer.
 
         Returns:
-            The empty string if the partition may be followed; it then counts until `forget_partition`.
+            The empty string if the partition may be followed, which counts until `forget_partition`; else the reason.
         """
         if followed >= self._partitions_max:
             return MANY_PARTITIONS

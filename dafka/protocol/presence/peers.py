@@ -1,8 +1,8 @@
-"""The nodes known by the beacons that towers pass on: beacons and the time in, changes out.
+"""The nodes that are known from the beacons that towers pass on.
 
-A node is identified by its address. It may appear at two endpoints, through towers that see different hosts: the first
-one stays, as long as the port is the same. A node that appears on another port has restarted: the old endpoint leaves,
-and the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
+A node is identified by its address. Two towers may report it at different hosts: the first endpoint stays as long as
+the port is the same. A node that appears on another port has restarted: the old endpoint leaves, and the new one joins.
+In a closed cluster, nodes with different keys are different nodes, even with the same address.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PeerTable:
         return len(self._peers)
 
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
-        """Take a beacon, and return the changes: none, unless the node is new or has moved."""
+        """Handle a beacon, and return the changes: none, unless the node is new or has restarted on another port."""
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []

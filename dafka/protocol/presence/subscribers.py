@@ -1,7 +1,7 @@
 """Peers that have subscribed to messages addressed to them.
 
-Nodes that are not known to subscribe get answers too, because a peer may subscribe to a shorter prefix than its own
-address. But known subscribers are served first, and under overload they are dropped last.
+Other nodes get answers too, because a peer may subscribe to a prefix of its address. But known subscribers are served
+first, and under overload they are dropped last.
 """
 
 from __future__ import annotations

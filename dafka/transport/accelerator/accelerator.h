@@ -1,8 +1,8 @@
-/* The transport's two loops in C: receive messages from a ZeroMQ socket, and send messages, many in one call.
+/* The two loops of the transport in C: receive and send messages on a ZeroMQ socket, many in one call.
 
    `PureLoops` in `dafka/transport/loops.py` is the reference; a test compares the two. Only Python's stable ABI is used.
-   libzmq is not linked: its functions are looked up in the library that pyzmq has loaded. Nothing here blocks. The GIL is
-   released only while a large run is sent (docs/explanation/accelerator.md says why). */
+   libzmq is not linked: its functions are looked up in the library that pyzmq has loaded. No function blocks. The GIL is
+   released only while a large run is sent (docs/explanation/accelerator.md explains why). */
 
 #ifndef DAFKA_ACCELERATOR_H
 #define DAFKA_ACCELERATOR_H
@@ -25,7 +25,7 @@ typedef union {
 } zmq_msg_t;
 
 #define SEQUENCE_BYTES 8
-#define LENGTH_BYTES 4 /* the length of each packed content */
+#define LENGTH_BYTES 4 /* the size of the length of each packed content */
 
 /* The result of one frame or message. */
 enum { GOT_NOTHING = 0, GOT_ONE = 1, FAILED = -1 };
@@ -50,17 +50,17 @@ typedef struct {
     PyObject *topic_frame_name, *header_prefix_name, *first_sequence_name, *contents_name, *data_name, *lengths_name;
 } State;
 
-/* Returns the state of a module that is connected to libzmq; otherwise NULL, and sets an exception. */
+/* Returns the state of a module. If it is not connected to libzmq, sets an exception and returns NULL. */
 State *opened_state(PyObject *module);
 
-/* Returns libzmq's socket from pyzmq's `underlying`; NULL, and sets an exception, if it is closed or none. */
+/* Returns libzmq's socket, from pyzmq's `Socket.underlying`. If it is closed, sets an exception and returns NULL. */
 void *as_socket(State *state, PyObject *handle);
 
 /* Sets pyzmq's exception for an error number of libzmq. */
 void raise_failure(State *state, int number);
 
-/* Releases the bytes objects that libzmq has returned. */
-void take_back_loans(void);
+/* Releases the memory that was lent to libzmq and that it has returned. */
+void release_returned_loans(void);
 
 PyObject *accelerator_receive(PyObject *module, PyObject *arguments);
 PyObject *accelerator_send(PyObject *module, PyObject *arguments);

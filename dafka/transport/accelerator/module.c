@@ -44,12 +44,12 @@ static int look_up(void *library, const char *name, void *function)
     return 0;
 }
 
-static void replace(PyObject **place, PyObject *object)
+static void replace_object(PyObject **field, PyObject *object)
 {
-    PyObject *before = *place;
+    PyObject *former = *field;
     Py_INCREF(object);
-    *place = object;
-    Py_XDECREF(before);
+    *field = object;
+    Py_XDECREF(former);
 }
 
 PyDoc_STRVAR(connect_doc,
@@ -84,9 +84,9 @@ static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
         || look_up(library, "zmq_errno", &state->error_number) < 0
         || look_up(library, "zmq_version", &state->version) < 0)
         return NULL;
-    replace(&state->run_class, run_class);
-    replace(&state->packed_class, packed_class);
-    replace(&state->failure, failure);
+    replace_object(&state->run_class, run_class);
+    replace_object(&state->packed_class, packed_class);
+    replace_object(&state->failure, failure);
     state->is_open = 1;
     int major, minor, patch;
     state->version(&major, &minor, &patch);
@@ -144,9 +144,9 @@ static void module_free(void *module)
 
 PyDoc_STRVAR(receive_doc,
 "receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
-"Return up to `count_max` waiting messages of about `bytes_max` bytes; each frame counts `frame_bytes` more.\n"
-"Each message is a list of frames. With `gathers_runs`, consecutive records of a partition are one EncodedRun, at the\n"
-"position of the first.");
+"Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last; each frame counts\n"
+"as `frame_bytes` more than its size. Each message is a list of frames. With `gathers_runs`, consecutive records of a\n"
+"partition are one EncodedRun at the position of the first record.");
 
 PyDoc_STRVAR(send_doc,
 "send(handle, messages, /)\n--\n\n"
@@ -168,7 +168,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_accelerator",
-    .m_doc = "ZeroMQ messages by the batch; see dafka/transport/compiled.py.",
+    .m_doc = "Receive and send ZeroMQ messages in batches; see dafka/transport/loops.py.",
     .m_size = sizeof(State),
     .m_methods = functions,
     .m_slots = slots,

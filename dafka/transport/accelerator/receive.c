@@ -1,4 +1,4 @@
-/* Receiving: messages become lists of frames, and consecutive records of a partition become one run. */
+/* Receive messages as lists of frames, and consecutive records of a partition as one run. */
 
 #include "accelerator.h"
 
@@ -6,7 +6,7 @@
 #define OPEN_RUNS_MAX 8 /* runs of one header that may still grow, as in dafka/wire/batch.py */
 #define PACKED_BYTES_MAX 4096 /* larger contents become objects immediately, since copying them twice takes time */
 
-/* A message being received. Its first frames stay in libzmq's memory until their use is known. */
+/* A message being received. Its first frames stay in libzmq's memory until it is known whether they belong to a run. */
 typedef struct {
     zmq_msg_t frames[HELD_FRAMES];
     int count;
@@ -20,26 +20,26 @@ typedef struct {
     size_t capacity;
 } Buffer;
 
-/* A run being gathered: messages that differ only in the sequence and the content. */
+/* A run being gathered: records with the same header, except for consecutive sequences. */
 typedef struct {
     PyObject *topic;    /* NULL if the header is the first frame */
     PyObject *header;   /* the header of the first message, with its sequence */
-    PyObject *contents; /* a list of large contents; NULL if they are packed into the next two */
+    PyObject *contents; /* a list of large contents; NULL if they are in `packed` and `lengths` */
     Buffer packed;
     Buffer lengths;
-    Py_ssize_t place;
-    size_t before; /* the previous run of this header: its index plus 1; 0 if there is none */
+    Py_ssize_t position; /* the index in the result */
+    size_t previous;     /* the previous run of this header: its index in `runs` plus 1; 0 if there is none */
     uint64_t first_sequence;
     uint64_t last_sequence;
 } Run;
 
 typedef struct {
-    PyObject *items;
-    PyObject *places; /* the index in `runs` of the last run of each header, by the header */
+    PyObject *items;   /* the result; None at the position of each run until the end */
+    PyObject *indexes; /* the index in `runs` of the last run of each header, by the header's key */
     Run *runs;
     size_t count;
     size_t capacity;
-    size_t last;
+    size_t last; /* the index in `runs` of the run that grew last */
 } Gathering;
 
 /* Receives a frame into an initialized message. */
@@ -76,7 +76,7 @@ static PyObject *frame_bytes(State *state, zmq_msg_t *frame)
     return PyBytes_FromStringAndSize(state->msg_data(frame), (Py_ssize_t)state->msg_size(frame));
 }
 
-/* Appends an object, and takes over the caller's reference. */
+/* Appends an object, and takes over the caller's reference. Fails if the object is NULL. */
 static int append_new(PyObject *list, PyObject *item)
 {
     int failed = item == NULL || PyList_Append(list, item) < 0;
@@ -84,7 +84,7 @@ static int append_new(PyObject *list, PyObject *item)
     return failed ? -1 : 0;
 }
 
-/* Returns a message as a list of all its frames. Adds the size of the frames not held to `size`. */
+/* Returns a message as a list of all its frames. Adds the size of the frames beyond HELD_FRAMES to `size`. */
 static PyObject *message_list(State *state, void *socket, Message *message, size_t *size, size_t frame_bytes_min)
 {
     PyObject *frames = PyList_New(0);
@@ -111,7 +111,7 @@ failed:
     return NULL;
 }
 
-/* Returns the index of the header frame in a message that may belong to a run, or -1. */
+/* Returns the index of the header frame of a message that may belong to a run; -1 if it cannot. */
 static int header_index(State *state, Message *message)
 {
     if (message->has_more || message->count < 2 || state->msg_size(&message->frames[0]) == 0)
@@ -160,18 +160,18 @@ static PyObject *header_key(const char *topic, size_t topic_size, const char *he
     return key;
 }
 
-/* The buffers of a run that has ended, kept for the next run: growing new ones takes time. */
+/* Two buffers of a former run, kept for the next run, because growing new ones takes time. */
 #define SPARE_BYTES_MAX (1 << 20)
 static Buffer spares[2];
 
-static void take_spare(Buffer *buffer, int which)
+static void take_spare_buffer(Buffer *buffer, int which)
 {
     *buffer = spares[which];
     buffer->size = 0;
     spares[which] = (Buffer){NULL, 0, 0};
 }
 
-static void give_up(Buffer *buffer, int which)
+static void release_buffer(Buffer *buffer, int which)
 {
     if (spares[which].bytes == NULL && buffer->capacity <= SPARE_BYTES_MAX)
         spares[which] = *buffer;
@@ -207,9 +207,9 @@ static int pack(Run *run, const char *data, size_t size)
     return 0;
 }
 
-/* Begins a run with this message, whose content follows. None holds its position in the result. */
+/* Begins a run with the header of this message. The caller adds the content. */
 static int begin_run(Gathering *gathering, const char *topic, size_t topic_size, const char *header, size_t header_size,
-                     int is_packed, size_t before)
+                     int is_packed, size_t previous)
 {
     if (gathering->count == gathering->capacity) {
         size_t capacity = gathering->capacity ? 4 * gathering->capacity : 16;
@@ -224,13 +224,13 @@ static int begin_run(Gathering *gathering, const char *topic, size_t topic_size,
     Run *run = &gathering->runs[gathering->count];
     memset(run, 0, sizeof *run);
     gathering->last = gathering->count++;
-    run->place = PyList_Size(gathering->items);
-    run->before = before;
+    run->position = PyList_Size(gathering->items);
+    run->previous = previous;
     run->first_sequence = read_sequence(header + header_size - SEQUENCE_BYTES);
     run->header = PyBytes_FromStringAndSize(header, (Py_ssize_t)header_size);
     run->contents = is_packed ? NULL : PyList_New(0);
-    take_spare(&run->packed, 0);
-    take_spare(&run->lengths, 1);
+    take_spare_buffer(&run->packed, 0);
+    take_spare_buffer(&run->lengths, 1);
     if (topic != NULL)
         run->topic = PyBytes_FromStringAndSize(topic, (Py_ssize_t)topic_size);
     if (run->header == NULL || (!is_packed && run->contents == NULL) || (topic != NULL && run->topic == NULL))
@@ -244,23 +244,23 @@ static int continues(const Run *run, uint64_t sequence, int is_packed)
            && (run->contents == NULL) == is_packed;
 }
 
-/* Makes the run that a message continues the last of `runs`. Returns 1 if there is one. Otherwise returns 0, and
-   `before` is the last run of the header, as in Run. When several nodes answer a FETCH, their messages have the same
-   header and arrive interleaved. */
-static int find_run(Gathering *gathering, PyObject *key, uint64_t sequence, int is_packed, size_t *before)
+/* Finds the run that a message continues, and sets `gathering->last` to it. Returns 1 if there is one. Otherwise returns
+   0 and sets `previous` to the last run of the header, as in Run. A header may have several runs: when several nodes
+   answer a FETCH, their messages have the same header and arrive interleaved. */
+static int find_run(Gathering *gathering, PyObject *key, uint64_t sequence, int is_packed, size_t *previous)
 {
-    *before = 0;
-    PyObject *index = PyDict_GetItemWithError(gathering->places, key);
+    *previous = 0;
+    PyObject *index = PyDict_GetItemWithError(gathering->indexes, key);
     if (index == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    *before = PyLong_AsSize_t(index) + 1;
-    size_t looked_at = *before;
-    for (int count = 0; looked_at && count < OPEN_RUNS_MAX; count++) {
-        if (continues(&gathering->runs[looked_at - 1], sequence, is_packed)) {
-            gathering->last = looked_at - 1;
+    *previous = PyLong_AsSize_t(index) + 1;
+    size_t candidate = *previous;
+    for (int count = 0; candidate && count < OPEN_RUNS_MAX; count++) {
+        if (continues(&gathering->runs[candidate - 1], sequence, is_packed)) {
+            gathering->last = candidate - 1;
             return 1;
         }
-        looked_at = gathering->runs[looked_at - 1].before;
+        candidate = gathering->runs[candidate - 1].previous;
     }
     return 0;
 }
@@ -268,7 +268,7 @@ static int find_run(Gathering *gathering, PyObject *key, uint64_t sequence, int 
 static int remember_run(Gathering *gathering, PyObject *key)
 {
     PyObject *index = PyLong_FromSize_t(gathering->last);
-    int failed = index == NULL || PyDict_SetItem(gathering->places, key, index) < 0;
+    int failed = index == NULL || PyDict_SetItem(gathering->indexes, key, index) < 0;
     Py_XDECREF(index);
     return failed ? -1 : 0;
 }
@@ -287,10 +287,10 @@ static int gather(State *state, Gathering *gathering, Message *message, int inde
     if (run == NULL || !is_of_run(run, topic, topic_size, header, header_size)
         || !continues(run, sequence, is_packed)) {
         PyObject *key = header_key(topic, topic_size, header, header_size - SEQUENCE_BYTES);
-        size_t before = 0;
-        int found = key == NULL ? -1 : find_run(gathering, key, sequence, is_packed, &before);
+        size_t previous = 0;
+        int found = key == NULL ? -1 : find_run(gathering, key, sequence, is_packed, &previous);
         if (found == 0
-            && (begin_run(gathering, topic, topic_size, header, header_size, is_packed, before) < 0
+            && (begin_run(gathering, topic, topic_size, header, header_size, is_packed, previous) < 0
                 || remember_run(gathering, key) < 0))
             found = -1;
         Py_XDECREF(key);
@@ -325,7 +325,7 @@ static PyObject *run_contents(State *state, const Run *run)
     return contents;
 }
 
-/* Returns the frames of a message that is the only one of its run. */
+/* Returns the frames of the only message of a run. */
 static PyObject *single_frames(const Run *run)
 {
     PyObject *content = run->contents == NULL ? buffer_bytes(&run->packed) : PyList_GetItem(run->contents, 0);
@@ -339,7 +339,7 @@ static PyObject *single_frames(const Run *run)
     return frames;
 }
 
-/* Returns a run for Python: an EncodedRun, or the frames of its only message. */
+/* Returns the Python object for a run: an EncodedRun, or the frames of its only message. */
 static PyObject *run_item(State *state, const Run *run)
 {
     if (run->first_sequence == run->last_sequence)
@@ -362,7 +362,7 @@ static int place_runs(State *state, Gathering *gathering)
 {
     for (size_t index = 0; index < gathering->count; index++) {
         PyObject *item = run_item(state, &gathering->runs[index]);
-        if (item == NULL || PyList_SetItem(gathering->items, gathering->runs[index].place, item) < 0)
+        if (item == NULL || PyList_SetItem(gathering->items, gathering->runs[index].position, item) < 0)
             return -1;
     }
     return 0;
@@ -398,18 +398,18 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         || !PyArg_ParseTuple(arguments, "Onnnp", &handle, &count_max, &bytes_max, &frame_bytes_min, &gathers_runs))
         return NULL;
     if (bytes_max < 0 || frame_bytes_min < 0) {
-        PyErr_SetString(PyExc_ValueError, "expected a number of bytes from 0 on");
+        PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
         return NULL;
     }
     void *socket = as_socket(state, handle);
     if (socket == NULL)
         return NULL;
-    take_back_loans();
-    Gathering gathering = {.items = PyList_New(0), .places = PyDict_New()};
+    release_returned_loans();
+    Gathering gathering = {.items = PyList_New(0), .indexes = PyDict_New()};
     Message message = {.count = 0};
     for (int index = 0; index < HELD_FRAMES; index++)
         state->msg_init(&message.frames[index]);
-    int failed = gathering.items == NULL || gathering.places == NULL
+    int failed = gathering.items == NULL || gathering.indexes == NULL
                  || drain(state, socket, &gathering, &message, count_max, (size_t)bytes_max, (size_t)frame_bytes_min,
                           gathers_runs) == FAILED
                  || place_runs(state, &gathering) < 0;
@@ -419,11 +419,11 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         Py_XDECREF(gathering.runs[index].topic);
         Py_XDECREF(gathering.runs[index].header);
         Py_XDECREF(gathering.runs[index].contents);
-        give_up(&gathering.runs[index].packed, 0);
-        give_up(&gathering.runs[index].lengths, 1);
+        release_buffer(&gathering.runs[index].packed, 0);
+        release_buffer(&gathering.runs[index].lengths, 1);
     }
     free(gathering.runs);
-    Py_XDECREF(gathering.places);
+    Py_XDECREF(gathering.indexes);
     if (failed)
         Py_CLEAR(gathering.items);
     return gathering.items;

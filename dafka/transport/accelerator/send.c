@@ -1,4 +1,4 @@
-/* Sending: lists of frames, and runs of records, whose headers are written here. Large frames are lent to libzmq. */
+/* Send lists of frames, and runs of records. The headers of a run are written here. Large frames are lent to libzmq. */
 
 #include "accelerator.h"
 
@@ -8,16 +8,17 @@
 #define INLINE_BYTES_MAX 33 /* libzmq stores frames up to this size in the message itself */
 #define UNLOCKED_RECORDS_MIN 64 /* fewer records are not worth releasing the GIL */
 
-/* Memory that libzmq reads without copying it: that of an object, and a piece of its own. libzmq's threads return each
-   frame without the GIL. The last frame puts the loan on a stack, which the next call with the GIL empties. */
+/* Memory that libzmq reads without copying it: that of `owner`, and `piece`, which belongs to the loan. libzmq's threads
+   return the frames without the GIL. When the last frame is returned, the loan is put on a stack, which the next call
+   with the GIL empties. */
 typedef struct Loan {
     struct Loan *next;
     PyObject *owner;
     char *piece;
-    atomic_size_t frames; /* frames not returned yet, plus one for the lender */
+    atomic_size_t frames; /* LENDERS_SHARE less the returned frames; once closed, the frames not returned yet */
 } Loan;
 
-#define LENDERS_SHARE (SIZE_MAX / 2)
+#define LENDERS_SHARE (SIZE_MAX / 2) /* keeps a loan from being released before `close_loan` */
 
 static _Atomic(Loan *) returned_loans;
 
@@ -41,7 +42,7 @@ static void return_frame(void *Py_UNUSED(data), void *hint)
     release_frames(hint, 1);
 }
 
-void take_back_loans(void)
+void release_returned_loans(void)
 {
     Loan *loan = atomic_exchange(&returned_loans, NULL);
     while (loan != NULL) {
@@ -53,7 +54,7 @@ void take_back_loans(void)
     }
 }
 
-/* Opens a loan of an object's memory and of a piece of this size. Close it when all frames have been lent. */
+/* Opens a loan of an object's memory and of a piece of this size. The caller closes it when all frames are lent. */
 static Loan *open_loan(PyObject *owner, size_t piece_size)
 {
     Loan *loan = malloc(sizeof *loan);
@@ -82,7 +83,7 @@ static int send_frame(State *state, void *socket, zmq_msg_t *frame, int flags)
     while (state->msg_send(frame, socket, ZMQ_DONTWAIT | flags) < 0) {
         int number = state->error_number();
         if (number == EINTR)
-            continue; /* nothing blocks here, so the signal is handled soon enough */
+            continue; /* Python handles the signal after this call, which does not block */
         state->msg_close(frame);
         return number;
     }
@@ -98,7 +99,7 @@ static int send_copy(State *state, void *socket, const char *data, size_t size, 
     return send_frame(state, socket, &frame, flags);
 }
 
-/* Makes a frame of memory that belongs to a loan. It is counted if libzmq will return it. */
+/* Sends memory that belongs to a loan as a frame. Adds 1 to `lent` if libzmq will return the frame. */
 static int send_lent(State *state, void *socket, Loan *loan, size_t *lent, char *data, size_t size, int flags)
 {
     zmq_msg_t frame;
@@ -125,8 +126,8 @@ static int send_bytes(State *state, void *socket, PyObject *bytes, int flags)
     return number;
 }
 
-/* Returns the result of a message; if it FAILED, sets an exception. */
-static int judge(State *state, int number)
+/* Returns the result of a message by libzmq's error number, or 0. If it is FAILED, sets an exception. */
+static int send_result(State *state, int number)
 {
     if (number == 0)
         return GOT_ONE;
@@ -146,7 +147,7 @@ static PyObject *as_frames(PyObject *sequence)
     for (Py_ssize_t index = 0; frames != NULL && index < PyTuple_Size(frames); index++) {
         PyObject *frame = PyTuple_GetItem(frames, index);
         if (!PyBytes_Check(frame)) {
-            PyErr_Format(PyExc_TypeError, "a frame is bytes, not %R", (PyObject *)Py_TYPE(frame));
+            PyErr_Format(PyExc_TypeError, "expected bytes as a frame, not %R", (PyObject *)Py_TYPE(frame));
             Py_CLEAR(frames);
         }
     }
@@ -161,12 +162,12 @@ static int send_message(State *state, void *socket, PyObject *message)
     Py_ssize_t last = PyTuple_Size(frames) - 1;
     int sent = GOT_ONE;
     if (last < 0) {
-        PyErr_SetString(PyExc_IndexError, "a message has at least one frame");
+        PyErr_SetString(PyExc_IndexError, "expected at least one frame in a message");
         sent = FAILED;
     }
     for (Py_ssize_t index = 0; index <= last && sent == GOT_ONE; index++) {
         int flags = index < last ? ZMQ_SNDMORE : 0;
-        sent = judge(state, send_bytes(state, socket, PyTuple_GetItem(frames, index), flags));
+        sent = send_result(state, send_bytes(state, socket, PyTuple_GetItem(frames, index), flags));
     }
     Py_DECREF(frames);
     return sent;
@@ -222,7 +223,7 @@ static int find_listed(PyObject *listed, Records *records)
 static int find_packed(PyObject *bytes, PyObject *lengths, Records *records)
 {
     if (!PyBytes_Check(bytes) || !PyBytes_Check(lengths)) {
-        PyErr_SetString(PyExc_TypeError, "packed contents are bytes");
+        PyErr_SetString(PyExc_TypeError, "expected bytes as packed contents and as their lengths");
         return -1;
     }
     Slice rest = slice_of(bytes);
@@ -264,7 +265,7 @@ static PyObject *find_contents(State *state, PyObject *contents, Records *record
     return bytes;
 }
 
-/* Sends all records. Returns 0, or the error number of a failure. Does not need the GIL. */
+/* Sends all records, and counts those that were queued. Returns 0, or libzmq's error number. Does not need the GIL. */
 static int send_records(State *state, void *socket, const Records *records, Loan *loan, size_t *lent, size_t *sent)
 {
     for (size_t index = 0; index < records->count; index++) {
@@ -308,7 +309,7 @@ static int lend_records(State *state, void *socket, PyObject *topic, PyObject *o
         Py_END_ALLOW_THREADS
     }
     close_loan(loan, lent);
-    return judge(state, number) == FAILED ? -1 : 0;
+    return send_result(state, number) == FAILED ? -1 : 0;
 }
 
 static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
@@ -323,7 +324,7 @@ static int send_run(State *state, void *socket, PyObject *run, size_t *sent)
     if (topic == NULL || header_prefix == NULL || first == NULL || contents == NULL)
         goto done;
     if (!PyBytes_Check(header_prefix) || !(topic == Py_None || PyBytes_Check(topic))) {
-        PyErr_SetString(PyExc_TypeError, "the topic frame and the header_prefix of a run are bytes");
+        PyErr_SetString(PyExc_TypeError, "expected bytes as the topic frame and the header prefix of a run");
         goto done;
     }
     records.header_prefix = slice_of(header_prefix);
@@ -358,7 +359,7 @@ PyObject *accelerator_send(PyObject *module, PyObject *arguments)
     PyObject *iterator = socket == NULL ? NULL : PyObject_GetIter(messages);
     if (iterator == NULL)
         return NULL;
-    take_back_loans();
+    release_returned_loans();
     size_t count = 0;
     PyObject *item;
     while ((item = PyIter_Next(iterator)) != NULL) {
