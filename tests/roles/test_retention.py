@@ -51,7 +51,7 @@ async def expect_rest(consumer: Consumer, first: int = 0) -> None:
     """The consumer learns that the records from `first` on are lost, and receives the last ones."""
     event = await wait_event(consumer.events, RecordsGone)
     assert (event.first_sequence, event.end_sequence) == (first, COUNT - KEPT)
-    assert str(event).startswith(f"records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are gone")
+    assert str(event).startswith(f"Records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are lost: ")
     await receive_partition(consumer, COUNT - KEPT, COUNT)
     assert consumer.statistics().records_gone == COUNT - KEPT - first
     assert_nothing_more(consumer)

@@ -172,7 +172,7 @@ async def open_trimmed(path: Path, earliest: int) -> AsyncIterator[Cluster]:
 async def test_without_a_store_the_error_names_the_options() -> None:
     async with open_cluster(storage=None) as cluster:
         config = cluster.config.with_producer(close_timeout_ms=300)
-        with pytest.raises(PublishingError, match=r"topic t: 0 of a store found .* towers .* minStores or ackTimeout"):
+        with pytest.raises(PublishingError, match=r"topic t: 0 of 1 store found .* towers .* minStores or ackTimeout"):
             await publish(rows(contents(0, 10)), ONE_TOPIC, config, TASK)
 
 

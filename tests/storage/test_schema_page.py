@@ -220,4 +220,4 @@ async def test_lag_of_a_consumer(store: sqlite3.Connection) -> None:
 
 async def test_node_address_and_version(store: sqlite3.Connection, tmp_path: Path) -> None:
     async with open_storage(f"sqlite:{tmp_path / 'dafka.db'}", read_only=True) as storage:
-        assert store.execute(query("The store's node address")).fetchall() == [(storage.identity, SCHEMA_VERSION)]
+        assert store.execute(query("The node address of the store")).fetchall() == [(storage.identity, SCHEMA_VERSION)]
