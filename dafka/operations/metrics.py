@@ -225,7 +225,7 @@ def _consumer_samples(found: ConsumerStatistics) -> Samples:
         "dafka_records": {("delivered",): found.records},
         "dafka_record_bytes": {("delivered",): found.bytes},
         "dafka_fetches": {("sent",): found.fetches_sent},
-        "dafka_unrecoverable_records": {(): found.records_gone},
+        "dafka_unrecoverable_records": {(): found.records_unrecoverable},
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): len(found.positions)},
         "dafka_pending_bytes": {(): found.buffered_bytes},

@@ -135,13 +135,13 @@ class FetchUnanswered:
 
 
 @attrs.frozen
-class RecordsGone:
+class RecordsUnrecoverable:
     """No node holds these records any more, since retention dropped them. The partition continues after them.
 
     Attributes:
         partition: The partition.
-        first_sequence: The first record that is lost.
-        end_sequence: The sequence after the last record that is lost.
+        first_sequence: The first record that is unrecoverable.
+        end_sequence: The sequence after the last record that is unrecoverable.
     """
 
     partition: Partition
@@ -150,7 +150,7 @@ class RecordsGone:
 
     def __str__(self) -> str:
         which = _records(self.first_sequence, self.end_sequence, self.partition)
-        return f"{which} lost: no node holds them any more; continuing after them"
+        return f"{which} unrecoverable: no node holds them any more; continuing after them"
 
 
 @attrs.frozen
@@ -162,8 +162,8 @@ class PartitionHalted:
 
     Attributes:
         partition: The partition.
-        first_sequence: The first record that is lost.
-        end_sequence: The sequence after the last record that is lost.
+        first_sequence: The first record that is unrecoverable.
+        end_sequence: The sequence after the last record that is unrecoverable.
     """
 
     partition: Partition
@@ -173,7 +173,7 @@ class PartitionHalted:
     def __str__(self) -> str:
         which = _records(self.first_sequence, self.end_sequence, self.partition)
         return (
-            f"{which} lost, and this store keeps the records before them because it has no retention: "
+            f"{which} unrecoverable, and this store keeps the records before them because it has no retention: "
             "it stores no more of this partition"
         )
 
@@ -284,7 +284,7 @@ Event: TypeAlias = (
     | PartitionSilent
     | PartitionHeard
     | FetchUnanswered
-    | RecordsGone
+    | RecordsUnrecoverable
     | PartitionHalted
     | RecordsDropped
     | StoresSilent

@@ -30,7 +30,7 @@ class ConsumerStatistics:
         records: Records that the program took.
         bytes: The bytes of their contents.
         buffered_bytes: Memory of the records that wait for the program.
-        records_gone: Records left out because no node holds them any more.
+        records_unrecoverable: Records left out because no node holds them any more.
         fetches_sent: FETCHes sent for missing records.
         positions: By partition, the sequence of the next record that the program receives.
         lag: By partition, how many records are known to exist from that position on; only partitions that have any.
@@ -41,7 +41,7 @@ class ConsumerStatistics:
     records: int
     bytes: int
     buffered_bytes: int
-    records_gone: int
+    records_unrecoverable: int
     fetches_sent: int
     positions: dict[Partition, int]
     lag: dict[Partition, int]
@@ -134,7 +134,7 @@ class Consumer(NodeRole):
             records=self._delivery.records,
             bytes=self._delivery.bytes,
             buffered_bytes=self._machine.buffered_bytes,
-            records_gone=self._machine.records_gone,
+            records_unrecoverable=self._machine.records_unrecoverable,
             fetches_sent=self._machine.reassembler.fetches_sent,
             positions=positions,
             lag=lag,

@@ -23,7 +23,9 @@ def test_consume_logs_which_records_are_gone(dafka: Dafka) -> None:
     ended = dafka.node("consume", "hello", "--from-beginning", "--count", "100")
     assert (ended.status, ended.output) == (0, "".join(LINES[400:]).encode())
     (line,) = ended.errors.splitlines()
-    assert re.search(r"Records 0 to 399 of hello/[0-9A-F]{32} are lost: no node holds them any more", line), line
+    assert re.search(r"Records 0 to 399 of hello/[0-9A-F]{32} are unrecoverable: no node holds them any more", line), (
+        line
+    )
 
 
 @pytest.mark.parametrize(

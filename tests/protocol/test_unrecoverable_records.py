@@ -12,7 +12,7 @@ from dafka.protocol import (
     ConsumerMachine,
     PartitionHalted,
     ProducerMachine,
-    RecordsGone,
+    RecordsUnrecoverable,
     ResetPosition,
     StoreMachine,
 )
@@ -69,8 +69,8 @@ def make_store(ends: dict[Partition, int] | None = None, config: Config | None =
     return store
 
 
-def unrecoverable(actions: list[Action]) -> list[RecordsGone]:
-    return [event for event in events(actions) if isinstance(event, RecordsGone)]
+def unrecoverable(actions: list[Action]) -> list[RecordsUnrecoverable]:
+    return [event for event in events(actions) if isinstance(event, RecordsUnrecoverable)]
 
 
 def wait_unanswered(machine: ConsumerMachine | StoreMachine, attempts: int) -> list[Action]:
@@ -91,9 +91,9 @@ def test_records_are_unrecoverable_when_every_store_says_so_erratum_26() -> None
     consumer = make_consumer("A", "B")
     assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
     actions = consumer.receive([earliest(120, "B")], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
     assert asked(actions) == [(100, 100)]
-    assert consumer.records_gone == 100
+    assert consumer.records_unrecoverable == 100
     assert sequences(batches(consumer.receive([direct(100, 200, ME)], 0.3))) == [*range(100, 200)]
     assert asked(consumer.receive([head(199)], 0.4)) == []
 
@@ -102,9 +102,9 @@ def test_records_kept_ahead_follow_unrecoverable_ones() -> None:
     consumer = make_consumer("A")
     consumer.receive([live(150, 160)], 0.2)
     actions = consumer.receive([earliest(150)], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 150)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 150)]
     assert [event.event if isinstance(event, Notify) else event for event in actions].index(
-        RecordsGone(HELLO, 0, 150)
+        RecordsUnrecoverable(HELLO, 0, 150)
     ) == 0, "the program is notified before it gets the records that follow"
     assert sequences(batches(actions)) == [*range(150, 160)]
 
@@ -126,13 +126,13 @@ def test_records_that_stores_merely_lack_are_not_unrecoverable() -> None:
 def test_a_store_that_holds_nothing_does_not_say_where_to_continue() -> None:
     consumer = make_consumer("A", "B")
     actions = consumer.receive([earliest(HOLDS_NOTHING, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 def test_the_partition_continues_at_the_earliest_record_of_any_node() -> None:
     consumer = make_consumer("A", "B")
     actions = consumer.receive([earliest(50, "A", unrecoverable_end=0), earliest(100, "B")], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 50)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 50)]
 
 
 def test_a_silent_store_is_waited_for() -> None:
@@ -143,7 +143,7 @@ def test_a_silent_store_is_waited_for() -> None:
         assert unrecoverable(actions) == []
         actions = wait_unanswered(consumer, 1)
         actions += consumer.receive([earliest(100, "A")], consumer.deadline() - 0.1)
-    assert unrecoverable(wait_unanswered(consumer, 1)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(wait_unanswered(consumer, 1)) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 def test_a_connected_producer_is_waited_for() -> None:
@@ -151,7 +151,7 @@ def test_a_connected_producer_is_waited_for() -> None:
     consumer.peer_joined(HELLO.address, 0.1)
     assert unrecoverable(consumer.receive([earliest(100, "A")], 0.2)) == []
     actions = consumer.receive([earliest(150, HELLO.address, unrecoverable_end=0)], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 @pytest.mark.parametrize("leave", ["unsubscribed", "silent"])
@@ -162,7 +162,7 @@ def test_a_node_that_has_left_is_not_waited_for(leave: str) -> None:
         consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "B", active=False), 0.3)
     else:
         consumer.peer_left("B", 0.3)
-    assert unrecoverable(consumer.tick(consumer.deadline())) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.tick(consumer.deadline())) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 def test_a_store_that_is_found_again_counts_although_its_connection_never_ended() -> None:
@@ -170,7 +170,7 @@ def test_a_store_that_is_found_again_counts_although_its_connection_never_ended(
     consumer.peer_left("A", 0.2)
     consumer.peer_joined("A", 0.3)
     assert consumer.reassembler.gap_resolver.stores == {"A"}
-    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 def test_nothing_is_given_up_before_the_node_has_settled() -> None:
@@ -180,7 +180,7 @@ def test_nothing_is_given_up_before_the_node_has_settled() -> None:
     consumer.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     consumer.receive([head(199)], 0.1)
     assert unrecoverable(consumer.receive([earliest(100)], 0.2)) == []
-    assert unrecoverable(consumer.node_settled(0.3)) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(consumer.node_settled(0.3)) == [RecordsUnrecoverable(HELLO, 0, 100)]
 
 
 def test_an_answer_for_an_earlier_sequence_does_not_count() -> None:
@@ -190,7 +190,7 @@ def test_an_answer_for_an_earlier_sequence_does_not_count() -> None:
     # B may have received the records meanwhile.
     assert unrecoverable(consumer.receive([earliest(100, "A")], 0.4)) == []
     assert unrecoverable(consumer.receive([earliest(HOLDS_NOTHING, "B", unrecoverable_end=0)], 0.5)) == [
-        RecordsGone(HELLO, 50, 100)
+        RecordsUnrecoverable(HELLO, 50, 100)
     ]
 
 
@@ -217,7 +217,7 @@ def test_an_outdated_answer_is_ignored() -> None:
 
 def test_a_partition_that_is_empty_now_continues_at_its_end() -> None:
     consumer = make_consumer("A")
-    assert unrecoverable(consumer.receive([earliest(200)], 0.2)) == [RecordsGone(HELLO, 0, 200)]
+    assert unrecoverable(consumer.receive([earliest(200)], 0.2)) == [RecordsUnrecoverable(HELLO, 0, 200)]
     assert sequences(batches(consumer.receive([live(200, 203)], 0.3))) == [200, 201, 202]
 
 
@@ -310,7 +310,7 @@ def test_a_producer_without_stores_calls_dropped_records_unrecoverable() -> None
     answer_to_me = wire.DirectEarliest(
         ME, HELLO.address, HELLO.address, HELLO.topic, answer.sequence, answer.unrecoverable_end
     )
-    assert unrecoverable(consumer.receive([answer_to_me], 0.2)) == [RecordsGone(HELLO, 0, answer.sequence)]
+    assert unrecoverable(consumer.receive([answer_to_me], 0.2)) == [RecordsUnrecoverable(HELLO, 0, answer.sequence)]
 
 
 # Stores that learn from other stores
@@ -321,7 +321,7 @@ def test_a_new_store_begins_at_the_earliest_record_of_the_others() -> None:
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([live(150, 160)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 0, 100)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 0, 100)]
     assert [action for action in actions if isinstance(action, ResetPosition)] == [ResetPosition(HELLO, 100)]
     assert asked(actions) == [(100, 50)]
     assert published(store.position_reset(HELLO, 100), wire.Ack) == [wire.Ack(HELLO.address, HELLO.topic, 99, ME)]
@@ -343,7 +343,7 @@ def test_a_store_with_retention_gives_up_the_older_records() -> None:
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
     actions = store.receive([earliest(100)], 0.2)
-    assert unrecoverable(actions) == [RecordsGone(HELLO, 50, 100)]
+    assert unrecoverable(actions) == [RecordsUnrecoverable(HELLO, 50, 100)]
     assert ResetPosition(HELLO, 100) in actions
 
 
@@ -362,4 +362,4 @@ def test_an_empty_partition_of_a_store_without_retention_continues() -> None:
     store = make_store({HELLO: 50}, earliest={HELLO: 50})
     store.receive_subscriptions(subscription(HELLO_TO_STORE, "A"), 0.0)
     store.receive([head(199)], 0.1)
-    assert unrecoverable(store.receive([earliest(100)], 0.2)) == [RecordsGone(HELLO, 50, 100)]
+    assert unrecoverable(store.receive([earliest(100)], 0.2)) == [RecordsUnrecoverable(HELLO, 50, 100)]

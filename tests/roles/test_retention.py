@@ -11,7 +11,7 @@ import trio
 from dafka import Config, Consumer, Store
 from dafka.config import DialectName
 from dafka.errors import StorageError
-from dafka.protocol import PartitionHalted, RecordsDropped, RecordsGone, StorageFailed
+from dafka.protocol import PartitionHalted, RecordsDropped, RecordsUnrecoverable, StorageFailed
 from dafka.storage import RetentionPolicy, open_storage
 from dafka.storage.memory import MemoryStorage
 from dafka.testing import Cluster, open_cluster
@@ -49,11 +49,13 @@ async def wait_dropped(store: Store) -> None:
 
 async def expect_rest(consumer: Consumer, first: int = 0) -> None:
     """The consumer learns that the records from `first` on are lost, and receives the last ones."""
-    event = await wait_event(consumer.events, RecordsGone)
+    event = await wait_event(consumer.events, RecordsUnrecoverable)
     assert (event.first_sequence, event.end_sequence) == (first, COUNT - KEPT)
-    assert str(event).startswith(f"Records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are lost: ")
+    assert str(event).startswith(
+        f"Records {first} to {COUNT - KEPT - 1} of hello/{event.partition.address} are unrecoverable: "
+    )
     await receive_partition(consumer, COUNT - KEPT, COUNT)
-    assert consumer.statistics().records_gone == COUNT - KEPT - first
+    assert consumer.statistics().records_unrecoverable == COUNT - KEPT - first
     assert_nothing_more(consumer)
 
 
@@ -111,7 +113,7 @@ async def test_records_that_another_store_keeps_are_not_gone() -> None:
             await wait_dropped(store_of(cluster))
             async with cluster.consumer(["hello"]) as consumer:
                 await receive_partition(consumer, 0, COUNT)
-                assert consumer.statistics().records_gone == 0
+                assert consumer.statistics().records_unrecoverable == 0
 
 
 async def test_new_store_begins_where_the_others_do() -> None:
@@ -120,7 +122,7 @@ async def test_new_store_begins_where_the_others_do() -> None:
         await wait_dropped(store_of(cluster))
         async with open_store(cluster.config.with_store(retention_records=0)) as other:
             await wait_until(lambda: other.statistics().records_stored == KEPT)
-            event = await wait_event(other.events, RecordsGone)
+            event = await wait_event(other.events, RecordsUnrecoverable)
             assert (event.first_sequence, event.end_sequence) == (0, COUNT - KEPT)
             async with cluster.consumer(["hello"]) as consumer:
                 await expect_rest(consumer)
@@ -141,7 +143,9 @@ async def test_store_that_was_away_continues_or_keeps_its_records(has_retention:
             async with open_store(config, url) as returned:
                 if has_retention:
                     await wait_until(lambda: returned.statistics().records_stored == KEPT)
-                    event: RecordsGone | PartitionHalted = await wait_event(returned.events, RecordsGone)
+                    event: RecordsUnrecoverable | PartitionHalted = await wait_event(
+                        returned.events, RecordsUnrecoverable
+                    )
                 else:
                     event = await wait_event(returned.events, PartitionHalted)
                 assert (event.first_sequence, event.end_sequence) == (50, COUNT - KEPT)

@@ -9,7 +9,7 @@ from dafka import wire
 from dafka.protocol import (
     Event,
     PartitionHalted,
-    RecordsGone,
+    RecordsUnrecoverable,
     ResetPosition,
 )
 from dafka.protocol.machines.commits import StorageWork
@@ -210,7 +210,7 @@ class Checks:
     def on_notified(self, node: SimulatedNode, event: Event) -> None:
         """Check an event that a node reports to its program."""
         self._cluster.note(f"{node.name}: {event}")
-        if isinstance(event, (RecordsGone, PartitionHalted)):
+        if isinstance(event, (RecordsUnrecoverable, PartitionHalted)):
             dropped = max(
                 (disk.dropped.get(event.partition, 0) for disk in self._cluster.disks.values()),
                 default=0,

@@ -14,7 +14,7 @@ def describe_event(event: dafka.Event) -> str:
     """Return a description of an event."""
     if isinstance(event, events.PeerJoined):
         return f"{event.address} at {event.endpoint.endpoint}"
-    if isinstance(event, events.RecordsGone):
+    if isinstance(event, events.RecordsUnrecoverable):
         return f"{event.partition.topic}: {event.end_sequence - event.first_sequence} records lost"
     return str(event)
 

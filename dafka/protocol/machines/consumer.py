@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
-from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsGone
+from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
@@ -45,7 +45,7 @@ class ConsumerMachine:
         topics: The subscribed topics, each with the time from which GET-HEADS may be sent again.
         reassembler: The position of each partition.
         buffered_bytes: Memory of the records that the program has not taken yet; see `records_buffered`.
-        records_gone: Records given up because no node holds them any more.
+        records_unrecoverable: Records given up because no node holds them any more.
         discarded: Messages that were discarded, by reason.
     """
 
@@ -54,7 +54,7 @@ class ConsumerMachine:
         self.topics: dict[str, float] = {}
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
         self.buffered_bytes = 0
-        self.records_gone = 0
+        self.records_unrecoverable = 0
         self.discarded: Counter[str] = Counter()
         self._config = config
         self._positions = dict(positions or {})
@@ -237,8 +237,8 @@ class ConsumerMachine:
         """Continue after records that no node holds any more."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            self.records_gone += end_sequence - first_sequence
-            actions.append(Notify(RecordsGone(partition, first_sequence, end_sequence)))
+            self.records_unrecoverable += end_sequence - first_sequence
+            actions.append(Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence)))
             actions += [Deliver(run) for run in self.reassembler.reset_to(partition, end_sequence)]
         return actions
 

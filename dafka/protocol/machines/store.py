@@ -23,7 +23,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.events import PartitionHalted, RecordsGone
+from dafka.protocol.events import PartitionHalted, RecordsUnrecoverable
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
@@ -324,8 +324,8 @@ class StoreMachine:
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
             if not self._must_keep(partition):
-                gone = Notify(RecordsGone(partition, first_sequence, end_sequence))
-                actions += [gone, ResetPosition(partition, end_sequence)]
+                unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
+                actions += [unrecoverable, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
             elif partition not in self._halted:
                 self._halted.add(partition)
