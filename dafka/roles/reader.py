@@ -87,9 +87,9 @@ class Reader(NodeRole):
     async def held_end(self, partition: Partition, timeout_s: float, *, min_stores: int = 1) -> int:
         """Ask the stores how many records of a partition they hold.
 
-        The result is as certain as it can be: all connected stores, and at least `min_stores`, have answered, and if
-        they hold records, none were added for a second. This takes milliseconds if the stores hold nothing, and some
-        seconds if they hold records, or are libdafka's.
+        It returns when all connected stores, and at least `min_stores`, have answered and, if they hold records, none
+        were added for a second. This takes milliseconds if the stores hold nothing, and some seconds if they hold
+        records, or are libdafka's.
 
         Args:
             partition: The partition, of any topic. It may be queried once at a time.
