@@ -17,9 +17,9 @@ demo: .venv/demo ## Send real records through a cluster on this machine
 demo-spark: .venv/demo-spark ## The same records in Spark (needs Java 17)
 	$(BIN)/python examples/flights_pipeline.py
 
-# Two workers a core: many tests wait for processes and sockets. tests/conftest.py has the order.
+# More workers than cores: many tests wait for processes and sockets. tests/conftest.py has the order.
 test: .venv/dev ## Run the tests (about 6 minutes on 2 cores)
-	$(BIN)/pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
+	$(BIN)/pytest --numprocesses=5 --dist=loadfile --no-loadscope-reorder --durations=15
 
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
 test-long: .venv/dev ## Run the tests that `make test` leaves out because they are long

@@ -32,22 +32,35 @@ LONGEST_FIRST = (
 # a Java process, which takes seconds to start, and a gigabyte. Other Spark modules need no session, or their own.
 TOGETHER = {
     "one Spark session": (
-        "tests/spark/test_bad_input.py",
-        "tests/spark/test_decoding.py",
-        "tests/spark/test_dataframes.py",
-        "tests/spark/test_pipeline.py",
-        "tests/spark/test_session.py",
+        "tests/spark/test_read_batch.py",
         "tests/spark/test_spark_page.py",
         "tests/spark/test_stream.py",
-    ),
-    "another Spark session": (
-        "tests/spark/test_cluster_stream.py",
-        "tests/spark/test_read_batch.py",
-        "tests/spark/test_spark_cli.py",
-        "tests/spark/test_spark_errors.py",
         "tests/spark/test_write.py",
     ),
+    "another Spark session": (
+        "tests/spark/test_bad_input.py",
+        "tests/spark/test_cluster_stream.py",
+        "tests/spark/test_dataframes.py",
+        "tests/spark/test_decoding.py",
+        "tests/spark/test_pipeline.py",
+        "tests/spark/test_session.py",
+        "tests/spark/test_spark_cli.py",
+        "tests/spark/test_spark_errors.py",
+    ),
 }
+
+# What `make test` runs of the tests that start Spark: every example of its page, batches, a stream that continues, and
+# writing. The others are long: Spark takes a third of all processor time.
+SPARK_IN_SHORT = (
+    "tests/spark/test_spark_page.py::*",
+    "tests/spark/test_read_batch.py::*",
+    "tests/spark/test_stream.py::test_a_query_continues_from_its_checkpoint*",
+    "tests/spark/test_stream.py::test_windows_with_a_watermark*",
+    "tests/spark/test_write.py::test_each_task_publishes_to_a_partition_of_its_own*",
+    "tests/spark/test_write.py::test_a_stream_publishes_each_micro_batch*",
+)
+STARTS_SPARK = {"spark", "java"}
+"""Fixtures."""
 
 
 # Tests do not see the settings of the user who runs them. The choice of loops is an exception: all tests hold for both.
@@ -87,6 +100,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid.startswith("tests/spark/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT))
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & STARTS_SPARK and not any(fnmatchcase(item.nodeid, pattern) for pattern in SPARK_IN_SHORT):
+            item.add_marker(pytest.mark.long)
     if hasattr(config, "workerinput"):
         places = {unit: place for place, unit in enumerate(LONGEST_FIRST)}
         items.sort(key=lambda item: places.get(unit_of(item.nodeid), len(places)))

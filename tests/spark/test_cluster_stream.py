@@ -47,7 +47,6 @@ def test_a_query_follows_the_cluster_and_continues_after_a_stop(
         assert found == {**expected(producer.partition, 2 * RECORDS_PER_TRIGGER + 150), **expected(new, 10)}
 
 
-@pytest.mark.long
 def test_a_killed_driver_neither_loses_nor_repeats_records(
     spark: SparkSession, cluster: RunningCluster, tmp_path: Path
 ) -> None:
@@ -64,7 +63,6 @@ def test_a_killed_driver_neither_loses_nor_repeats_records(
         assert read_sink(spark, tmp_path) == {**expected(producer.partition, count), **expected(new, 100)}
 
 
-@pytest.mark.long
 def test_timestamps_are_times_of_planning_and_move_watermarks(spark: SparkSession, cluster: RunningCluster) -> None:
     from pyspark.sql import functions
 

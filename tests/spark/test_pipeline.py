@@ -22,7 +22,6 @@ def pipeline(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return flights_pipeline
 
 
-@pytest.mark.long
 def test_the_pipeline_agrees_with_pandas(spark: SparkSession, pipeline: ModuleType, tmp_path: Path) -> None:
     flights = pipeline.load(FLIGHTS)
     results = trio.run(pipeline.run, spark, flights, tmp_path)

@@ -89,7 +89,6 @@ def test_a_script_in_a_process_of_its_own(java: None, tmp_path: Path) -> None:
     assert ("\tat " in between, "dafka/spark/" in "\n".join(errors)) == (False, False)
 
 
-@pytest.mark.long
 def test_a_shell_on_a_terminal(java: None, dafka: Dafka, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "DEADLINE_S", HANG_S)
     with open_terminal(dafka, "spark", *SMALL) as terminal:
