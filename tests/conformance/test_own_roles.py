@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 
 from dafka_conformance.catalog import Catalog
-from dafka_conformance.model import Dialect
+from dafka_conformance.model import Dialect, Run
 from dafka_conformance.runner import run
 from dafka_conformance.targets import open_target
 
 TIMEOUT_S = 900
-DIALECTS = [
-    pytest.param(dialect, marks=[] if dialect is Dialect.RFC46 else pytest.mark.long, id=dialect.value)
-    for dialect in Dialect
-]
-"""The whole suite takes minutes, so `make test` runs one dialect only."""
+SAMPLE_EVERY = 5
+"""`make test` runs one in this many scenarios; `make test-long` runs all of them, in both dialects."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +47,9 @@ def running(
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TIMEOUT_S + 20)
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", Dialect, ids=lambda dialect: dialect.value)
 def test_embedded_roles_conform_and_every_clause_is_tested(
     dialect: Dialect, running: dict[str, tuple[subprocess.Popen[str], Path]]
 ) -> None:
@@ -72,11 +70,24 @@ def test_embedded_roles_conform_and_every_clause_is_tested(
     assert untested == set()
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_embedded_roles_conform_in_a_sample() -> None:
+    catalog = Catalog.load()
+    names = list(catalog.scenarios)[::SAMPLE_EVERY]
+    expect_conforming(await run(catalog, open_target("embedded", {}), dialects=[Dialect.RFC46], patterns=names))
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [pytest.param(Dialect.RFC46, id="rfc46"), pytest.param(Dialect.LIBDAFKA, id="libdafka", marks=pytest.mark.long)],
+)
 async def test_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
     """Test processes: their options, their input and output, and a kill."""
     patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]
-    finished = await run(Catalog.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns)
+    expect_conforming(await run(Catalog.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns))
+
+
+def expect_conforming(finished: Run) -> None:
+    """Expect that every role was tested, and that every check holds."""
     wrong = [
         f"{result.scenario}: {result.reason}{check.clause}: {check.message}"
         for result in finished.results
