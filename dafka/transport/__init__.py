@@ -1,6 +1,7 @@
 """ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
-from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
+from dafka.transport.accepted import AcceptedConnections
+from dafka.transport.connections import raise_descriptors_max
 from dafka.transport.connector import Connector, diagnose_connection, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
@@ -11,8 +12,7 @@ from dafka.transport.socket import RunSocket, Socket
 from dafka.transport.zap import ZapHandler, open_zap_handler
 
 __all__ = [
-    "Connection",
-    "ConnectionLimiter",
+    "AcceptedConnections",
     "Connector",
     "KeyPair",
     "Mesh",
@@ -23,8 +23,6 @@ __all__ = [
     "ZapHandler",
     "choose_loops",
     "diagnose_connection",
-    "find_connection",
-    "is_open",
     "listen",
     "open_context",
     "open_mesh",
