@@ -217,9 +217,11 @@ def _bind(socket: BaseSocket, endpoint: str) -> str:
 def _own_host(sub_endpoint: str) -> str:
     """Return the host at which other machines reach this one, for nodes that connect over loopback.
 
-    If the tower listens on a loopback address only, there are no other machines, and the host is 127.0.0.1.
+    If the tower listens on a loopback address only, there are no other machines, and the host is that address.
     """
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
+    if host == "[::1]":
+        return host
     if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
