@@ -104,6 +104,18 @@ def is_local(endpoint: str) -> bool:
         return False
 
 
+def is_ipv6_endpoint(text: str) -> bool:
+    """Return whether a text is a tcp endpoint at an IPv6 address, which is in brackets: `tcp://[::1]:5556`.
+
+    Args:
+        text: The endpoint.
+
+    Returns:
+        Whether it is one.
+    """
+    return text.startswith("tcp://[")
+
+
 def is_peer_endpoint(text: str) -> bool:
     """Return whether a text is an endpoint that beacons may carry: `tcp://HOST:PORT`.
 

@@ -50,7 +50,7 @@ class NodeConfig:
     """The dialect that this node sends. Every node understands both. Clusters of libdafka or jdafka need `libdafka`."""
     bind: str = attrs.field(default="tcp://127.0.0.1:*", validator=check_endpoint)
     """The endpoint on which this node listens to its peers. `*` is any free port. `tcp://*:*` listens on all network
-    interfaces: restrict access with `[security]`."""
+    interfaces: restrict access with `[security]`. It uses IPv4; if a tower has an IPv6 address, IPv6 too."""
     discovery: str = attrs.field(default="tower", validator=check_text)
     """How this node finds its peers: `tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a
     closed cluster, each endpoint of `static` is followed by a space and that node's public key."""
@@ -117,10 +117,11 @@ class TowerConfig:
     """`[tower]`: where a tower listens."""
 
     sub: str = attrs.field(default="tcp://127.0.0.1:5556", validator=check_endpoint)
-    """The SUB endpoint, on which the tower receives beacons. `tcp://*:5556` accepts nodes of other machines."""
+    """The SUB endpoint, on which the tower receives beacons. `tcp://*:5556` accepts nodes of other machines over
+    IPv4, `tcp://[::]:5556` over IPv4 and IPv6."""
     pub: str = attrs.field(default="tcp://127.0.0.1:5557", validator=check_endpoint)
     """The PUB endpoint, on which the tower announces nodes to each other. `tcp://*:5557` accepts nodes of other
-    machines."""
+    machines over IPv4, `tcp://[::]:5557` over IPv4 and IPv6."""
     nodes_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many nodes the tower announces at a time. Beacons of further nodes are discarded until some fall silent."""
 

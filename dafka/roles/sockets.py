@@ -6,16 +6,18 @@ One task owns each socket. Messages are drained, decoded and given to the node a
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
+import attrs
 import trio
 
 from dafka import wire
-from dafka.config import Config
+from dafka.config import Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import PeerEndpoint, is_ipv6_endpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
     EndpointIdentity,
@@ -184,11 +186,19 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
     events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
     security = open_security(config)
     with ExitStack() as closed:
-        async with open_mesh(config.node, high_watermark, security, events.put) as mesh:
+        async with open_mesh(_choose_family(config), high_watermark, security, events.put) as mesh:
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
             yield NodeSockets(address, mesh, config, events, _identity(address, security, events))
+
+
+def _choose_family(config: Config) -> NodeConfig:
+    """Return the node's settings; `*` includes IPv6 if a tower has an IPv6 address, since peers then come by IPv6."""
+    node = config.node
+    if node.discovery == "tower" and any(map(is_ipv6_endpoint, config.beacon.tower_sub)):
+        return attrs.evolve(node, bind=re.sub(r"^tcp://\*(?=:)", "tcp://[::]", node.bind))
+    return node
 
 
 def _identity(own_address: str, security: Security | None, events: EventFeed) -> PeerIdentity:

@@ -236,9 +236,9 @@ def _presume_own_host(sub_endpoint: str) -> str:
     It is the address that the tower listens on. If it listens on all addresses, the tower takes the one that faces the
     default route, and 127.0.0.1 without such a route, until a node on another machine connects to it.
     """
-    if is_local(sub_endpoint):
-        return "127.0.0.1"
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
+    if is_local(sub_endpoint):
+        return "[::1]" if host == "[::1]" else "127.0.0.1"
     if host not in ("0.0.0.0", "[::]"):
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
