@@ -16,7 +16,7 @@ import trio
 import zmq
 
 from dafka.config import Config
-from dafka.endpoints import MessageSource
+from dafka.endpoints import MessageSource, is_local
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.events import NodeLog, log_discards
@@ -24,6 +24,7 @@ from dafka.roles.exposure import exposure_warnings
 from dafka.roles.log_events import Started, Stopped
 from dafka.roles.statistics import Health
 from dafka.transport import (
+    AcceptedConnection,
     AcceptedConnections,
     PublisherSocket,
     Socket,
@@ -75,7 +76,12 @@ class Tower:
     """
 
     def __init__(
-        self, machine: TowerMachine, accepted: AcceptedConnections, subscriber: Socket, publisher: PublisherSocket
+        self,
+        machine: TowerMachine,
+        accepted: AcceptedConnections,
+        subscriber: Socket,
+        publisher: PublisherSocket,
+        warn: Callable[[Event], None],
     ) -> None:
         """Combine a machine with its bound sockets."""
         self.sub_endpoint = subscriber.endpoint
@@ -84,6 +90,7 @@ class Tower:
         self._accepted = accepted
         self._subscriber = subscriber
         self._publisher = publisher
+        self._warn = warn
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
@@ -101,6 +108,7 @@ class Tower:
 
     async def run(self) -> None:
         """Pass beacons on, and enforce the limits on connections, until cancelled."""
+        self._accepted.on_first_message(self._note_own_host)
         self._accepted.on_ended(self._machine.registry.forget_connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
@@ -120,6 +128,13 @@ class Tower:
         """Replace the descriptor of a source by the number of its connection. Descriptors are reused."""
         connection = self._accepted.find(source.connection)
         return attrs.evolve(source, connection=NO_CONNECTION if connection is None else connection.number)
+
+    def _note_own_host(self, connection: AcceptedConnection) -> None:
+        """Learn from a node's connection at which address other machines reach this one."""
+        ends = self._accepted.identify(connection)
+        ambiguous = None if ends is None else self._machine.reached_at(ends.own_host)
+        if ambiguous is not None:
+            self._warn(ambiguous)
 
     async def _drain_subscriptions(self) -> None:
         while True:
@@ -170,8 +185,8 @@ async def serve_tower(
                 identity = KeyIdentity(security.authorized.__contains__)
             bind(publisher.accepted, config.tower.pub)
             bind(accepted, config.tower.sub)
-            machine = TowerMachine(config, _own_host(subscriber.endpoint), accepted.is_open, identity)
-            tower = Tower(machine, accepted, subscriber, publisher)
+            machine = TowerMachine(config, _presume_own_host(subscriber.endpoint), accepted.is_open, identity)
+            tower = Tower(machine, accepted, subscriber, publisher, warn)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):
                 warn(warning)
@@ -187,16 +202,17 @@ def _bind(accepted: AcceptedConnections, endpoint: str) -> str:
     return accepted.socket.bind(endpoint)
 
 
-def _own_host(sub_endpoint: str) -> str:
-    """Return the host at which other machines reach this one, for nodes that connect over loopback.
+def _presume_own_host(sub_endpoint: str) -> str:
+    """Return the host at which other machines presumably reach this one, for nodes that connect over loopback.
 
-    If the tower listens on a loopback address only, there are no other machines, and the host is that address.
+    It is the address that the tower listens on. If it listens on all addresses, the tower takes the one that faces the
+    default route, and 127.0.0.1 without such a route, until a node on another machine connects to it.
     """
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
-    if host == "[::1]":
+    if is_local(sub_endpoint):
+        return "[::1]" if host == "[::1]" else "127.0.0.1"
+    if host not in ("0.0.0.0", "[::]"):
         return host
-    if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
-        return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket sends nothing; the kernel chooses the interface that faces that network.

@@ -1,7 +1,7 @@
 """ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
-from dafka.transport.accepted import AcceptedConnections
-from dafka.transport.connections import raise_descriptors_max
+from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
+from dafka.transport.connections import is_other_machine, raise_descriptors_max
 from dafka.transport.connector import Connector, diagnose_connection, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
@@ -12,6 +12,7 @@ from dafka.transport.socket import RunSocket, Socket
 from dafka.transport.zap import ZapHandler, open_zap_handler
 
 __all__ = [
+    "AcceptedConnection",
     "AcceptedConnections",
     "Connector",
     "KeyPair",
@@ -23,6 +24,7 @@ __all__ = [
     "ZapHandler",
     "choose_loops",
     "diagnose_connection",
+    "is_other_machine",
     "listen",
     "open_context",
     "open_mesh",

@@ -73,6 +73,7 @@ class AcceptedConnections:
         self._timer = trio.CancelScope()
         self._on_ended: Callable[[int], None] = lambda _: None
         self._on_handshake: Callable[[Handshake], None] = lambda _: None
+        self._on_first_message: Callable[[AcceptedConnection], None] = lambda _: None
 
     def __len__(self) -> int:
         """Return the number of open connections."""
@@ -81,6 +82,10 @@ class AcceptedConnections:
     def on_ended(self, callback: Callable[[int], None]) -> None:
         """Set the function that is called with the number of each connection that ended."""
         self._on_ended = callback
+
+    def on_first_message(self, callback: Callable[[AcceptedConnection], None]) -> None:
+        """Set the function that is called with each connection that is no longer silent."""
+        self._on_first_message = callback
 
     def on_handshake(self, callback: Callable[[Handshake], None]) -> None:
         """Set the function that is called with the outcome of each handshake."""
@@ -95,6 +100,7 @@ class AcceptedConnections:
         if connection is not None and connection.is_silent:
             connection.is_silent = False
             self._silent.pop(connection.number, None)
+            self._on_first_message(connection)
         return connection
 
     def is_open(self, number: int) -> bool:

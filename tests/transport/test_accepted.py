@@ -105,10 +105,13 @@ async def test_connections_are_counted_by_events_and_not_examined(
         with listener.open_peer():
             descriptor = await listener.receive_descriptor()
             await listener.wait_count(6)
+            spoken: list[module.AcceptedConnection] = []
+            listener.accepted.on_first_message(spoken.append)
             connection = listener.accepted.find(descriptor)
             assert connection is not None
             assert (connection.number, connection.is_silent) == (6, False)
             assert listener.accepted.find(descriptor) is connection
+            assert spoken == [connection]
             assert listener.accepted.find(10**6) is None
         await listener.wait_count(5)
         assert listener.ended == [6]

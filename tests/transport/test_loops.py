@@ -203,10 +203,10 @@ def test_messages_come_with_the_descriptor_that_they_arrived_on(each: Loops) -> 
     receiver = context.socket(zmq.PULL)
     monitor = receiver.get_monitor_socket(zmq.EVENT_ACCEPTED)
     port = receiver.bind_to_random_port("tcp://127.0.0.1")
+    senders = [context.socket(zmq.PUSH) for _ in range(2)]
     descriptors = []
     try:
-        for number in range(2):
-            sender = context.socket(zmq.PUSH)
+        for number, sender in enumerate(senders):
             sender.connect(f"tcp://127.0.0.1:{port}")
             descriptors.append(int.from_bytes(monitor.recv_multipart()[0][2:], sys.byteorder))
             sender.send_multipart([b"%d" % number, b"", b"x" * 5000, b"last"])
@@ -215,6 +215,8 @@ def test_messages_come_with_the_descriptor_that_they_arrived_on(each: Loops) -> 
             assert each.receive_sourced(receiver, 10, BYTES_MAX) == expected
         assert descriptors[0] != descriptors[1]
     finally:
+        for sender in senders:
+            sender.close()
         receiver.disable_monitor()
         context.destroy(0)
 
