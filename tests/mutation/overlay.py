@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -14,7 +15,8 @@ from tests.mutation.scope import ROOT, git
 
 _PRELOADED = (
     "_pytest.assertion.rewrite",
-    "anyio",
+    "anyio._backends._trio",
+    "asyncio",
     "attrs",
     "click",
     "coverage",
@@ -69,6 +71,7 @@ def enter_overlay(top: Path) -> None:
 
 
 def preload() -> None:
-    """Import the libraries that the tests use, so that forked processes share them."""
+    """Import the libraries that the tests use, so that forked processes share them and do not collect them."""
     for name in _PRELOADED:
         __import__(name)
+    gc.freeze()
