@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 import attrs
 
 from tests.mutation.mutants import Mutant, digest, mutants_of, read
-from tests.mutation.report import write_page
+from tests.mutation.report import is_known, write_page
 from tests.mutation.runner import Result, build_map, kept_results, run_mutants
 from tests.mutation.scope import ROOT, Package, git, lines_changed_since, read_packages
 from tests.mutation.survivors import read_survivors
@@ -81,13 +81,7 @@ def _run(package: Package, mutants: list[Mutant], options: argparse.Namespace) -
 def _conclude(results: list[Result]) -> int:
     known = read_survivors()
     alive = [each for each in results if each.outcome in {"survived", "untested"}]
-    new = [
-        each
-        for each in alive
-        if not any(
-            survivor.describes(each.mutant.file, each.mutant.function, each.before, each.after) for survivor in known
-        )
-    ]
+    new = [each for each in alive if not is_known(each, known)]
     _say(f"{len(results)} mutants, {len(results) - len(alive)} killed, {len(alive) - len(new)} known survivors")
     if new:
         _say(f"\n{len(new)} new survivors. Add a test for each, or an entry to tests/mutation/survivors.toml:\n")

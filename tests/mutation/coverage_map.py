@@ -122,7 +122,7 @@ class _Recorder:
 
 
 def _measure(module: str, top: Path, data: Path) -> int:
-    from coverage import Coverage, CoverageData  # noqa: PLC0415
+    from coverage import Coverage, CoverageData
 
     os.environ[_CONTEXT] = ""
     os.environ["COVERAGE_PROCESS_START"] = str(data / "rc")

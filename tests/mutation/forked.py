@@ -78,8 +78,8 @@ def _run_child(job: Callable[[], int], output: Path, cpu_s: int) -> None:
 
 def run_pytest(arguments: Sequence[str], plugins: Sequence[object]) -> int:
     """Run pytest in this process, with settings that suit mutants: nothing is kept, nothing is shrunk."""
-    import pytest  # noqa: PLC0415 (each forked process configures it anew)
-    from hypothesis import HealthCheck, Phase, settings  # noqa: PLC0415
+    import pytest
+    from hypothesis import HealthCheck, Phase, settings
 
     settings.register_profile(
         "mutants",

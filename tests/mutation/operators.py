@@ -72,8 +72,12 @@ class _Operator(Operator):
         return self.change(node, self.points(node)[index], index)
 
 
+def _parse(code: str) -> Node:
+    return parso.parse(code)  # type: ignore[no-untyped-call]
+
+
 def _with_prefix(node: Node, code: str) -> Node:
-    return parso.parse(node.get_first_leaf().prefix + code)
+    return _parse(node.get_first_leaf().prefix + code)
 
 
 def _is_in_function(node: Node) -> bool:
@@ -162,7 +166,7 @@ class ConstantCondition(_Operator):
 
     def change(self, node: Node, point: Node, index: int) -> Node:
         value = "True" if index % 2 and node.type != "while_stmt" else "False"
-        node.children[node.children.index(point)] = parso.parse(f" {value}")
+        node.children[node.children.index(point)] = _parse(f" {value}")
         return node
 
     @classmethod
@@ -214,7 +218,7 @@ class OmitKeywordArgument(_Operator):
 
     def change(self, node: Node, point: Node, index: int) -> Node:
         kept = [each.get_code().strip() for each in self._arguments(node) if each is not point]
-        return parso.parse(f"({', '.join(kept)})")
+        return _parse(f"({', '.join(kept)})")
 
     @classmethod
     def examples(cls) -> Iterable[Example]:
@@ -291,7 +295,7 @@ class NegateMembership(_Operator):
 
     def change(self, node: Node, point: Node, index: int) -> Node:
         negated = " in" if point.get_code().split() == ["not", "in"] else " not in"
-        node.children[node.children.index(point)] = parso.parse(negated)
+        node.children[node.children.index(point)] = _parse(negated)
         return node
 
     @classmethod

@@ -65,7 +65,7 @@ def enter_overlay(top: Path) -> None:
     inside = [str(top), str(top / "conformance")]
     os.environ["PYTHONPATH"] = os.pathsep.join(inside)
     sys.path[:] = [*inside, *(path for path in sys.path if path not in {"", str(ROOT), str(ROOT / "conformance")})]
-    import tests  # noqa: PLC0415
+    import tests
 
     tests.__path__[:] = [str(top / "tests")]
 

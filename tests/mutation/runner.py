@@ -73,8 +73,8 @@ class Result:
 def _within(limit_s: float, durations: dict[str, float]) -> list[str]:
     """Return the fastest tests that together take no longer than a time, or the fastest one."""
     chosen: list[str] = []
-    for name in sorted(durations, key=durations.__getitem__):
-        limit_s -= durations[name]
+    for duration_s, name in sorted((duration_s, name) for name, duration_s in durations.items()):
+        limit_s -= duration_s
         if limit_s < 0 and chosen:
             break
         chosen.append(name)
@@ -112,7 +112,9 @@ class Map:
 
     def rounds(self, mutant: Mutant) -> list[Round]:
         """Return the rounds of a mutant's tests, each with the seconds that it takes."""
-        return [Round(names, sum(map(self._durations.__getitem__, names))) for names in in_rounds(self.tests_of(mutant))]
+        return [
+            Round(names, sum(map(self._durations.__getitem__, names))) for names in in_rounds(self.tests_of(mutant))
+        ]
 
     def _select(self, tests_of: Callable[[ModuleMap], set[str]]) -> dict[str, float]:
         return {name: module.durations[name] for module in self._modules for name in tests_of(module)}
@@ -140,9 +142,7 @@ def run_mutants(mutants: Sequence[Mutant], known: Map, jobs: int, say: Callable[
     results = []
     started = time.monotonic()
     with _open_pool(jobs, known.modules) as pool:
-        work = []
-        for mutant in mutants:
-            work.append(pool.submit(_run_one, mutant, known.rounds(mutant)))
+        work = [pool.submit(_run_one, mutant, known.rounds(mutant)) for mutant in mutants]
         for number, future in enumerate(as_completed(work), 1):
             result = future.result()
             results.append(result)
@@ -191,7 +191,9 @@ class _open_pool:  # noqa: N801 (used as a context manager only)
         for _ in range(self._jobs):
             overlays.put(str(self._stack.enter_context(open_overlay())))
         return self._stack.enter_context(
-            ProcessPoolExecutor(self._jobs, mp_context=context, initializer=partial(_begin_worker, overlays, self._modules))
+            ProcessPoolExecutor(
+                self._jobs, mp_context=context, initializer=partial(_begin_worker, overlays, self._modules)
+            )
         )
 
     def __exit__(self, *error: object) -> None:
