@@ -21,6 +21,7 @@ from dafka.protocol.events import (
     StorageRepaired,
     StoresHeard,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "StorageRepaired",
     "StoresHeard",
     "StoresSilent",
+    "TowerHostUnresolved",
     "TowersHeard",
     "TowersSilent",
 ]

@@ -24,6 +24,7 @@ from dafka.protocol.events import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -134,6 +135,7 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

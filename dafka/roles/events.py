@@ -32,6 +32,7 @@ from dafka.protocol import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostUnresolved,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -69,6 +70,7 @@ _WARNINGS = (
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    TowerHostUnresolved,
     LoopbackOnly,
 )
 
