@@ -29,10 +29,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "IntroducedAtLoopback",
     "LoopbackOnly",
     "PartitionHalted",
     "PartitionHeard",
@@ -59,6 +62,7 @@ __all__ = [
     "StorageRepaired",
     "StoresHeard",
     "StoresSilent",
+    "TowerHostAmbiguous",
     "TowerHostUnresolved",
     "TowersHeard",
     "TowersSilent",

@@ -83,10 +83,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -106,6 +108,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -135,6 +138,7 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostAmbiguous",
     "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",

@@ -21,6 +21,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
@@ -32,6 +33,7 @@ from dafka.protocol import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostAmbiguous,
     TowerHostUnresolved,
     TowersSilent,
 )
@@ -71,7 +73,9 @@ _WARNINGS = (
     PeerRefused,
     TowersSilent,
     TowerHostUnresolved,
+    IntroducedAtLoopback,
     LoopbackOnly,
+    TowerHostAmbiguous,
 )
 
 
