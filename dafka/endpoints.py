@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 import attrs
@@ -82,6 +83,25 @@ def split_tcp_endpoint(text: str) -> tuple[str, str] | None:
     """
     match = _TCP_ENDPOINT.fullmatch(text)
     return None if match is None else (match[1], match[2])
+
+
+def is_local(endpoint: str) -> bool:
+    """Return whether only this machine can reach an endpoint.
+
+    Args:
+        endpoint: The endpoint. The host of tcp may be a wildcard or a network interface.
+
+    Returns:
+        Whether it is on a loopback address, or not tcp.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if scheme != "tcp" or host in ("localhost", "lo"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_ipv6_endpoint(text: str) -> bool:

@@ -28,10 +28,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "IntroducedAtLoopback",
     "LoopbackOnly",
     "PartitionHalted",
     "PartitionHeard",
@@ -58,6 +61,7 @@ __all__ = [
     "StorageRepaired",
     "StoresHeard",
     "StoresSilent",
+    "TowerHostAmbiguous",
     "TowersHeard",
     "TowersSilent",
 ]

@@ -82,10 +82,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -105,6 +107,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -134,6 +137,7 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostAmbiguous",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

@@ -21,6 +21,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
@@ -32,6 +33,7 @@ from dafka.protocol import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostAmbiguous,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -69,7 +71,9 @@ _WARNINGS = (
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    IntroducedAtLoopback,
     LoopbackOnly,
+    TowerHostAmbiguous,
 )
 
 

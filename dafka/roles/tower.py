@@ -16,7 +16,7 @@ import trio
 import zmq
 
 from dafka.config import Config
-from dafka.endpoints import MessageSource
+from dafka.endpoints import MessageSource, is_local
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.events import NodeLog, log_discards
@@ -71,12 +71,14 @@ class TowerConnections:
         """Create an empty table."""
         self._connections: dict[int, Connection] = {}
 
-    def note(self, source: MessageSource) -> None:
-        """Note the connection that a message arrived on."""
-        if source.connection not in self._connections:
-            connection = find_connection(source.connection)
-            if connection is not None:
-                self._connections[source.connection] = connection
+    def note(self, source: MessageSource) -> Connection | None:
+        """Note the connection that a message arrived on, and return it if it is new."""
+        if source.connection in self._connections:
+            return None
+        connection = find_connection(source.connection)
+        if connection is not None:
+            self._connections[source.connection] = connection
+        return connection
 
     def is_connected(self, descriptor: int) -> bool:
         """Return whether a connection still exists. Messages without a descriptor count as connected."""
@@ -104,7 +106,12 @@ class Tower:
     """
 
     def __init__(
-        self, machine: TowerMachine, connections: TowerConnections, subscriber: Socket, publisher: PublisherSocket
+        self,
+        machine: TowerMachine,
+        connections: TowerConnections,
+        subscriber: Socket,
+        publisher: PublisherSocket,
+        warn: Callable[[Event], None],
     ) -> None:
         """Combine a machine with its bound sockets."""
         self.sub_endpoint = subscriber.endpoint
@@ -114,6 +121,7 @@ class Tower:
         self._connections_ended: Counter[str] = Counter()
         self._subscriber = subscriber
         self._publisher = publisher
+        self._warn = warn
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
@@ -140,8 +148,16 @@ class Tower:
         while True:
             messages = await self._subscriber.receive_with_sources(DRAIN_MAX)
             for _, source in messages:
-                self._connections.note(source)
+                connection = self._connections.note(source)
+                if connection is not None:
+                    self._note_own_host(connection)
             self._publisher.send_many(self._machine.receive(messages, trio.current_time()))
+
+    def _note_own_host(self, connection: Connection) -> None:
+        """Learn from a node's connection at which address other machines reach this one."""
+        ambiguous = self._machine.reached_at(connection.own_host)
+        if ambiguous is not None:
+            self._warn(ambiguous)
 
     async def _drain_subscriptions(self) -> None:
         while True:
@@ -197,8 +213,8 @@ async def serve_tower(
             bind(publisher, config.tower.pub)
             bind(subscriber, config.tower.sub)
             connections = TowerConnections()
-            machine = TowerMachine(config, _own_host(subscriber.endpoint), connections.is_connected, identity)
-            tower = Tower(machine, connections, subscriber, publisher)
+            machine = TowerMachine(config, _presume_own_host(subscriber.endpoint), connections.is_connected, identity)
+            tower = Tower(machine, connections, subscriber, publisher, warn)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):
                 warn(warning)
@@ -214,16 +230,17 @@ def _bind(socket: BaseSocket, endpoint: str) -> str:
     return socket.bind(endpoint)
 
 
-def _own_host(sub_endpoint: str) -> str:
-    """Return the host at which other machines reach this one, for nodes that connect over loopback.
+def _presume_own_host(sub_endpoint: str) -> str:
+    """Return the host at which other machines presumably reach this one, for nodes that connect over loopback.
 
-    If the tower listens on a loopback address only, there are no other machines, and the host is that address.
+    It is the address that the tower listens on. If it listens on all addresses, the tower takes the one that faces the
+    default route, and 127.0.0.1 without such a route, until a node on another machine connects to it.
     """
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
-    if host == "[::1]":
+    if is_local(sub_endpoint):
+        return "[::1]" if host == "[::1]" else "127.0.0.1"
+    if host not in ("0.0.0.0", "[::]"):
         return host
-    if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
-        return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket sends nothing; the kernel chooses the interface that faces that network.

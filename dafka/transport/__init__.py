@@ -1,6 +1,13 @@
 """ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
-from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
+from dafka.transport.connections import (
+    Connection,
+    ConnectionLimiter,
+    find_connection,
+    is_open,
+    is_other_machine,
+    raise_descriptors_max,
+)
 from dafka.transport.connector import Connector, diagnose_connection, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
@@ -25,6 +32,7 @@ __all__ = [
     "diagnose_connection",
     "find_connection",
     "is_open",
+    "is_other_machine",
     "listen",
     "open_context",
     "open_mesh",
