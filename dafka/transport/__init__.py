@@ -8,7 +8,7 @@ from dafka.transport.connections import (
     is_other_machine,
     raise_descriptors_max,
 )
-from dafka.transport.connector import Connector, diagnose_connection, listen
+from dafka.transport.connector import Connector, diagnose_connection, find_resolution_problem, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
@@ -31,6 +31,7 @@ __all__ = [
     "choose_loops",
     "diagnose_connection",
     "find_connection",
+    "find_resolution_problem",
     "is_open",
     "is_other_machine",
     "listen",
