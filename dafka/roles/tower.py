@@ -15,8 +15,9 @@ import attrs
 import trio
 import zmq
 
-from dafka.config import Config
+from dafka.config import Config, TowerConfig
 from dafka.endpoints import MessageSource, is_local
+from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.events import NodeLog, log_discards
@@ -47,6 +48,9 @@ EXPIRY_INTERVAL_S = 2.0
 
 NO_CONNECTION = -1
 """The number of the connection of a message whose connection has ended."""
+
+ALL_INTERFACES = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
+"""Hosts that stand for all addresses of this machine."""
 
 QUEUE_MAX = 10_000
 """Beacons queued for one slow node before further ones to it are dropped."""
@@ -157,9 +161,10 @@ async def serve_tower(
 
     Raises:
         AddressInUseError: It cannot listen at an endpoint of `[tower]`.
-        ConfigError: The keys of `[security]` are missing or invalid.
+        ConfigError: The keys of `[security]` are missing or invalid, or both endpoints are the same.
     """
     config = config or Config()
+    _check_endpoints_differ(config.tower)
     security = open_security(config)
     log = NodeLog(logging.getLogger("dafka.tower"))
 
@@ -196,6 +201,19 @@ async def serve_tower(
                 log.write(Started(endpoints))
                 closed.callback(log.write, Stopped())
                 task_status.started(tower)
+
+
+def _check_endpoints_differ(config: TowerConfig) -> None:
+    """Raise `ConfigError` if both sockets of a tower would listen at the same endpoint."""
+    hosts, ports = zip(*(endpoint.rpartition(":")[::2] for endpoint in (config.sub, config.pub)), strict=True)
+    is_one_host = hosts[0] == hosts[1] or any(host in ALL_INTERFACES for host in hosts)
+    if config.sub.startswith("tcp://") and ports[0] in ("*", "0"):
+        return
+    if config.sub == config.pub or (config.pub.startswith("tcp://") and is_one_host and ports[0] == ports[1]):
+        raise ConfigError(
+            f"[tower] sub and pub: expected two ports, not {config.sub} and {config.pub}; "
+            f"the defaults are {TowerConfig().sub} and {TowerConfig().pub}"
+        )
 
 
 def _bind(accepted: AcceptedConnections, endpoint: str) -> str:

@@ -2,7 +2,7 @@
 
 from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
 from dafka.transport.connections import is_other_machine, raise_descriptors_max
-from dafka.transport.connector import Connector, diagnose_connection, listen
+from dafka.transport.connector import Connector, diagnose_connection, find_resolution_problem, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
@@ -24,6 +24,7 @@ __all__ = [
     "ZapHandler",
     "choose_loops",
     "diagnose_connection",
+    "find_resolution_problem",
     "is_other_machine",
     "listen",
     "open_context",
