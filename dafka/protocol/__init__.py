@@ -23,12 +23,14 @@ from dafka.protocol.events import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     TowersHeard,
     TowersSilent,
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
     ConsumerMachine,
@@ -104,6 +106,7 @@ __all__ = [
     "FetchResponder",
     "FetchUnanswered",
     "ForeignDialect",
+    "ForgetPartitions",
     "Incomplete",
     "KeyIdentity",
     "LoopbackOnly",
@@ -131,6 +134,7 @@ __all__ = [
     "StorageFailed",
     "StorageLost",
     "StorageRepaired",
+    "StoreFull",
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",

@@ -31,6 +31,7 @@ from dafka.protocol import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     TowersSilent,
 )
@@ -66,6 +67,7 @@ _WARNINGS = (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     PeerRefused,
     TowersSilent,
