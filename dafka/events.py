@@ -24,6 +24,7 @@ from dafka.protocol.events import (
     StoreHasRoom,
     StoresHeard,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -31,10 +32,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "IntroducedAtLoopback",
     "LoopbackOnly",
     "PartitionHalted",
     "PartitionHeard",
@@ -64,6 +68,8 @@ __all__ = [
     "StoreHasRoom",
     "StoresHeard",
     "StoresSilent",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowersHeard",
     "TowersSilent",
 ]

@@ -25,6 +25,7 @@ from dafka.protocol.events import (
     StorageRepaired,
     StoreFull,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -84,10 +85,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -108,6 +111,7 @@ __all__ = [
     "ForeignDialect",
     "ForgetPartitions",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -138,6 +142,8 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

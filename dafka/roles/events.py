@@ -21,6 +21,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
@@ -33,6 +34,8 @@ from dafka.protocol import (
     StorageRepaired,
     StoreFull,
     StoresSilent,
+    TowerHostAmbiguous,
+    TowerHostUnresolved,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -71,7 +74,10 @@ _WARNINGS = (
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    TowerHostUnresolved,
+    IntroducedAtLoopback,
     LoopbackOnly,
+    TowerHostAmbiguous,
 )
 
 
