@@ -64,7 +64,11 @@ def _verdict(clause: Clause, dialect: Dialect, evidence: _Evidence, missing_role
     if not evidence.checks:
         reason = _untested(clause, dialect, evidence.results, missing_roles)
         return ClauseVerdict(clause, dialect, Verdict.NOT_TESTED, reason=reason)
-    failed = [scenario for scenario, check in evidence.checks if not check.holds]
+    failed = [scenario for scenario, check in evidence.checks if check.is_finding]
+    consequences = {scenario: check.because for scenario, check in evidence.checks if check.because}
+    if consequences and not failed:
+        reason = f"because of {' and '.join(dict.fromkeys(consequences.values()))}"
+        return ClauseVerdict(clause, dialect, Verdict.NOT_JUDGED, tuple(sorted(consequences)), reason=reason)
     if clause.level.is_binding:
         verdict = Verdict.VIOLATES if failed else Verdict.CONFORMS
     else:

@@ -7,10 +7,11 @@ The schema is stable: within one `format`, keys are added but never changed or r
 - `summary`: `clauses`, the number of clauses by verdict (a clause with different verdicts by dialect counts with the
   worse one), and `scenarios`, the number of scenarios by outcome (each dialect counts).
 - `missing_roles`: why a role was not tested, by the role's name.
-- `clauses`: for each `id`, `section`, `level`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`, `erratum`
-  (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
+- `clauses`: for each `id`, `section`, `level`, `layer`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`,
+  `erratum` (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
 - `scenarios`: for each and each dialect `scenario`, `title`, `role`, `dialect`, `clauses`, `outcome`, `seconds`,
-  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`) and `trace`.
+  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`, `because`: the violated
+  clause that it is a consequence of) and `trace`.
 - A `trace` is null for a scenario without a failure, otherwise a list of events: `at` (seconds), `sender`, `receiver`,
   `kind`, `label`, `fields` (pairs of name and value, in order), `frames` (hexadecimal, long ones truncated), `count`,
   `fault`, `fault_field`. A check's `event` is an index in it, from 0.
@@ -65,6 +66,7 @@ def _clause(clause: Clause, verdicts: list[ClauseVerdict]) -> dict[str, Any]:
         "id": clause.id,
         "section": clause.section,
         "level": clause.level.value,
+        "layer": clause.layer.name.lower(),
         "binding": clause.level.is_binding,
         "text": clause.text,
         "roles": [role.title for role in clause.roles],
