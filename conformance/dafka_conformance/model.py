@@ -228,6 +228,10 @@ class Verdict(enum.Enum):
     DOES_NOT = "does not"
 
 
+NO_SCENARIO = "no scenario of this run tests it"
+"""The reason why a clause was not tested whose scenarios were not selected."""
+
+
 @attrs.frozen
 class ClauseVerdict:
     """The verdict on one clause in one dialect.

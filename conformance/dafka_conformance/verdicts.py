@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from dafka_conformance.model import (
+    NO_SCENARIO,
     Check,
     Clause,
     ClauseVerdict,
@@ -99,4 +100,4 @@ def _untested(
     skipped = dict.fromkeys(result.reason for result in results if result.outcome is Outcome.SKIPPED)
     if skipped:
         return "; ".join(reason or "its scenarios were skipped" for reason in skipped)
-    return "no scenario of this run tests it"
+    return NO_SCENARIO

@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from dafka.text import escape_unprintable
-from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import (
     Failure,
     count_outcomes,
@@ -306,7 +306,8 @@ def _print_untested(run: Run, out: _Printer) -> None:
         leaves = f"; untested clauses: {', '.join(left)}" if left else ""
         out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
     for reason, names in groups.items():
-        out.paragraph("  ", f"{reason}: {', '.join(names)}")
+        shown = f"{len(names)} clauses" if reason.startswith(NO_SCENARIO) and len(names) > 1 else ", ".join(names)
+        out.paragraph("  ", f"{reason}: {shown}")
 
 
 def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
