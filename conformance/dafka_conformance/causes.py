@@ -3,6 +3,8 @@
 A node whose RECORDs are malformed cannot be seen to publish, so a scenario that waits for a RECORD fails as well. Only
 the malformed RECORD says something about the node. Each clause therefore has a layer, and a finding is a consequence of
 an earlier finding of the same scenario in a lower layer. A clause is not judged by consequences.
+
+Only a message that the target sent is a cause. What is missing may itself be the consequence of something unseen.
 """
 
 from __future__ import annotations
@@ -36,6 +38,6 @@ def attribute_causes(checks: Sequence[Check], clauses: Clauses) -> list[Check]:
             attributed.append(attrs.evolve(check, because=cause.id))
             continue
         attributed.append(check)
-        if clause.level.is_binding and (cause is None or clause.layer < cause.layer):
+        if check.event is not None and clause.level.is_binding and (cause is None or clause.layer < cause.layer):
             cause = clause
     return attributed

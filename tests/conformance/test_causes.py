@@ -28,7 +28,7 @@ def test_layers(layer: Layer, clauses: str) -> None:
 
 
 def attributed(*failed: str) -> list[str]:
-    checks = attribute_causes([Check(clause, False) for clause in failed], CATALOG.clauses)
+    checks = attribute_causes([Check(clause, False, event=0) for clause in failed], CATALOG.clauses)
     return [check.because for check in checks]
 
 
@@ -42,6 +42,11 @@ def test_earlier_findings_and_those_of_the_same_layer_stand_for_themselves() -> 
 
 def test_lowest_layer_is_the_cause() -> None:
     assert attributed("sequence.increment", "topic.RECORD", "fetch.count") == ["", "", "topic.RECORD"]
+
+
+def test_missing_message_explains_nothing() -> None:
+    missing = [Check("subscriber.connects", False, "it ended by itself"), Check("robust.malformed", False)]
+    assert [check.because for check in attribute_causes(missing, CATALOG.clauses)] == ["", ""]
 
 
 def test_finding_about_an_optional_clause_explains_nothing() -> None:
