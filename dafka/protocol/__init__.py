@@ -24,6 +24,7 @@ from dafka.protocol.events import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -82,10 +83,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -105,6 +108,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -134,6 +138,8 @@ __all__ = [
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",
