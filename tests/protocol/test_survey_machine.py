@@ -86,7 +86,7 @@ class Census:
     def tell(self, store: str, actions: Iterable[Action], ends: dict[Partition, int]) -> None:
         """Let a store answer these questions with the ends of its partitions."""
         topics = {message.subject for message in published(actions, wire.GetHeads)}
-        answers = [
+        answers: list[wire.BatchedMessage] = [
             wire.DirectHead(ME, partition.address, partition.topic, end - 1)
             for partition, end in ends.items()
             if partition.topic in topics
