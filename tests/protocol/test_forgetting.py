@@ -59,7 +59,7 @@ def test_an_ended_partition_is_forgotten_after_the_wait() -> None:
     assert is_known(store)
     assert forgotten(forget(store, AFTER_S))
     assert not is_known(store)
-    assert (store.durable_end(HELLO), store.earliest, store.durable["hello"]) == (0, {}, {})
+    assert (store.durable_end(HELLO), store.earliest, store.durable) == (0, {}, {})
     assert store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), AFTER_S) == []
 
 
@@ -254,7 +254,7 @@ def test_a_topic_that_is_gone_while_its_heads_are_sent() -> None:
     store.receive([wire.GetHeads("hello", "X")], 0.0)
     for _ in range(2):
         forget(store, AFTER_S)
-    assert store.durable["hello"] == {}
+    assert store.durable == {}
     assert published(store.tick(AFTER_S + 1), wire.DirectHead) == []
     assert store.deadline() == float("inf")
 
