@@ -166,6 +166,13 @@ def make_folders(path: str) -> list[str]:
     return [os.path.dirname(made) for made in reversed(missing)]
 
 
+def ancestors(path: str, root: str) -> Iterator[str]:
+    """Yield the folder of a path, and the folders above it up to and including a root."""
+    while path != root:
+        path = os.path.dirname(path)
+        yield path
+
+
 def is_temporary_file(name: str) -> bool:
     """Return whether a file was left behind by `replace_file` when its process was killed."""
     return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
