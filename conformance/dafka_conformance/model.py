@@ -54,6 +54,21 @@ class Level(enum.Enum):
         return self not in {Level.SHOULD, Level.SHOULD_NOT, Level.RECOMMENDED, Level.MAY}
 
 
+class Layer(enum.IntEnum):
+    """What a clause is about. Clauses of a layer can only be judged where those of the lower layers hold."""
+
+    FORM = 1
+    """The frames of a single message, and which role may send it."""
+    CONNECTION = 2
+    """Beacons, connections and subscriptions: whether nodes can reach each other at all."""
+    ADDRESSING = 3
+    """To whom and about what a message is: topic frames, addresses and subjects."""
+    NUMBERING = 4
+    """The sequences of a partition."""
+    BEHAVIOR = 5
+    """What a node does, and when."""
+
+
 @attrs.frozen
 class Clause:
     """A requirement of the protocol.
@@ -69,6 +84,7 @@ class Clause:
         holds: The name of the reading that the suite tests.
         erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
         dialects: The dialects that it applies to.
+        layer: What it is about.
     """
 
     id: str
@@ -81,6 +97,7 @@ class Clause:
     holds: str = ""
     erratum: int = 0
     dialects: tuple[Dialect, ...] = tuple(Dialect)
+    layer: Layer = Layer.BEHAVIOR
 
 
 class Kind(enum.Enum):
@@ -132,6 +149,7 @@ class Check:
         message: If it does not, one sentence that names the fault.
         event: The index in the trace of the faulty event; None if something is missing.
         reading: The reading that the target follows, for a clause with several.
+        because: The id of the violated clause that this finding is a consequence of; empty if it is none.
     """
 
     clause: str
@@ -139,15 +157,32 @@ class Check:
     message: str = ""
     event: int | None = None
     reading: str = ""
+    because: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it says that the target does not follow the clause. A consequence of another finding does not."""
+        return not self.holds and not self.because
 
 
 class Outcome(enum.Enum):
-    """The outcome of a scenario. `BROKEN` means that the target could not be run."""
+    """The outcome of a scenario. `BROKEN` means that the target could not be run, `ERROR` that the suite failed."""
 
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
     BROKEN = "broken"
+    ERROR = "error"
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the scenario ran or should have run, and did not pass."""
+        return self not in {Outcome.PASSED, Outcome.SKIPPED}
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the scenario ran to a judgement of the target."""
+        return self in {Outcome.PASSED, Outcome.FAILED}
 
 
 @attrs.frozen
@@ -164,7 +199,7 @@ class ScenarioResult:
         checks: All checks, in order.
         trace: All events, in order.
         seconds: The duration.
-        reason: The reason why it was skipped or is broken.
+        reason: The reason why it was skipped, is broken, or ended with an error of the suite.
     """
 
     scenario: str
@@ -180,13 +215,21 @@ class ScenarioResult:
 
 
 class Verdict(enum.Enum):
-    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY)."""
+    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY).
+
+    `NOT_JUDGED` is for clauses that only fail where another clause is violated, which may be the reason.
+    """
 
     CONFORMS = "conforms"
     VIOLATES = "violates"
     NOT_TESTED = "not tested"
+    NOT_JUDGED = "not judged"
     DOES = "does"
     DOES_NOT = "does not"
+
+
+NO_SCENARIO = "no scenario of this run tests it"
+"""The reason why a clause was not tested whose scenarios were not selected."""
 
 
 @attrs.frozen
@@ -199,7 +242,7 @@ class ClauseVerdict:
         verdict: The verdict.
         scenarios: The names of the scenarios that decided it: those that found a violation, or else all that tested it.
         reading: The reading that the target follows, if the clause has several and the run could determine it.
-        reason: The reason why it was not tested.
+        reason: The reason why it was not tested or not judged.
     """
 
     clause: Clause
@@ -221,6 +264,7 @@ class Run:
         results: The results of the scenarios, in the order of their names.
         verdicts: The verdict on every clause in every dialect of the run.
         missing_roles: The roles that the target does not have or that were not selected, with the reasons.
+        is_complete: Whether it ran to its end. If not, the scenarios that did not finish are skipped.
     """
 
     target: str
@@ -229,9 +273,11 @@ class Run:
     results: tuple[ScenarioResult, ...]
     verdicts: tuple[ClauseVerdict, ...]
     missing_roles: Mapping[Role, str] = attrs.field(factory=dict)
+    is_complete: bool = True
 
     @property
     def conforms(self) -> bool:
-        """Whether no binding clause is violated and no scenario is broken."""
+        """Whether the run is complete, no binding clause is violated, and every scenario could be run."""
         is_violated = any(verdict.verdict is Verdict.VIOLATES for verdict in self.verdicts)
-        return not is_violated and all(result.outcome is not Outcome.BROKEN for result in self.results)
+        could_run = all(result.outcome.was_judged or result.outcome is Outcome.SKIPPED for result in self.results)
+        return self.is_complete and could_run and not is_violated

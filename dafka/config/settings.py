@@ -26,10 +26,12 @@ from dafka.config.values import (
     check_milliseconds,
     check_text,
     check_texts,
+    check_towers,
     to_bytes,
     to_milliseconds,
     to_texts,
 )
+from dafka.endpoints import parse_tower
 from dafka.errors import ConfigError
 
 DialectName = Literal["rfc46", "libdafka"]
@@ -50,7 +52,7 @@ class NodeConfig:
     """The dialect that this node sends. Every node understands both. Clusters of libdafka or jdafka need `libdafka`."""
     bind: str = attrs.field(default="tcp://127.0.0.1:*", validator=check_endpoint)
     """The endpoint on which this node listens to its peers. `*` is any free port. `tcp://*:*` listens on all network
-    interfaces: restrict access with `[security]`."""
+    interfaces: restrict access with `[security]`. It uses IPv4; if a tower has an IPv6 address, IPv6 too."""
     discovery: str = attrs.field(default="tower", validator=check_text)
     """How this node finds its peers: `tower`, `static:tcp://HOST:PORT,...`, or the name of an installed plugin. In a
     closed cluster, each endpoint of `static` is followed by a space and that node's public key."""
@@ -97,12 +99,19 @@ class BeaconConfig:
     """How often a node sends its beacon to the towers."""
     timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a peer may be silent before it is disconnected."""
+    tower: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_towers)
+    """The towers, each by one address: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556
+    and 5557; without PUB_PORT, it is the port after SUB_PORT. It sets `tower_sub` and `tower_pub`."""
     tower_sub: tuple[str, ...] = attrs.field(
-        default=("tcp://127.0.0.1:5556",), converter=to_texts, validator=check_endpoints
+        default=attrs.Factory(lambda self: self.named_towers[0], takes_self=True),
+        converter=to_texts,
+        validator=check_endpoints,
     )
     """The SUB endpoints of the towers, to which this node sends its beacons: one for each tower."""
     tower_pub: tuple[str, ...] = attrs.field(
-        default=("tcp://127.0.0.1:5557",), converter=to_texts, validator=check_endpoints
+        default=attrs.Factory(lambda self: self.named_towers[1], takes_self=True),
+        converter=to_texts,
+        validator=check_endpoints,
     )
     """The PUB endpoints of the towers, from which this node learns of its peers: one for each tower."""
     advertise: str = attrs.field(default="", validator=check_host)
@@ -111,16 +120,30 @@ class BeaconConfig:
     """How long a joining node waits for further peers. It counts as settled when it has heard its own beacon and, for
     this long, no new peer."""
 
+    def __attrs_post_init__(self) -> None:
+        if self.tower and (self.tower_sub, self.tower_pub) != self.named_towers:
+            raise ConfigError("tower: expected either tower, or tower_sub and tower_pub, not both")
+
+    @property
+    def named_towers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The SUB endpoints and the PUB endpoints of the towers in `tower`; those of a local tower if it is empty."""
+        try:
+            pairs = [parse_tower(text) for text in self.tower or ("127.0.0.1",)]
+        except (TypeError, ValueError):  # for the validator of `tower` to refuse
+            pairs = [parse_tower("127.0.0.1")]
+        return tuple(sub for sub, _ in pairs), tuple(pub for _, pub in pairs)
+
 
 @attrs.frozen(kw_only=True)
 class TowerConfig:
     """`[tower]`: where a tower listens."""
 
     sub: str = attrs.field(default="tcp://127.0.0.1:5556", validator=check_endpoint)
-    """The SUB endpoint, on which the tower receives beacons. `tcp://*:5556` accepts nodes of other machines."""
+    """The SUB endpoint, on which the tower receives beacons. `tcp://*:5556` accepts nodes of other machines over
+    IPv4, `tcp://[::]:5556` over IPv4 and IPv6."""
     pub: str = attrs.field(default="tcp://127.0.0.1:5557", validator=check_endpoint)
     """The PUB endpoint, on which the tower announces nodes to each other. `tcp://*:5557` accepts nodes of other
-    machines."""
+    machines over IPv4, `tcp://[::]:5557` over IPv4 and IPv6."""
     nodes_max: int = attrs.field(default=10_000, validator=check_count(1))
     """How many nodes the tower announces at a time. Beacons of further nodes are discarded until some fall silent."""
 
@@ -205,6 +228,10 @@ class StoreConfig:
     """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
+    forget_empty_after_ms: int = attrs.field(
+        default=30 * 24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
+    """How long nothing may be heard of a partition without records before the store forgets it. 0: without limit."""
     retry_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long the store waits after its storage failed, as on a full disk, before it tries again."""
     slow_commit_ms: int = attrs.field(default=2000, converter=to_milliseconds, validator=check_milliseconds(1))
@@ -411,10 +438,28 @@ def change_section(config: Config, section: str, settings: Mapping[str, Any]) ->
     Raises:
         ConfigError: if a setting cannot have its value.
     """
+    kind = SECTIONS[section]
+    former = {name: getattr(getattr(config, section), name) for name in attrs.fields_dict(kind)}
     try:
-        return attrs.evolve(config, **{section: attrs.evolve(getattr(config, section), **settings)})
+        return attrs.evolve(config, **{section: kind(**override_settings(section, former, settings))})
     except ConfigError as error:
         raise ConfigError(f"[{section}] {error}") from None
+
+
+def override_settings(section: str, former: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a section after some of them were changed.
+
+    `[beacon] tower` and the pair `tower_sub` and `tower_pub` say the same. The one that was changed counts.
+    """
+    kept = dict(former)
+    if section == "beacon" and "tower" in settings:
+        kept = {name: value for name, value in kept.items() if name not in ("tower_sub", "tower_pub")}
+    elif section == "beacon" and not settings.keys().isdisjoint(("tower_sub", "tower_pub")):
+        named = kept.pop("tower", ())
+        if named:
+            endpoints = BeaconConfig(tower=named)
+            kept = {"tower_sub": endpoints.tower_sub, "tower_pub": endpoints.tower_pub, **kept}
+    return {**kept, **settings}
 
 
 def load_config(
@@ -424,5 +469,11 @@ def load_config(
     values = {} if path is None else read_file(Path(path), SECTIONS)
     from_environment, unknown = read_environment(os.environ if environ is None else environ, SECTIONS)
     for section, settings in from_environment.items():
-        values.setdefault(section, {}).update(settings)
-    return Config(**{section: SECTIONS[section](**settings) for section, settings in values.items()}), unknown
+        values[section] = override_settings(section, values.get(section, {}), settings)
+    sections = {}
+    for section, settings in values.items():
+        try:
+            sections[section] = SECTIONS[section](**settings)
+        except ConfigError as error:
+            raise ConfigError(f"[{section}] {error}") from None
+    return Config(**sections), unknown

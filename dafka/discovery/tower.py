@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import trio
 import zmq
@@ -16,7 +17,7 @@ from dafka.config import Config
 from dafka.discovery.base import Advertisement, Discovery
 from dafka.errors import DiscoveryError
 from dafka.protocol import BeaconMachine, DiscoveryEvent, SendBeacon
-from dafka.transport import Connector, Socket, open_context, open_security
+from dafka.transport import Connector, Socket, is_other_machine, open_context, open_security
 from dafka.wire import BEACON, WELCOME, NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
@@ -96,7 +97,7 @@ class _BeaconClient:
         self, advertisement: Advertisement, config: Config, publisher: Socket, report: Callable[[DiscoveryEvent], None]
     ) -> None:
         self._frames = NodeBeacon(advertisement.address, advertisement.host, advertisement.port).encode()
-        self._beacons = BeaconMachine(advertisement.address, config)
+        self._beacons = BeaconMachine(advertisement.address, config, lru_cache(maxsize=64)(is_other_machine))
         self.discarded = self._beacons.discarded
         self._publisher = publisher
         self._report = report

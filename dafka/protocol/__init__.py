@@ -23,12 +23,15 @@ from dafka.protocol.events import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
     ConsumerMachine,
@@ -82,10 +85,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -104,7 +109,9 @@ __all__ = [
     "FetchResponder",
     "FetchUnanswered",
     "ForeignDialect",
+    "ForgetPartitions",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -131,9 +138,12 @@ __all__ = [
     "StorageFailed",
     "StorageLost",
     "StorageRepaired",
+    "StoreFull",
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

@@ -21,6 +21,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
@@ -31,7 +32,10 @@ from dafka.protocol import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
+    TowerHostAmbiguous,
+    TowerHostUnresolved,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -66,10 +70,14 @@ _WARNINGS = (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    TowerHostUnresolved,
+    IntroducedAtLoopback,
     LoopbackOnly,
+    TowerHostAmbiguous,
 )
 
 

@@ -19,7 +19,7 @@ import anyio
 import trio
 import zmq
 
-from dafka.endpoints import MessageSource
+from dafka.endpoints import MessageSource, is_ipv6_endpoint
 from dafka.errors import AddressInUseError, TransportError
 from dafka.transport.connections import source_descriptor
 from dafka.transport.loops import choose_loops
@@ -113,6 +113,7 @@ class BaseSocket:
         it is invalid.
         """
         _check_port(endpoint, "listen at")
+        self._choose_family(endpoint)
         try:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
@@ -137,6 +138,7 @@ class BaseSocket:
         Raises `TransportError` if the endpoint is invalid.
         """
         _check_port(endpoint, "connect to")
+        self._choose_family(endpoint)
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -200,6 +202,14 @@ class BaseSocket:
             if items:
                 return items
             await self._wait_events()
+
+    def _choose_family(self, endpoint: str) -> None:
+        """Use IPv6 for IPv6 addresses only.
+
+        With IPv6, libzmq would write IPv4 addresses as `::ffff:127.0.0.1` in the monitor's messages, and would connect
+        to the IPv6 address of `localhost`, where a tower at 127.0.0.1 does not listen.
+        """
+        self._socket.setsockopt(zmq.IPV6, int(is_ipv6_endpoint(endpoint)))
 
     def _take_frames(self, count_max: int) -> list[list[zmq.Frame]]:
         """Return the waiting messages as uncopied frames, which have libzmq's properties."""

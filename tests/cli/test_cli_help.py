@@ -16,7 +16,7 @@ SECURITY = {"--key-file", "--authorized-keys"}
 NODE = (
     {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace-ms", "--tower-keys"} | SECURITY | COMMON
 )
-STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records"}
+STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
@@ -39,6 +39,11 @@ OPTIONS = {
         "--base",
         "--records",
         "--rounds",
+        "--producers",
+        "--stores",
+        "--per-process",
+        "--timeout",
+        "--observe",
         "--folder",
         "--json",
         "--plot",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -223,3 +224,115 @@ def test_catalog_tests_every_clause_and_no_unknown_one() -> None:
     named = {clause for each in whole.scenarios.values() for clause in each.clauses}
     assert named <= {clause.id for clause in whole.clauses}
     assert len(whole.scenarios) > 500
+
+
+async def test_exception_in_a_scenario_is_its_result() -> None:
+    async def crashes(testbed: Testbed) -> None:
+        async with trio.open_nursery():
+            raise ValueError("zip() argument 2 is shorter")
+
+    finished = await run(catalog(scenario("store.a", crashes), scenario("store.b")), EmbeddedTarget(), dialects=RFC46)
+    crashed, passed = finished.results
+    assert (crashed.outcome, passed.outcome) == (Outcome.ERROR, Outcome.PASSED)
+    assert crashed.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
+    assert not finished.conforms
+
+
+async def test_clause_whose_scenario_crashed_is_not_tested() -> None:
+    async def crashes(testbed: Testbed) -> None:
+        raise KeyError("no such peer")
+
+    finished = await run(catalog(scenario("store.a", crashes)), EmbeddedTarget(), dialects=RFC46)
+    (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.sent"]
+    assert (verdict.verdict, verdict.reason) == (Verdict.NOT_TESTED, "the suite itself failed in store.a")
+
+
+async def test_unmet_requirement_in_a_nursery_is_a_failure() -> None:
+    async def fails(testbed: Testbed) -> None:
+        async with trio.open_nursery():
+            testbed.require_clause("ack.sent", False, "a fault")
+
+    finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
+    assert finished.results[0].outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("when", ["at the start", "during the scenario", "at the end"])
+async def test_exception_around_a_target_spoils_its_scenario_only(when: str) -> None:
+    class CrashingTarget(CountingTarget):
+        @asynccontextmanager
+        async def start(self, request: Request) -> AsyncIterator[Node]:
+            crash = OSError(f"crashed {when}")
+            async with super().start(request) as node, trio.open_nursery() as nursery:
+                if self.starts_target == 1 and when == "at the start":
+                    raise crash
+                if self.starts_target == 1 and when == "during the scenario":
+                    nursery.start_soon(self.crash_soon, crash)
+                yield node
+                nursery.cancel_scope.cancel()
+            if self.starts_target == 1 and when == "at the end":
+                raise crash
+
+        async def crash_soon(self, crash: OSError) -> None:
+            await trio.lowlevel.checkpoint()
+            raise crash
+
+    async def waits(testbed: Testbed) -> None:
+        if when == "during the scenario" and target.starts_target == 1:
+            await trio.sleep_forever()
+
+    target = CrashingTarget()
+    scenarios = [scenario(f"store.{name}", waits, shares_target=True) for name in "abc"]
+    finished = await run(catalog(*scenarios), target, dialects=RFC46, jobs=1)
+    spoiled = 2 if when == "at the end" else 0
+    assert [result.outcome.value for result in finished.results] == [
+        "error" if number == spoiled else "passed" for number in range(3)
+    ]
+    assert f"OSError: crashed {when}" in finished.results[spoiled].reason
+
+
+@pytest.mark.parametrize("fail_fast", [False, True])
+async def test_role_whose_messages_are_malformed_is_left_early_if_asked(fail_fast: bool) -> None:
+    async def malformed(testbed: Testbed) -> None:
+        testbed.require_clause("topic.ACK", False, "a fault")
+
+    scenarios = [scenario(f"store.{name}", malformed) for name in "abcde"] + [scenario("consumer.a")]
+    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=fail_fast)
+    outcomes = Counter(result.outcome.value for result in finished.results)
+    assert outcomes == ({"failed": 3, "skipped": 2, "passed": 1} if fail_fast else {"failed": 5, "passed": 1})
+    reasons = {result.reason for result in finished.results if result.outcome is Outcome.SKIPPED}
+    assert reasons == ({"3 scenarios in a row violated topic.ACK"} if fail_fast else set())
+
+
+async def test_different_faults_and_faults_of_behavior_do_not_end_a_role_early() -> None:
+    def violates(clause: str) -> Callable[[Testbed], Awaitable[None]]:
+        async def fails(testbed: Testbed) -> None:
+            testbed.require_clause(clause, False, "a fault")
+
+        return fails
+
+    scenarios = [scenario(f"store.{name}", violates("ack.sent")) for name in "abcd"]
+    faults = ["FETCH", "HEAD", "FETCH", "HEAD"]
+    shared = [
+        scenario(f"consumer.{number}", violates(f"topic.{name}"), shares_target=True)
+        for number, name in enumerate(faults)
+    ]
+    finished = await run(catalog(*scenarios, *shared), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=True)
+    assert {result.outcome for result in finished.results} == {Outcome.FAILED}
+
+
+async def test_interrupted_run_has_what_it_found() -> None:
+    scope = trio.CancelScope()
+
+    async def hangs(testbed: Testbed) -> None:
+        await trio.sleep_forever()
+
+    async def fails(testbed: Testbed) -> None:
+        testbed.require_clause("ack.sent", False, "a fault")
+
+    scenarios = [scenario("store.a", fails), scenario("store.b", hangs)]
+    listener = ProgressListener(finished=lambda _result: scope.cancel())
+    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=2, listener=listener, scope=scope)
+    assert [result.outcome.value for result in finished.results] == ["failed", "skipped"]
+    assert finished.results[1].reason == "the run was interrupted"
+    assert not finished.is_complete
+    assert not finished.conforms

@@ -86,8 +86,9 @@ def trace_store(traced: Traced, storage: str) -> list[str]:
 def trace_producer(traced: Traced, storage: str) -> list[str]:
     traced.start_node("store", "-v", "--storage", "memory:").wait_errors("Opened")
     producer = traced.start_traced(
-        "produce", "orders", stdin=subprocess.PIPE, DAFKA_PRODUCER_SPOOL=storage.format(folder=traced.data)
+        *("produce", "orders", "-v"), stdin=subprocess.PIPE, DAFKA_PRODUCER_SPOOL=storage.format(folder=traced.data)
     )
+    producer.wait_errors("Found the cluster")  # from then on records are sent when they are published
     assert produce(traced, producer).status == 0, producer.errors
     assert order.count_calls(traced.calls(), str(traced.data))["records"] >= len(LINES)
     return order.published_too_early(traced.calls(), str(traced.data))

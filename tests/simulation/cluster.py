@@ -29,6 +29,9 @@ ROUNDS_MAX = 160
 QUIET_S = 1.5
 """Seconds at the end during which nothing may happen any more."""
 
+FORGET_WAITS = 1.5
+"""Times the wait of the stores after which they must have forgotten the ended partitions."""
+
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
@@ -91,6 +94,11 @@ class Cluster:
         if missing := self.checks.find_missing():
             raise Violation("lost again", missing)
         self.checks.check_end()
+        if self.plan.forgets:
+            self.clock.run(self.clock.now + FORGET_WAITS * self.plan.config.store.forget_empty_after_ms / 1000)
+            if missing := self.checks.find_missing():
+                raise Violation("lost again", missing)
+            self.checks.check_forgotten()
 
     def note(self, text: str) -> None:
         """Record a line of the history."""
@@ -134,6 +142,10 @@ class Cluster:
             if (node.name, name) in self._heard_by:
                 self.clock.after(self.network.delay(), self._forward, name, node, frames)
 
+    def wake(self, node: SimulatedNode, delay: float) -> None:
+        """Let a node look at what has arrived, after a delay in seconds."""
+        self.clock.after(delay, node.look)
+
     def _run_round(self) -> None:
         self.clock.run(self.clock.now + ROUND_S)
         self.checks.check_copies()
@@ -157,7 +169,7 @@ class Cluster:
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
                 node.subscribe_topic(topic)
-        self._greet()
+        self._greet(node)
 
     def _make(self, member: Member, port: int) -> SimulatedNode:
         name, config = member.name, self.plan.config
@@ -196,10 +208,10 @@ class Cluster:
 
     # Towers
 
-    def _greet(self) -> None:
-        """Connect the towers and nodes that can reach each other."""
+    def _greet(self, *nodes: SimulatedNode) -> None:
+        """Connect the towers and these nodes, or all nodes, as far as they can reach each other."""
         for tower in self._towers:
-            for node in self.nodes():
+            for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
                     self._heard_by.add((node.name, tower))
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._welcome, node, tower)

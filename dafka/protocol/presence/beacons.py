@@ -8,17 +8,18 @@ times as often, so that a beacon lost while connections are being made causes li
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
 
 from dafka.config import Config
+from dafka.endpoints import is_local, split_tcp_endpoint
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.presence.peers import PeerTable
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.protocol.trust import RefusedByPeer
+from dafka.protocol.trust import IntroducedAtLoopback, RefusedByPeer
 from dafka.wire import WELCOME, TowerBeacon
 
 SETTLE_PERIODS_MAX = 10
@@ -44,7 +45,9 @@ class SendBeacon:
     """Send the node's own beacon to every tower."""
 
 
-DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | RefusedByPeer | Settled
+DiscoveryEvent: TypeAlias = (
+    PeerJoined | PeerLeft | TowersHeard | TowersSilent | RefusedByPeer | IntroducedAtLoopback | Settled
+)
 
 
 class BeaconMachine:
@@ -55,12 +58,28 @@ class BeaconMachine:
         peers: The known nodes.
     """
 
-    def __init__(self, own_address: str, config: Config) -> None:
-        """Create the client of a node with this address. `[beacon]`, `[node]` and `[security]` apply."""
+    def __init__(
+        self, own_address: str, config: Config, is_other_machine: Callable[[str], bool] = lambda host: False
+    ) -> None:
+        """Create the client of a node.
+
+        Args:
+            own_address: The address of the node.
+            config: The configuration. `[beacon]`, `[node]` and `[security]` apply.
+            is_other_machine: Returns whether the host of an endpoint is another machine.
+        """
         beacon = config.beacon
         self.discarded: Counter[str] = Counter()
-        self.peers = PeerTable(own_address, beacon.timeout_ms / 1000, config.node.peers_max)
+        self.peers = PeerTable(
+            own_address,
+            beacon.timeout_ms / 1000,
+            config.node.peers_max,
+            is_remote=not any(map(is_local, beacon.tower_pub)),
+        )
         self._own_address = own_address
+        self._is_other_machine = is_other_machine
+        self._remote_peer = ""
+        self._is_loopback_reported = False
         self._has_keys = bool(config.security.key_file)
         self._interval = beacon.interval_ms / 1000
         self._watch_interval = min(beacon.interval_ms, beacon.timeout_ms / 4) / 1000
@@ -144,6 +163,9 @@ class BeaconMachine:
                 self._beacon_due = now + self._interval
                 self._changed_at = now
                 self._settle_due = now + self._settle
+            if self._remote_peer and not self._is_loopback_reported and is_local(beacon.endpoint):
+                self._is_loopback_reported = True
+                reports.append(IntroducedAtLoopback(beacon.endpoint, self._remote_peer))
             return False
         ignored = self.peers.ignored
         changes = self.peers.heard(beacon, now)
@@ -152,4 +174,12 @@ class BeaconMachine:
         if changes:
             self._changed_at = now
             reports += changes
+            self._note_remote_peer(beacon.endpoint)
         return bool(changes)
+
+    def _note_remote_peer(self, endpoint: str) -> None:
+        if self._remote_peer or is_local(endpoint):
+            return
+        parts = split_tcp_endpoint(endpoint)
+        if parts is not None and self._is_other_machine(parts[0]):
+            self._remote_peer = endpoint

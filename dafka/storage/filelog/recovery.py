@@ -35,6 +35,10 @@ from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, SegmentIn
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 
+VACANT_MAX = 1000
+"""Slots of deleted partitions that a catalog may have in any case. If it has more, and more than of other partitions,
+it is rewritten without them."""
+
 
 @attrs.define
 class _Tail:
@@ -275,13 +279,19 @@ def _recover(
         catalog.create([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found
     recovered = [_recover_slot(known, slot, topics_folder, recovery) for slot in range(len(known.names))]
-    held = [(log, is_held) for log, is_held, _ in recovered]
-    sync_logs([log for log, is_held in held if is_held] if known.is_unsynced else recovery.unsynced)
+    found = [(log, is_held) for log, is_held, _ in recovered]
+    held = [each for each in found if each[1]]
+    sync_logs([log for log, _ in held] if known.is_unsynced else recovery.unsynced)
+    if len(found) - len(held) > max(len(held), VACANT_MAX):
+        catalog.create([(log.name, GOOD, log.head) for log, _ in held])
+        for slot, (log, _) in enumerate(held):
+            log.slot = slot
+        return held
     catalog.open(len(known.names))  # marks it as in use
     for slot, (log, is_held, is_changed) in enumerate(recovered):
         if is_changed:
             catalog.write_slot(slot, log.seed, GOOD if is_held else VACANT, log.head)
-    return held
+    return found
 
 
 def _recover_slot(
