@@ -57,6 +57,8 @@ _NAMING = frozenset(
         Command.DIRECT_EARLIEST,
         Command.DIRECT_HEAD,
         Command.DIRECT_RECORD,
+        Command.DIRECT_TOPICS,
+        Command.GET_TOPICS,
         Command.STORE_HELLO,
     )
 )

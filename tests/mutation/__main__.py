@@ -6,31 +6,36 @@ import argparse
 import random
 import sys
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import attrs
 
 from tests.mutation.mutants import Mutant, digest, mutants_of, read
+from tests.mutation.overlay import copy_of_repository
 from tests.mutation.report import is_known, write_page
 from tests.mutation.runner import Result, build_map, kept_results, run_mutants
-from tests.mutation.scope import ROOT, Package, git, lines_changed_since, read_packages
+from tests.mutation.scope import Package, git, lines_changed_since, read_packages
 from tests.mutation.survivors import read_survivors
 
 
 def main() -> int:
     """Run mutants; return 1 if one survives that is not known."""
     options = _parse()
-    packages = [each for each in read_packages() if not options.package or each.name in options.package]
     if options.report:
         write_page()
         return 0
     changed = lines_changed_since(_base(options.since)) if options.since else None
     random_ = random.Random(options.seed)
     results: list[Result] = []
-    for package in packages:
-        mutants = _choose(package, changed, options.file)
-        if options.sample is not None and options.sample < len(mutants):
-            mutants = random_.sample(mutants, options.sample)
-        results += _run(package, mutants, options)
+    # The work tree may change while the mutants run.
+    with copy_of_repository() as tree:
+        for package in read_packages(tree):
+            if options.package and package.name not in options.package:
+                continue
+            mutants = _choose(tree, package, changed, options.file)
+            if options.sample is not None and options.sample < len(mutants):
+                mutants = random_.sample(mutants, options.sample)
+            results += _run(tree, package, mutants, options)
     return _conclude(results)
 
 
@@ -51,30 +56,32 @@ def _base(commit: str) -> str:
     return git("merge-base", commit, "HEAD").strip()
 
 
-def _choose(package: Package, changed: dict[str, set[int]] | None, patterns: list[str] | None) -> list[Mutant]:
+def _choose(
+    tree: Path, package: Package, changed: dict[str, set[int]] | None, patterns: list[str] | None
+) -> list[Mutant]:
     chosen = []
     for file in package.files:
         if patterns and not any(fnmatchcase(file, pattern) for pattern in patterns):
             continue
         if changed is not None and file not in changed:
             continue
-        for mutant in mutants_of(file, read(ROOT, file)):
+        for mutant in mutants_of(file, read(tree, file)):
             lines = range(mutant.line, mutant.line_end + 1)
             if changed is None or any(line in changed[file] for line in lines):
                 chosen.append(mutant)
     return chosen
 
 
-def _run(package: Package, mutants: list[Mutant], options: argparse.Namespace) -> list[Result]:
+def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.Namespace) -> list[Result]:
     """Return the results of mutants: those that are known, and those of a run."""
-    sources = {file: digest(read(ROOT, file)) for file in {mutant.file for mutant in mutants}}
+    sources = {file: digest(read(tree, file)) for file in {mutant.file for mutant in mutants}}
     known = {} if options.again else kept_results()
     found = [known[key] for mutant in mutants if (key := (mutant, sources[mutant.file])) in known]
     unknown = [mutant for mutant in mutants if (mutant, sources[mutant.file]) not in known]
     if unknown:
         _say(f"{package.name}: {len(unknown)} mutants, and {len(found)} with known results")
-        tests = build_map(package, set(sources), options.jobs, _say)
-        found += run_mutants(unknown, tests, options.jobs, _say)
+        tests = build_map(tree, package, set(sources), options.jobs, _say)
+        found += run_mutants(tree, unknown, tests, options.jobs, _say)
     return found
 
 

@@ -42,11 +42,17 @@ _PRELOADED = (
 
 
 @contextmanager
-def open_overlay() -> Iterator[Path]:
+def copy_of_tree(tree: Path) -> Iterator[Path]:
+    """Copy a copy of the repository; remove it in the end."""
+    with _temporary_folder() as folder:
+        yield Path(shutil.copytree(tree, folder / "tree"))
+
+
+@contextmanager
+def copy_of_repository() -> Iterator[Path]:
     """Copy what git tracks, as it is in the work tree, and what was compiled; remove the copy in the end."""
-    folder = Path(tempfile.mkdtemp(prefix="dafka-mutants-"))
-    top = folder / "tree"
-    try:
+    with _temporary_folder() as folder:
+        top = folder / "tree"
         names = git("ls-files", "--cached", "--others", "--exclude-standard").splitlines()
         compiled = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("dafka/**/*.so")]
         for name in (*names, *compiled):
@@ -54,6 +60,13 @@ def open_overlay() -> Iterator[Path]:
                 (top / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, top / name)
         yield top
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="dafka-mutants-"))
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -21,8 +21,8 @@ import pytest
 from tests.mutation.coverage_map import FOLDER, ModuleMap, load_map, measure_module
 from tests.mutation.forked import Outcome, run_forked, run_pytest
 from tests.mutation.mutants import Mutant, changed_lines, digest, read
-from tests.mutation.overlay import enter_overlay, open_overlay, preload
-from tests.mutation.scope import ROOT, Package
+from tests.mutation.overlay import copy_of_tree, enter_overlay, preload
+from tests.mutation.scope import Package
 
 TESTS_S = 25.0
 """The tests of one mutant together take this long at most; the slowest are left out."""
@@ -120,28 +120,30 @@ class Map:
         return {name: module.durations[name] for module in self._modules for name in tests_of(module)}
 
 
-def build_map(package: Package, files: set[str], jobs: int, say: Callable[[str], None]) -> Map:
+def build_map(tree: Path, package: Package, files: set[str], jobs: int, say: Callable[[str], None]) -> Map:
     """Return which near tests run which lines of the files; measure what is not known."""
-    missing = [module for module in package.test_modules if load_map(module, ROOT, files) is None]
+    missing = [module for module in package.test_modules if load_map(module, tree, files) is None]
     if missing:
         say(f"{package.name}: measuring {len(missing)} test modules")
-        with _open_pool(jobs) as pool:
+        with _open_pool(tree, jobs) as pool:
             futures = {pool.submit(_measure_one, module): module for module in missing}
             for future in as_completed(futures):
                 if not future.result():
                     say(f"{futures[future]}: failed tests are not used")
-    maps = [load_map(module, ROOT, files) for module in package.test_modules]
+    maps = [load_map(module, tree, files) for module in package.test_modules]
     found = Map(each for each in maps if each is not None)
     if not found.modules:
         raise RuntimeError(f"no test of {package.name} passes; see {FOLDER}/map/*.log")
     return found
 
 
-def run_mutants(mutants: Sequence[Mutant], known: Map, jobs: int, say: Callable[[str], None]) -> list[Result]:
+def run_mutants(
+    tree: Path, mutants: Sequence[Mutant], known: Map, jobs: int, say: Callable[[str], None]
+) -> list[Result]:
     """Run mutants and return what became of them; say which survive."""
     results = []
     started = time.monotonic()
-    with _open_pool(jobs, known.modules) as pool:
+    with _open_pool(tree, jobs, known.modules) as pool:
         work = [pool.submit(_run_one, mutant, known.rounds(mutant)) for mutant in mutants]
         for number, future in enumerate(as_completed(work), 1):
             result = future.result()
@@ -179,7 +181,8 @@ def kept_results() -> dict[tuple[Mutant, str], Result]:
 class _open_pool:  # noqa: N801 (used as a context manager only)
     """Worker processes, each with a copy of the repository."""
 
-    def __init__(self, jobs: int, modules: Sequence[str] = ()) -> None:
+    def __init__(self, tree: Path, jobs: int, modules: Sequence[str] = ()) -> None:
+        self._tree = tree
         self._jobs = jobs
         self._modules = modules
         self._stack = ExitStack()
@@ -189,7 +192,7 @@ class _open_pool:  # noqa: N801 (used as a context manager only)
         context = multiprocessing.get_context("fork")
         overlays = context.SimpleQueue()
         for _ in range(self._jobs):
-            overlays.put(str(self._stack.enter_context(open_overlay())))
+            overlays.put(str(self._stack.enter_context(copy_of_tree(self._tree))))
         return self._stack.enter_context(
             ProcessPoolExecutor(
                 self._jobs, mp_context=context, initializer=partial(_begin_worker, overlays, self._modules)

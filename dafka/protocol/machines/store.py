@@ -23,13 +23,22 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
-from dafka.protocol.events import PartitionHalted, RecordsUnrecoverable
+from dafka.protocol.answering.topic_responder import TopicResponder
+from dafka.protocol.events import (
+    PartitionHalted,
+    PartitionsForgotten,
+    RecordsUnrecoverable,
+    StoreFull,
+    StoreHasRoom,
+)
+from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import RetrySchedule
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
+    MANY_PARTITIONS,
     MANY_QUESTIONS,
     MANY_UNPROVEN,
     TOO_OFTEN,
@@ -48,6 +57,9 @@ ACKS_MAX = 64
 REFUSED_TOPICS_MAX = 1000
 """Topics whose heads are asked for again because there was no room for one of their partitions."""
 
+ROOM_CHECK_S = 1.0
+"""Seconds between two looks at whether a full store has room again."""
+
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
@@ -59,6 +71,7 @@ class StoreMachine:
         config: The configuration.
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+        idle_s: By partition, the seconds since its last record was appended.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
@@ -75,6 +88,7 @@ class StoreMachine:
         config: Config,
         ends: Mapping[Partition, int],
         earliest: Mapping[Partition, int] | None = None,
+        idle_s: Mapping[Partition, float] | None = None,
     ) -> None:
         self.address = address
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
@@ -95,10 +109,17 @@ class StoreMachine:
         self._producers: set[str] = set()
         self._head_subscribers = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
         self._record_subscribers = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
+        self._topics_subscribers = SubscriberSet(Command.DIRECT_TOPICS, config.node.peers_max)
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_at = float("inf")
+        self._topics = TopicResponder(self.durable)
         self._refused_topics: dict[str, None] = {}
+        self._ended = EndedPartitions(config, self._has_producer, idle_s or {})
+        self._forgetting: dict[Partition, float] = {}
+        self._full_reason = ""
+        self._room_check_due = float("inf")
+        self._notices: list[Action] = []
         for partition, end in ends.items():
             self.reassembler.follow_partition(partition, end)
             self._set_durable(partition, end)
@@ -108,13 +129,21 @@ class StoreMachine:
 
         CONSUMER-HELLO is subscribed to twice: without an address, as the RFC says, and with this node's own, from which
         a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
-        other stores.
+        other stores. GET-TOPICS is asked by name.
         """
+        self._ended.start(now)
+        self._check_room(now)
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
-        own_commands = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST)
+        own_commands = (
+            Command.DIRECT_RECORD,
+            Command.DIRECT_HEAD,
+            Command.CONSUMER_HELLO,
+            Command.DIRECT_EARLIEST,
+            Command.GET_TOPICS,
+        )
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
-        return [Subscribe(prefix) for prefix in prefixes]
+        return [*(Subscribe(prefix) for prefix in prefixes), *self._take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take what a store listens to; discard and count all other messages."""
@@ -133,11 +162,14 @@ class StoreMachine:
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
                 self._queue_heads((message.subject,), message.address, now)
+            elif isinstance(message, wire.GetTopics) and message.store == self.address:
+                actions += self._answer_topics(message, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
                 self._queue_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_new=True) + self._due_heads(now) + self._due_fetches(now)
+        actions += self._skip_unrecoverable(only_new=True) + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
@@ -196,8 +228,10 @@ class StoreMachine:
         """Note that the storage dropped the records before these sequences, and return how many it dropped."""
         count = 0
         for partition, sequence in earliest.items():
-            count += max(sequence - self.earliest.get(partition, 0), 0)
-            self.earliest[partition] = sequence
+            if partition in self.reassembler.cursors:
+                count += max(sequence - self.earliest.get(partition, 0), 0)
+                self.earliest[partition] = sequence
+                self._ended.note_range(partition, sequence, self.durable_end(partition))
         return count
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
@@ -205,6 +239,45 @@ class StoreMachine:
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
         return self._acknowledge(partition)
+
+    @property
+    def full_reason(self) -> str:
+        """Why the store takes no further partition; empty if it does."""
+        return self._full_reason
+
+    def silent_partitions(self, now: float) -> list[Partition]:
+        """Return ended partitions to forget, which were not heard of for long enough; see `EndedPartitions`."""
+        return [each for each in self._ended.silent_partitions(now) if self._is_complete(each)]
+
+    def drop_silent_unproven(self, now: float) -> None:
+        """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
+        for partition in self.reassembler.unproven_partitions():
+            if self._ended.is_silent(partition, now) and not self._has_producer(partition):
+                self._drop_unproven(partition)
+
+    def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+        """Return those of these partitions that still have ended, which the storage deletes now."""
+        ended = [each for each in partitions if each in self._ended and self._is_complete(each)]
+        self._forgetting = {partition: self._ended.heard_at(partition) for partition in ended}
+        return tuple(ended)
+
+    def partitions_deleted(self) -> list[Action]:
+        """Note that the storage has deleted the partitions of `begin_forgetting`, and forget them.
+
+        A partition that was heard of meanwhile continues where it was.
+        """
+        forgetting, self._forgetting = self._forgetting, {}
+        actions: list[Action] = []
+        forgotten = 0
+        for partition, heard_at in forgetting.items():
+            end = self.durable_end(partition)
+            is_heard = self._ended.heard_at(partition) > heard_at or partition not in self._ended
+            if not is_heard and self._is_complete(partition):
+                self._forget_partition(partition)
+                forgotten += 1
+            elif self.reassembler.cursors[partition].next_sequence == end:
+                actions.append(ResetPosition(partition, end))  # otherwise the records that wait continue it
+        return [*actions, Notify(PartitionsForgotten(forgotten))] if forgotten else actions
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found. Its role shows later, from its subscriptions."""
@@ -237,12 +310,15 @@ class StoreMachine:
             short, self._refused_topics = self._refused_topics, {}
             for topic in short:
                 self._get_heads_retries.schedule(topic, now)
-        return actions + self._skip_unrecoverable() + self._due_heads(now) + self._due_fetches(now)
+        if now >= self._room_check_due:
+            self._check_room(now)
+        actions += self._skip_unrecoverable() + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         repeats = min(self._get_heads_retries.deadline(), self._heads_retries.deadline())
-        return min(self.reassembler.deadline(), repeats, self._heads_at)
+        return min(self.reassembler.deadline(), repeats, self._heads_at, self._room_check_due)
 
     def durable_end(self, partition: Partition) -> int:
         """Return the sequence after the partition's last durable record; 0 if there is none."""
@@ -256,6 +332,7 @@ class StoreMachine:
         if end:
             self.durable.setdefault(partition.topic, {})[partition.address] = end
             self._by_address.setdefault(partition.address, {})[partition.topic] = None
+            self._ended.note_range(partition, self.earliest.get(partition, 0), end)
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -319,11 +396,21 @@ class StoreMachine:
         answer = self._earliest_responder.answer(fetch, self.address, sequence, unrecoverable_end)
         return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
+    def _answer_topics(self, question: wire.GetTopics, now: float) -> list[Action]:
+        if not self._limits.allow_heads_request(question.address, now):
+            self.discarded[TOO_OFTEN] += 1
+            return []
+        if question.address not in self._topics_subscribers:  # it would not receive the answer
+            return []
+        return [Publish(self._topics.answer(question, now))]
+
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            if not self._must_keep(partition):
+            if not self.durable_end(partition) and self._is_over(partition, end_sequence):
+                self._drop_unproven(partition)  # there is nothing to hold
+            elif not self._must_keep(partition):
                 unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
                 actions += [unrecoverable, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
@@ -354,8 +441,14 @@ class StoreMachine:
         return heads
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
+        """Return heads. Stores are not told of ended partitions: each would keep the other from forgetting them."""
         heads = islice(self.durable.get(topic, {}).items(), begin, begin + count)
-        return [Publish(wire.DirectHead(requestor, address, topic, end - 1)) for address, end in heads]
+        is_store = requestor in self.reassembler.gap_resolver.stores
+        return [
+            Publish(wire.DirectHead(requestor, address, topic, end - 1))
+            for address, end in heads
+            if not (is_store and Partition(topic, address) in self._ended)
+        ]
 
     def _note_peer(self, subscription: wire.Subscription) -> None:
         """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
@@ -368,10 +461,40 @@ class StoreMachine:
         elif subscription.topic != self.address:
             self._head_subscribers.note_subscription(subscription)
             self._record_subscribers.note_subscription(subscription)
+            self._topics_subscribers.note_subscription(subscription)
 
     def _is_orphaned(self, partition: Partition) -> bool:
         """Return whether the partition's producer has left, so that only this store can announce its records."""
         return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
+
+    def _has_producer(self, partition: Partition) -> bool:
+        return not self._is_orphaned(partition) or self.reassembler.gap_resolver.has_node(partition.address)
+
+    def _is_complete(self, partition: Partition) -> bool:
+        """Return whether everything that is known of a partition is durable here."""
+        cursor = self.reassembler.cursors.get(partition)
+        return cursor is not None and cursor.next_sequence == cursor.known_end == self.durable_end(partition)
+
+    def _is_over(self, partition: Partition, end_sequence: int) -> bool:
+        """Return whether a partition without a producer has no records from this sequence on."""
+        return end_sequence >= self.reassembler.cursors[partition].known_end and not self._has_producer(partition)
+
+    def _forget_partition(self, partition: Partition) -> None:
+        self._drop_unproven(partition)
+        self.earliest.pop(partition, None)
+        self._halted.discard(partition)
+        self.durable[partition.topic].pop(partition.address, None)
+        if not self.durable[partition.topic]:
+            del self.durable[partition.topic]
+        self._heads.partition_removed(partition.topic)
+        self._by_address[partition.address].pop(partition.topic, None)
+        if not self._by_address[partition.address]:
+            del self._by_address[partition.address]
+
+    def _drop_unproven(self, partition: Partition) -> None:
+        self.reassembler.forget_partition(partition)
+        self._limits.forget_partition(partition)
+        self._ended.remove(partition)
 
     def _acknowledge(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
@@ -383,12 +506,12 @@ class StoreMachine:
         If there is no room for it, its topic's heads are asked for again when there is.
         """
         if partition in self.reassembler.cursors:
+            self._ended.note_heard(partition, now)
             return True
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
-                self.reassembler.forget_partition(idle)
-                self._limits.forget_partition(idle)
-        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
+                self._drop_unproven(idle)
+        reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
         if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
@@ -396,9 +519,51 @@ class StoreMachine:
                 self._refused_topics[partition.topic] = None
         if reason:
             self.discarded[reason] += 1
+            if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
+                self._note_full(reason, now)
             return False
         self.reassembler.follow_partition(partition, 0, now)
+        self._ended.note_heard(partition, now)
+        if len(self.reassembler.cursors) >= self._config.node.partitions_max:
+            self._check_room(now)
         return True
+
+    def _count_living(self, now: float) -> int:
+        """Return how many partitions count for the limit: those with records or a producer.
+
+        Ended ones count only beyond that limit again.
+        """
+        followed, limit = len(self.reassembler.cursors), self._config.node.partitions_max
+        if followed < limit:
+            return followed
+        return followed - min(self._ended.count(now), limit)
+
+    def _check_room(self, now: float) -> None:
+        """Note whether the store takes further partitions; while it does not, look again each second."""
+        if self._count_living(now) >= self._config.node.partitions_max:
+            self._note_full(MANY_PARTITIONS, now)
+        elif not self.reassembler.has_room():
+            self._note_full(MANY_UNPROVEN, now)
+        elif self._full_reason:
+            self._full_reason = ""
+            self._room_check_due = float("inf")
+            self._notices.append(Notify(StoreHasRoom()))
+
+    def _note_full(self, reason: str, now: float) -> None:
+        self._room_check_due = now + ROOM_CHECK_S
+        if not self._full_reason:
+            limit = (
+                self._config.node.partitions_max
+                if reason == MANY_PARTITIONS
+                else self._config.node.partitions_unproven_max
+            )
+            event = StoreFull(reason, limit)
+            self._full_reason = str(event)
+            self._notices.append(Notify(event))
+
+    def _take_notices(self) -> list[Action]:
+        notices, self._notices = self._notices, []
+        return notices
 
     def _due_fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:
