@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +25,7 @@ def main() -> int:
     if options.report:
         write_page()
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     changed = lines_changed_since(_base(options.since)) if options.since else None
     random_ = random.Random(options.seed)
     results: list[Result] = []
