@@ -21,6 +21,7 @@ from dafka.protocol.events import (
     StorageRepaired,
     StoresHeard,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "StoresHeard",
     "StoresSilent",
     "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowersHeard",
     "TowersSilent",
 ]

@@ -200,7 +200,7 @@ def bench(
         _report(results, json_path, plot_path)
         return 1 if results.failures else 0
 
-    run(program, interrupted=lambda: 1)
+    run(program)
 
 
 def _report(results: Results, json_path: Path | None, plot_path: Path | None) -> None:

@@ -24,6 +24,7 @@ from dafka.protocol.events import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -138,6 +139,7 @@ __all__ = [
     "StoresSilent",
     "SurveyMachine",
     "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

@@ -34,6 +34,7 @@ from dafka.protocol import (
     StorageRepaired,
     StoresSilent,
     TowerHostAmbiguous,
+    TowerHostUnresolved,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -71,6 +72,7 @@ _WARNINGS = (
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    TowerHostUnresolved,
     IntroducedAtLoopback,
     LoopbackOnly,
     TowerHostAmbiguous,

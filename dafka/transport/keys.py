@@ -20,6 +20,9 @@ import zmq
 from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 
+KEY_LENGTH = 40
+"""The characters of a public key in Z85."""
+
 KEY_FILE_BYTES_MAX = 2**20
 """The largest file of keys that is read, in bytes. A larger file is not a list of keys."""
 
@@ -159,6 +162,8 @@ def parse_public_key(text: str) -> str:
     if is_key(text):
         return text
     if not os.path.exists(text):
+        if len(text) != KEY_LENGTH or "/" in text:
+            raise ConfigError(f"there is no file {text!r}, and it is no public key, which has {KEY_LENGTH} characters")
         raise ConfigError(f"expected a public key (40 characters of Z85) or a file that holds one, not {text!r}")
     keys = list(read_public_keys(Path(text)))
     if len(keys) != 1:

@@ -64,7 +64,7 @@ def many(count: int) -> dict[Partition, int]:
 # Stores of this project
 
 
-def test_a_store_found_again_while_its_connection_lasts_gets_every_head_erratum_27() -> None:
+def test_a_store_found_again_while_its_connection_lasts_gets_every_head_erratum_28() -> None:
     store = make_store({HELLO: 5})
     connect_store(store)
     run_timer(store, 0.0, 45.0)
@@ -74,7 +74,7 @@ def test_a_store_found_again_while_its_connection_lasts_gets_every_head_erratum_
     assert published(actions, wire.GetHeads) == [wire.GetHeads("", ME)]
 
 
-def test_stores_tell_each_other_all_heads_again_and_again_erratum_27() -> None:
+def test_stores_tell_each_other_all_heads_again_and_again_erratum_28() -> None:
     ends = many(2 * PARTITIONS_MAX + 50)
     store = make_store(ends)
     connect_store(store)
@@ -144,7 +144,7 @@ def test_stores_that_start_together_have_their_rounds_at_different_times() -> No
 # Producers that leave
 
 
-def test_what_a_store_holds_of_a_producer_that_left_is_announced_erratum_27() -> None:
+def test_what_a_store_holds_of_a_producer_that_left_is_announced_erratum_28() -> None:
     """A node that did not hear of the producer, and is connected to this store only, learns of its partition."""
     store = make_store({HELLO: 5})
     store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
@@ -203,7 +203,7 @@ def test_a_libdafka_store_that_hears_the_question_too_early_is_asked_again(subsc
     assert first_fetch[0] == 0
 
 
-def test_a_libdafka_store_is_asked_for_all_heads_from_time_to_time_erratum_27() -> None:
+def test_a_libdafka_store_is_asked_for_all_heads_from_time_to_time_erratum_28() -> None:
     store = make_store({HELLO: 1})
     store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
     asks = [time for time, action in run_timer(store, 0.0, 3600.0) if published([action], wire.GetHeads)]
@@ -224,7 +224,7 @@ def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often() -> Non
 # Consumers
 
 
-def test_a_consumer_asks_its_stores_in_turn_from_time_to_time_erratum_27() -> None:
+def test_a_consumer_asks_its_stores_in_turn_from_time_to_time_erratum_28() -> None:
     """A store need not have told all that it has: a producer may have come and gone unseen by this consumer."""
     consumer = ConsumerMachine("CONSUMER", Config(), {})
     consumer.start(0.0)

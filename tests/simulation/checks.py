@@ -59,6 +59,9 @@ class Scene(World, Protocol):
     def final_end(self, partition: Partition) -> int:
         """Return the end that every store and consumer must reach in this partition."""
 
+    def is_held(self, partition: Partition) -> bool:
+        """Return whether the partition's producer is running, or a store has any of its records."""
+
     def dropped_end(self, partition: Partition) -> int:
         """Return the end of the records that the producer has dropped although no store had them."""
 
@@ -258,8 +261,11 @@ class Checks:
         cluster = self._cluster
         for partition in self.published_ends:
             end = cluster.final_end(partition)
+            is_held = cluster.is_held(partition)
             for store in cluster.stores.values():
-                if (found := store.disk.end(partition)) != end and (store.name, partition) not in self._halted:
+                found = store.disk.end(partition)
+                is_known = is_held or found > 0  # no store tells another of a partition that has no records left
+                if found != end and is_known and (store.name, partition) not in self._halted:
                     return f"{store.name} has {partition} up to {found}, not {end}"
                 if store.commits:
                     return f"{store.name} is writing"
@@ -282,6 +288,8 @@ class Checks:
         if position >= end:
             return None
         cursor = consumer.machine.reassembler.cursors.get(partition)
+        if cursor is None and not self._cluster.is_held(partition):
+            return None
         if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):

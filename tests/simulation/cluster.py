@@ -116,6 +116,12 @@ class Cluster:
                 return producer.machine.next_sequence
         return max((store.disk.end(partition) for store in self.stores.values()), default=0)
 
+    def is_held(self, partition: Partition) -> bool:
+        """Return whether the partition's producer is running, or a store has any of its records."""
+        disks = (store.disk for store in self.stores.values())
+        infos = (disk.partitions().get(partition) for disk in disks)
+        return self.is_alive(partition) or any(info and info.earliest_sequence < info.end_sequence for info in infos)
+
     def dropped_end(self, partition: Partition) -> int:
         """Return the end of the records that the producer has dropped although no store had them (`min_stores` 0)."""
         if self.plan.config.producer.min_stores:
@@ -133,6 +139,10 @@ class Cluster:
         for name in self._towers:
             if (node.name, name) in self._heard_by:
                 self.clock.after(self.network.delay(), self._forward, name, node, frames)
+
+    def wake(self, node: SimulatedNode, delay: float) -> None:
+        """Let a node look at what has arrived, after a delay in seconds."""
+        self.clock.after(delay, node.look)
 
     def _run_round(self) -> None:
         self.clock.run(self.clock.now + ROUND_S)
@@ -157,7 +167,7 @@ class Cluster:
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
                 node.subscribe_topic(topic)
-        self._greet()
+        self._greet(node)
 
     def _make(self, member: Member, port: int) -> SimulatedNode:
         name, config = member.name, self.plan.config
@@ -196,10 +206,10 @@ class Cluster:
 
     # Towers
 
-    def _greet(self) -> None:
-        """Connect the towers and nodes that can reach each other."""
+    def _greet(self, *nodes: SimulatedNode) -> None:
+        """Connect the towers and these nodes, or all nodes, as far as they can reach each other."""
         for tower in self._towers:
-            for node in self.nodes():
+            for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
                     self._heard_by.add((node.name, tower))
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._welcome, node, tower)

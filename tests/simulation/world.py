@@ -73,3 +73,6 @@ class World(Protocol):
 
     def send_beacon(self, node: Any, frames: list[bytes]) -> None:
         """Send a node's beacon to every tower that it is connected to."""
+
+    def wake(self, node: Any, delay: float) -> None:
+        """Let a node look at what has arrived, after a delay in seconds."""

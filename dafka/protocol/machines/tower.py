@@ -104,7 +104,7 @@ class TowerMachine:
         return wire.TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}", source.key).encode()
 
     def tick(self, now: float) -> None:
-        """Forget silent nodes and ended connections."""
+        """Forget silent nodes."""
         self.registry.expire(now)
 
 
