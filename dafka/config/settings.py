@@ -228,6 +228,10 @@ class StoreConfig:
     """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
+    forget_empty_after_ms: int = attrs.field(
+        default=30 * 24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
+    """How long nothing may be heard of a partition without records before the store forgets it. 0: without limit."""
     retry_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long the store waits after its storage failed, as on a full disk, before it tries again."""
     slow_commit_ms: int = attrs.field(default=2000, converter=to_milliseconds, validator=check_milliseconds(1))

@@ -65,6 +65,7 @@ GAUGES = {
     "dafka_peers": MetricHelp("Peers that the node connects to."),
     "dafka_known_nodes": MetricHelp("Nodes that a tower introduces."),
     "dafka_partitions": MetricHelp("Partitions that a store holds or a consumer follows."),
+    "dafka_full_stores": MetricHelp("Stores that take no further partition, or whose storage fails."),
     "dafka_lag_records": MetricHelp(
         "Records known to exist that are not yet durable in the store, or not yet received by the consumer's program."
     ),
@@ -205,6 +206,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): found.partitions},
         "dafka_pending_bytes": {(): found.pending_bytes},
+        "dafka_full_stores": {(): found.is_full},
         **_lag_samples(found.lag),
     }
 

@@ -23,6 +23,7 @@ from dafka.protocol.events import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     TowerHostUnresolved,
     TowersHeard,
@@ -30,6 +31,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
     ConsumerMachine,
@@ -107,6 +109,7 @@ __all__ = [
     "FetchResponder",
     "FetchUnanswered",
     "ForeignDialect",
+    "ForgetPartitions",
     "Incomplete",
     "IntroducedAtLoopback",
     "KeyIdentity",
@@ -135,6 +138,7 @@ __all__ = [
     "StorageFailed",
     "StorageLost",
     "StorageRepaired",
+    "StoreFull",
     "StoreMachine",
     "StoresSilent",
     "SurveyMachine",

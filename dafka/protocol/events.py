@@ -212,6 +212,45 @@ class RecordsDropped:
 
 
 @attrs.frozen
+class PartitionsForgotten:
+    """A store has forgotten partitions: all their records were dropped, and nothing was heard of them for a while.
+
+    Attributes:
+        partitions: The number of partitions.
+    """
+
+    partitions: int
+
+    def __str__(self) -> str:
+        partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"Forgot {partitions} without records, of which nothing was heard for a while"
+
+
+@attrs.frozen
+class StoreFull:
+    """A store takes no further partition, so that new producers get no ACKs. Known partitions continue.
+
+    Attributes:
+        reason: The limit that is reached.
+        limit: Its value.
+    """
+
+    reason: str
+    limit: int
+
+    def __str__(self) -> str:
+        return f"The store is full ({self.reason}: {self.limit}); new producers get no ACKs"
+
+
+@attrs.frozen
+class StoreHasRoom:
+    """A store takes new partitions again after `StoreFull`."""
+
+    def __str__(self) -> str:
+        return "The store takes new partitions again"
+
+
+@attrs.frozen
 class StoresSilent:
     """No store has acknowledged records for a while, although some are unacknowledged.
 
@@ -304,6 +343,9 @@ Event: TypeAlias = (
     | RecordsUnrecoverable
     | PartitionHalted
     | RecordsDropped
+    | PartitionsForgotten
+    | StoreFull
+    | StoreHasRoom
     | StoresSilent
     | StoresHeard
     | StorageRepaired

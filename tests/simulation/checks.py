@@ -8,6 +8,7 @@ from typing import Protocol
 from dafka import wire
 from dafka.protocol import (
     Event,
+    ForgetPartitions,
     PartitionHalted,
     RecordsUnrecoverable,
     ResetPosition,
@@ -58,9 +59,6 @@ class Scene(World, Protocol):
 
     def final_end(self, partition: Partition) -> int:
         """Return the end that every store and consumer must reach in this partition."""
-
-    def is_held(self, partition: Partition) -> bool:
-        """Return whether the partition's producer is running, or a store has any of its records."""
 
     def dropped_end(self, partition: Partition) -> int:
         """Return the end of the records that the producer has dropped although no store had them."""
@@ -138,6 +136,10 @@ class Checks:
         """Check what a store's disk has made durable."""
         if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
+            return
+        if isinstance(work, ForgetPartitions):
+            for partition in work.partitions:
+                self._cluster.note(f"{store.name} forgets {partition}")
             return
         for batch in work:
             if batch.end_sequence > self.published_ends.get(batch.partition, 0):
@@ -261,11 +263,10 @@ class Checks:
         cluster = self._cluster
         for partition in self.published_ends:
             end = cluster.final_end(partition)
-            is_held = cluster.is_held(partition)
             for store in cluster.stores.values():
                 found = store.disk.end(partition)
-                is_known = is_held or found > 0  # no store tells another of a partition that has no records left
-                if found != end and is_known and (store.name, partition) not in self._halted:
+                is_forgotten = not found and self.has_ended(partition)
+                if found != end and (store.name, partition) not in self._halted and not is_forgotten:
                     return f"{store.name} has {partition} up to {found}, not {end}"
                 if store.commits:
                     return f"{store.name} is writing"
@@ -288,13 +289,30 @@ class Checks:
         if position >= end:
             return None
         cursor = consumer.machine.reassembler.cursors.get(partition)
-        if cursor is None and not self._cluster.is_held(partition):
+        if cursor is None and self.has_ended(partition):
             return None
         if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
             return None
         return f"{consumer.name} was given {partition} up to {position}, not {end}"
+
+    def has_ended(self, partition: Partition) -> bool:
+        """Return whether a partition has no producer, and no store has records of it."""
+        logs = (store.disk.logs.get(partition) for store in self._cluster.stores.values())
+        return not self._cluster.is_alive(partition) and not any(log is not None and log.contents for log in logs)
+
+    def check_forgotten(self) -> None:
+        """Check that every store has forgotten the partitions that have ended, unless it misses records of them."""
+        for store in self._cluster.stores.values():
+            for partition, log in store.disk.logs.items():
+                # A store keeps a partition of which it misses records, in case another one comes back with them.
+                is_whole = store.machine.reassembler.cursors[partition].known_end == log.end
+                if is_whole and self.has_ended(partition):
+                    raise Violation("not forgotten", f"{store.name} still knows {partition}")
+            for partition in store.machine.reassembler.cursors:
+                if partition not in store.disk.logs and not self._cluster.is_alive(partition):
+                    raise Violation("not forgotten", f"{store.name} still follows {partition}")
 
     def check_end(self) -> None:
         """Check what must hold when every node has everything: empty buffers, and limits for a whole life."""

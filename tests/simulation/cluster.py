@@ -29,6 +29,9 @@ ROUNDS_MAX = 160
 QUIET_S = 1.5
 """Seconds at the end during which nothing may happen any more."""
 
+FORGET_WAITS = 1.5
+"""Times the wait of the stores after which they must have forgotten the ended partitions."""
+
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
@@ -91,6 +94,11 @@ class Cluster:
         if missing := self.checks.find_missing():
             raise Violation("lost again", missing)
         self.checks.check_end()
+        if self.plan.forgets:
+            self.clock.run(self.clock.now + FORGET_WAITS * self.plan.config.store.forget_empty_after_ms / 1000)
+            if missing := self.checks.find_missing():
+                raise Violation("lost again", missing)
+            self.checks.check_forgotten()
 
     def note(self, text: str) -> None:
         """Record a line of the history."""
@@ -115,12 +123,6 @@ class Cluster:
             if producer.partition == partition:
                 return producer.machine.next_sequence
         return max((store.disk.end(partition) for store in self.stores.values()), default=0)
-
-    def is_held(self, partition: Partition) -> bool:
-        """Return whether the partition's producer is running, or a store has any of its records."""
-        disks = (store.disk for store in self.stores.values())
-        infos = (disk.partitions().get(partition) for disk in disks)
-        return self.is_alive(partition) or any(info and info.earliest_sequence < info.end_sequence for info in infos)
 
     def dropped_end(self, partition: Partition) -> int:
         """Return the end of the records that the producer has dropped although no store had them (`min_stores` 0)."""

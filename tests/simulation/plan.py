@@ -14,6 +14,9 @@ from dafka.config import Config
 TOPICS = ("orders", "orders2")
 """One topic is a prefix of the other, so that ZeroMQ delivers both to a subscriber of the first."""
 
+FORGET_AFTER_MS = 15_000
+"""How long stores wait before they forget a partition, in plans in which they do: longer than any fault."""
+
 
 REPEATED_S = 36.0
 """Seconds after which nodes have repeated everything that they tell each other when they connect."""
@@ -99,6 +102,11 @@ class Plan:
         return all(step.kind in ("publish", "save positions") for step in self.steps)
 
     @property
+    def forgets(self) -> bool:
+        """Whether partitions that have ended are forgotten within the simulated time."""
+        return self.config.store.forget_empty_after_ms == FORGET_AFTER_MS
+
+    @property
     def ends(self) -> float:
         """The time at which the last step is over."""
         ends = [step.time + step.seconds for step in self.steps] + [member.joins for member in self.members]
@@ -126,7 +134,7 @@ def make_plan(seed: int) -> Plan:
     stores = sum(member.role == "store" for member in members)
     return Plan(
         draw_seed=draw.getrandbits(48),
-        config=_make_config(draw, stores),
+        config=_make_config(draw, stores, forgets=random.Random(seed + 1).random() < 0.7),
         members=tuple(members),
         steps=tuple(sorted(steps, key=lambda step: step.time)),
         chunk_records_max=draw.choice((3, 20, 200)),
@@ -288,7 +296,7 @@ def _make_fault(draw: random.Random, kind: str, members: list[Member], duration:
     return [Step(time, kind, who, seconds=0.0 if kind == "die" else seconds)]
 
 
-def _make_config(draw: random.Random, stores: int) -> Config:
+def _make_config(draw: random.Random, stores: int, *, forgets: bool) -> Config:
     defaults = Config()
 
     def small(default: int, chance: float, *values: int) -> int:
@@ -316,5 +324,6 @@ def _make_config(draw: random.Random, stores: int) -> Config:
             retention_ms=2000 if retention else 0,
             retention_interval_ms=700,
             retry_ms=draw.choice((100, 1000)),
+            forget_empty_after_ms=FORGET_AFTER_MS if retention and forgets else defaults.store.forget_empty_after_ms,
         )
     )

@@ -27,13 +27,21 @@ from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
 from dafka.protocol.answering.head_rounds import HeadRounds
 from dafka.protocol.answering.topic_responder import TopicResponder
-from dafka.protocol.events import PartitionHalted, RecordsUnrecoverable
+from dafka.protocol.events import (
+    PartitionHalted,
+    PartitionsForgotten,
+    RecordsUnrecoverable,
+    StoreFull,
+    StoreHasRoom,
+)
+from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
+    MANY_PARTITIONS,
     MANY_QUESTIONS,
     MANY_UNPROVEN,
     TOO_OFTEN,
@@ -66,6 +74,9 @@ FAREWELL_HEADS_PER_S = 1000.0
 FAREWELL_HEADS_BURST = 10_000.0
 """Heads of leaving producers that are announced at once."""
 
+ROOM_CHECK_S = 1.0
+"""Seconds between two looks at whether a full store has room again."""
+
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
@@ -77,6 +88,7 @@ class StoreMachine:
         config: The configuration.
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+        idle_s: By partition, the seconds since its last record was appended.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
@@ -93,6 +105,7 @@ class StoreMachine:
         config: Config,
         ends: Mapping[Partition, int],
         earliest: Mapping[Partition, int] | None = None,
+        idle_s: Mapping[Partition, float] | None = None,
     ) -> None:
         self.address = address
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
@@ -123,6 +136,11 @@ class StoreMachine:
         self._farewells = TokenBucket(FAREWELL_HEADS_PER_S, FAREWELL_HEADS_BURST, 0.0)
         self._topics = TopicResponder(self.durable)
         self._refused_topics: dict[str, None] = {}
+        self._ended = EndedPartitions(config, self._has_producer, idle_s or {})
+        self._forgetting: dict[Partition, float] = {}
+        self._full_reason = ""
+        self._room_check_due = float("inf")
+        self._notices: list[Action] = []
         for partition, end in ends.items():
             self.reassembler.follow_partition(partition, end)
             self._set_durable(partition, end)
@@ -134,6 +152,8 @@ class StoreMachine:
         a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
         other stores. GET-TOPICS is asked by name.
         """
+        self._ended.start(now)
+        self._check_room(now)
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
         own_commands = (
@@ -144,7 +164,7 @@ class StoreMachine:
             Command.GET_TOPICS,
         )
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
-        return [Subscribe(prefix) for prefix in prefixes]
+        return [*(Subscribe(prefix) for prefix in prefixes), *self._take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take what a store listens to; discard and count all other messages."""
@@ -169,7 +189,8 @@ class StoreMachine:
                 self._queue_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_new=True) + self._due_heads(now) + self._due_fetches(now)
+        actions += self._skip_unrecoverable(only_new=True) + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
@@ -235,8 +256,10 @@ class StoreMachine:
         """Note that the storage dropped the records before these sequences, and return how many it dropped."""
         count = 0
         for partition, sequence in earliest.items():
-            count += max(sequence - self.earliest.get(partition, 0), 0)
-            self.earliest[partition] = sequence
+            if partition in self.reassembler.cursors:
+                count += max(sequence - self.earliest.get(partition, 0), 0)
+                self.earliest[partition] = sequence
+                self._ended.note_range(partition, sequence, self.durable_end(partition))
         return count
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
@@ -244,6 +267,45 @@ class StoreMachine:
         self.earliest[partition] = next_sequence
         self._set_durable(partition, next_sequence)
         return self._acknowledge(partition)
+
+    @property
+    def full_reason(self) -> str:
+        """Why the store takes no further partition; empty if it does."""
+        return self._full_reason
+
+    def silent_partitions(self, now: float) -> list[Partition]:
+        """Return ended partitions to forget, which were not heard of for long enough; see `EndedPartitions`."""
+        return [each for each in self._ended.silent_partitions(now) if self._is_complete(each)]
+
+    def drop_silent_unproven(self, now: float) -> None:
+        """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
+        for partition in self.reassembler.unproven_partitions():
+            if self._ended.is_silent(partition, now) and not self._has_producer(partition):
+                self._drop_unproven(partition)
+
+    def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+        """Return those of these partitions that still have ended, which the storage deletes now."""
+        ended = [each for each in partitions if each in self._ended and self._is_complete(each)]
+        self._forgetting = {partition: self._ended.heard_at(partition) for partition in ended}
+        return tuple(ended)
+
+    def partitions_deleted(self) -> list[Action]:
+        """Note that the storage has deleted the partitions of `begin_forgetting`, and forget them.
+
+        A partition that was heard of meanwhile continues where it was.
+        """
+        forgetting, self._forgetting = self._forgetting, {}
+        actions: list[Action] = []
+        forgotten = 0
+        for partition, heard_at in forgetting.items():
+            end = self.durable_end(partition)
+            is_heard = self._ended.heard_at(partition) > heard_at or partition not in self._ended
+            if not is_heard and self._is_complete(partition):
+                self._forget_partition(partition)
+                forgotten += 1
+            elif self.reassembler.cursors[partition].next_sequence == end:
+                actions.append(ResetPosition(partition, end))  # otherwise the records that wait continue it
+        return [*actions, Notify(PartitionsForgotten(forgotten))] if forgotten else actions
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found.
@@ -291,15 +353,17 @@ class StoreMachine:
                 self._get_heads_retries.schedule(topic, now)
         for producer in self._farewell_retries.take_due(now):
             actions += self._announce_producer(producer, now)
-        actions += self._exchange_heads(now)
-        return actions + self._skip_unrecoverable() + self._due_heads(now) + self._due_fetches(now)
+        if now >= self._room_check_due:
+            self._check_room(now)
+        actions += self._exchange_heads(now) + self._skip_unrecoverable() + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         repeats = min(self._get_heads_retries.deadline(), self._heads_retries.deadline())
         repeats = min(repeats, self._farewell_retries.deadline())
         lasting = min(self._all_heads_question.deadline(), self._head_rounds.deadline())
-        return min(self.reassembler.deadline(), repeats, lasting, self._heads_at)
+        return min(self.reassembler.deadline(), repeats, lasting, self._heads_at, self._room_check_due)
 
     def _exchange_heads(self, now: float) -> list[Action]:
         """Tell the other stores some of this one's heads, and ask libdafka stores for theirs, from time to time."""
@@ -310,17 +374,18 @@ class StoreMachine:
         if now >= self._head_rounds.deadline():
             stores = sorted(set(self._head_subscribers) & self.reassembler.gap_resolver.stores)
             for partition in self._head_rounds.take_due(now, partitions, len(stores)):
-                if self._holds_records(partition):
+                if self._is_announced(partition):
                     actions += self._announce(partition, stores)
         return actions
 
-    def _holds_records(self, partition: Partition) -> bool:
-        return self.durable_end(partition) > self.earliest.get(partition, 0)
+    def _is_announced(self, partition: Partition) -> bool:
+        """Return whether to tell others of a partition. If stores told each other of ended ones, none forgot them."""
+        return self.durable_end(partition) > 0 and partition not in self._ended
 
     def _announce_producer(self, address: str, now: float) -> list[Action]:
         """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
         topics = islice(self._by_address.get(address, {}), ACKS_MAX)
-        held = [partition for topic in topics if self._holds_records(partition := Partition(topic, address))]
+        held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
         actions: list[Action] = []
         if self._farewells.try_take(now, len(self._head_subscribers) * len(held)):
             for partition in held:
@@ -344,6 +409,7 @@ class StoreMachine:
         if end:
             self.durable.setdefault(partition.topic, {})[partition.address] = end
             self._by_address.setdefault(partition.address, {})[partition.topic] = None
+            self._ended.note_range(partition, self.earliest.get(partition, 0), end)
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -419,7 +485,9 @@ class StoreMachine:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            if not self._must_keep(partition):
+            if not self.durable_end(partition) and self._is_over(partition, end_sequence):
+                self._drop_unproven(partition)  # there is nothing to hold
+            elif not self._must_keep(partition):
                 unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
                 actions += [unrecoverable, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
@@ -450,8 +518,14 @@ class StoreMachine:
         return heads
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
+        """Return heads. Stores are not told of ended partitions: each would keep the other from forgetting them."""
         heads = islice(self.durable.get(topic, {}).items(), begin, begin + count)
-        return [Publish(wire.DirectHead(requestor, address, topic, end - 1)) for address, end in heads]
+        is_store = requestor in self.reassembler.gap_resolver.stores
+        return [
+            Publish(wire.DirectHead(requestor, address, topic, end - 1))
+            for address, end in heads
+            if not (is_store and Partition(topic, address) in self._ended)
+        ]
 
     def _note_peer(self, subscription: wire.Subscription) -> None:
         """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
@@ -470,6 +544,35 @@ class StoreMachine:
         """Return whether the partition's producer has left, so that only this store can announce its records."""
         return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
 
+    def _has_producer(self, partition: Partition) -> bool:
+        return not self._is_orphaned(partition) or self.reassembler.gap_resolver.has_node(partition.address)
+
+    def _is_complete(self, partition: Partition) -> bool:
+        """Return whether everything that is known of a partition is durable here."""
+        cursor = self.reassembler.cursors.get(partition)
+        return cursor is not None and cursor.next_sequence == cursor.known_end == self.durable_end(partition)
+
+    def _is_over(self, partition: Partition, end_sequence: int) -> bool:
+        """Return whether a partition without a producer has no records from this sequence on."""
+        return end_sequence >= self.reassembler.cursors[partition].known_end and not self._has_producer(partition)
+
+    def _forget_partition(self, partition: Partition) -> None:
+        self._drop_unproven(partition)
+        self.earliest.pop(partition, None)
+        self._halted.discard(partition)
+        self.durable[partition.topic].pop(partition.address, None)
+        if not self.durable[partition.topic]:
+            del self.durable[partition.topic]
+        self._heads.partition_removed(partition.topic)
+        self._by_address[partition.address].pop(partition.topic, None)
+        if not self._by_address[partition.address]:
+            del self._by_address[partition.address]
+
+    def _drop_unproven(self, partition: Partition) -> None:
+        self.reassembler.forget_partition(partition)
+        self._limits.forget_partition(partition)
+        self._ended.remove(partition)
+
     def _acknowledge(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
@@ -480,12 +583,12 @@ class StoreMachine:
         If there is no room for it, its topic's heads are asked for again when there is.
         """
         if partition in self.reassembler.cursors:
+            self._ended.note_heard(partition, now)
             return True
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
-                self.reassembler.forget_partition(idle)
-                self._limits.forget_partition(idle)
-        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
+                self._drop_unproven(idle)
+        reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
         if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
@@ -493,9 +596,51 @@ class StoreMachine:
                 self._refused_topics[partition.topic] = None
         if reason:
             self.discarded[reason] += 1
+            if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
+                self._note_full(reason, now)
             return False
         self.reassembler.follow_partition(partition, 0, now)
+        self._ended.note_heard(partition, now)
+        if len(self.reassembler.cursors) >= self._config.node.partitions_max:
+            self._check_room(now)
         return True
+
+    def _count_living(self, now: float) -> int:
+        """Return how many partitions count for the limit: those with records or a producer.
+
+        Ended ones count only beyond that limit again.
+        """
+        followed, limit = len(self.reassembler.cursors), self._config.node.partitions_max
+        if followed < limit:
+            return followed
+        return followed - min(self._ended.count(now), limit)
+
+    def _check_room(self, now: float) -> None:
+        """Note whether the store takes further partitions; while it does not, look again each second."""
+        if self._count_living(now) >= self._config.node.partitions_max:
+            self._note_full(MANY_PARTITIONS, now)
+        elif not self.reassembler.has_room():
+            self._note_full(MANY_UNPROVEN, now)
+        elif self._full_reason:
+            self._full_reason = ""
+            self._room_check_due = float("inf")
+            self._notices.append(Notify(StoreHasRoom()))
+
+    def _note_full(self, reason: str, now: float) -> None:
+        self._room_check_due = now + ROOM_CHECK_S
+        if not self._full_reason:
+            limit = (
+                self._config.node.partitions_max
+                if reason == MANY_PARTITIONS
+                else self._config.node.partitions_unproven_max
+            )
+            event = StoreFull(reason, limit)
+            self._full_reason = str(event)
+            self._notices.append(Notify(event))
+
+    def _take_notices(self) -> list[Action]:
+        notices, self._notices = self._notices, []
+        return notices
 
     def _due_fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:

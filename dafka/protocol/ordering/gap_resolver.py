@@ -62,6 +62,10 @@ class GapResolver:
         self._nodes.discard(address)
         self.stores.discard(address)
 
+    def has_node(self, address: str) -> bool:
+        """Return whether discovery knows a node."""
+        return address in self._nodes
+
     def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
         """Recognize a store by its subscription to CONSUMER-HELLO with its own address."""
         if subscription.command is Command.CONSUMER_HELLO and subscription.topic not in {"", own_address}:
