@@ -284,6 +284,9 @@ class MetricsConfig:
 
     listen: str = attrs.field(default="", validator=check_listen_address)
     """`PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free port. Empty: nothing is served."""
+    topics_max: int = attrs.field(default=100, validator=check_count(0))
+    """How many topics have metrics of their own. Further ones are added up under the label `other`. 0: there are no
+    metrics by topic."""
 
     @property
     def address(self) -> tuple[str, int]:
