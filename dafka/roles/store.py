@@ -46,6 +46,19 @@ REMOVAL_CHECK_S = 1.0
 
 
 @attrs.frozen
+class TopicCounts:
+    """A topic in a store.
+
+    Attributes:
+        partitions: The number of its partitions that have durable records.
+        records: The records before the end of the durable part of each partition, with those that were dropped since.
+    """
+
+    partitions: int
+    records: int
+
+
+@attrs.frozen
 class StoreStatistics:
     """A store's counters since it was opened.
 
@@ -65,6 +78,7 @@ class StoreStatistics:
         is_full: Whether the store takes no further partition, or its storage fails.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
+        topics: The topics that have durable records.
     """
 
     partitions: int
@@ -82,6 +96,7 @@ class StoreStatistics:
     is_full: bool
     discarded: dict[str, int]
     peers: int
+    topics: dict[str, TopicCounts] = attrs.field(factory=dict)
 
 
 class Store(NodeRole):
@@ -135,6 +150,10 @@ class Store(NodeRole):
             is_full=bool(self._refusal or machine.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
+            topics={
+                topic: TopicCounts(len(partitions), sum(partitions.values()))
+                for topic, partitions in machine.durable.items()
+            },
         )
 
     def health(self) -> Health:
