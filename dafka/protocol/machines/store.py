@@ -280,7 +280,7 @@ class StoreMachine:
     def drop_silent_unproven(self, now: float) -> None:
         """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
         for partition in self.reassembler.unproven_partitions():
-            if self._ended.is_silent(partition, now) and not self._has_producer(partition):
+            if self._ended.is_unproven_silent(partition, now) and not self._has_producer(partition):
                 self._drop_unproven(partition)
 
     def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
