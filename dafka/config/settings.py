@@ -183,6 +183,9 @@ class ProducerConfig:
     """How long a closing producer waits for the next ACK before it gives up."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long no ACK may come while records are unacknowledged before this is reported as an event."""
+    new_partition_after_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long all stores may lack acknowledged records until the producer begins a new partition, because the stores
+    began anew. 0: without limit."""
     spool: str = attrs.field(default="", validator=check_text)
     """A storage URL. If set, records are durable there before they are published, and a producer that was killed
     continues its own partition from it."""

@@ -64,6 +64,9 @@ COUNTERS = {
     "dafka_discarded_messages": MetricHelp("Messages of peers that were discarded.", ("reason",)),
     "dafka_retention_dropped_records": MetricHelp("Records that a store's retention dropped."),
     "dafka_unrecoverable_records": MetricHelp("Records that a consumer skipped because no node holds them any more."),
+    "dafka_replaced_partitions": MetricHelp(
+        "New partitions that a producer began because no store could continue the one before."
+    ),
     "dafka_topic_records": MetricHelp(
         "Records of the topic that are durable in a store, that a producer sent, or up to the positions of a consumer; "
         "with those that were dropped since.",
@@ -304,6 +307,7 @@ def _producer_samples(found: ProducerStatistics) -> Samples:
         "dafka_fetches": {("received",): found.fetches_received},
         "dafka_peers": {(): found.peers},
         "dafka_unacknowledged_records": {(): found.unacknowledged},
+        "dafka_replaced_partitions": {(): found.partitions_replaced},
         "dafka_unacknowledged_bytes": {(): found.unacknowledged_bytes},
     }
 

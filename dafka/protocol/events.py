@@ -267,6 +267,29 @@ class StoresSilent:
 
 
 @attrs.frozen
+class PartitionReplaced:
+    """A producer has begun a new partition, because no store could continue the one before.
+
+    The stores had lost records that they had acknowledged, for example because their only file was deleted.
+
+    Attributes:
+        partition: The partition before.
+        replacement: The address of the new partition, of the same topic.
+        records: The number of unacknowledged records that the new partition begins with.
+    """
+
+    partition: Partition
+    replacement: str
+    records: int
+
+    def __str__(self) -> str:
+        return (
+            f"No store has the earlier records of {self.partition} any more; continuing as the new partition "
+            f"{self.replacement}, with {self.records} unacknowledged records"
+        )
+
+
+@attrs.frozen
 class StoresHeard:
     """A store acknowledged records again after `StoresSilent`."""
 
@@ -346,6 +369,7 @@ Event: TypeAlias = (
     | PartitionsForgotten
     | StoreFull
     | StoreHasRoom
+    | PartitionReplaced
     | StoresSilent
     | StoresHeard
     | StorageRepaired

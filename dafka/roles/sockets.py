@@ -184,7 +184,9 @@ class NodeSockets:
 
 
 @asynccontextmanager
-async def open_sockets(address: str, config: Config, role: str, high_watermark: int) -> AsyncIterator[NodeSockets]:
+async def open_sockets(
+    address: str, config: Config, role: str, high_watermark: int, events: EventFeed | None = None
+) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
     Args:
@@ -192,6 +194,7 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
         config: The configuration.
         role: The name of its logger is `dafka.<role>`.
         high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
+        events: The events of the node, if it had another address before.
 
     Yields:
         The sockets, bound and not yet served.
@@ -200,7 +203,11 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
         AddressInUseError: The configured endpoint cannot be bound.
         ConfigError: The configured keys are invalid.
     """
-    events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
+    logger = logging.getLogger(f"dafka.{role}")
+    if events is None:
+        events = EventFeed(logger, address)
+    else:
+        events.rename(logger, address)
     security = open_security(config)
     with ExitStack() as closed:
         async with open_mesh(_choose_family(config), high_watermark, security, events.put) as mesh:

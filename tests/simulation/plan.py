@@ -18,6 +18,10 @@ FORGET_AFTER_MS = 15_000
 """How long stores wait before they forget a partition, in plans in which they do: longer than any fault."""
 
 
+REPEATED_S = 36.0
+"""Seconds after which nodes have repeated everything that they tell each other when they connect."""
+
+
 @attrs.frozen
 class Member:
     """A node of the plan.
@@ -123,6 +127,10 @@ def make_plan(seed: int) -> Plan:
         steps += _make_faults(draw, members, duration)
     if draw.random() < 0.3:
         steps += _make_misfortune(draw, members)
+    # Drawn from numbers of their own, so that the other parts of a seed's plan do not depend on these faults.
+    rare = random.Random(f"unseen producer {seed}")
+    if rare.random() < 0.1:
+        steps += _make_unseen_producer(rare, members)
     stores = sum(member.role == "store" for member in members)
     return Plan(
         draw_seed=draw.getrandbits(48),
@@ -239,6 +247,34 @@ def _make_misfortune(draw: random.Random, members: list[Member]) -> list[Step]:
     death = Step(round(time + draw.choice((0.1, 0.3, 1.0)), 3), "die", (producer,))
     link = Step(round(time + 0.01, 3), "cut link", (producer, other), seconds=round(draw.uniform(0.5, 5.0), 3))
     return [away, last, *([death] if draw.random() < 0.7 else []), *([link] if draw.random() < 0.5 else [])]
+
+
+def _make_unseen_producer(draw: random.Random, members: list[Member]) -> list[Step]:
+    """Return the only life of a producer, of which another node, cut from the towers, does not hear.
+
+    The connections of that node last. At times a store is paused when the producer dies, so that it loses and finds
+    nodes whose connections last. The producer in `members` is changed: it joins when the other node is cut.
+    """
+    towers = [member.name for member in members if member.role == "tower"]
+    stores = [member.name for member in members if member.role == "store"]
+    others = [member.name for member in members if member.role in ("store", "consumer")]
+    if not stores:
+        return []
+    producer = draw.choice([member for member in members if member.role == "producer"])
+    other = draw.choice(others)
+    wait = draw.choice((1.0, REPEATED_S))
+    time = round(max(member.joins for member in members) + wait * draw.uniform(1.0, 1.1), 3)
+    joins = round(time + 0.02, 3)
+    members[members.index(producer)] = attrs.evolve(producer, joins=joins, spool=False)
+    steps = [Step(time, "cut link", (other, tower), seconds=round(draw.uniform(2.5, 5.0), 3)) for tower in towers]
+    steps.append(Step(round(joins + 0.3, 3), "publish", (producer.name,), amount=draw.choice((1, 20))))
+    death = round(joins + draw.uniform(1.2, 2.5), 3)
+    steps.append(Step(death, "die", (producer.name,)))
+    if draw.random() < 0.5:
+        paused = draw.choice(stores)
+        seconds = round(draw.uniform(1.0, 5.0), 3)
+        steps.append(Step(round(death - draw.uniform(0.0, 0.5), 3), "pause", (paused,), seconds=seconds))
+    return steps
 
 
 def _make_fault(draw: random.Random, kind: str, members: list[Member], duration: float) -> list[Step]:

@@ -19,6 +19,10 @@ stores may have been heard before it was restarted."""
 CROWDED_S = 3600.0
 """Seconds without a sign of a partition after which it may be forgotten if there are very many ended ones."""
 
+UNPROVEN_S = 3600.0
+"""Seconds without a sign of a partition, of which no record was ever received, after which it is dropped at the latest.
+A store that has its records names it from time to time."""
+
 COUNT_S = 1.0
 """Seconds for which a count of the ended partitions is used."""
 
@@ -86,9 +90,10 @@ class EndedPartitions:
             self._count, self._counted_at = sum(each in self for each in self._empty), now
         return self._count
 
-    def is_silent(self, partition: Partition, now: float) -> bool:
-        """Return whether nothing was heard of a partition for so long that it may be forgotten."""
-        return bool(self._after_s) and now - self.heard_at(partition) >= self._after_s
+    def is_unproven_silent(self, partition: Partition, now: float) -> bool:
+        """Return whether nothing was heard of a partition without any record for so long that it may be dropped."""
+        silent_s = min(self._after_s or UNPROVEN_S, UNPROVEN_S)
+        return now - self.heard_at(partition) >= silent_s
 
     def silent_partitions(self, now: float) -> list[Partition]:
         """Return the ended partitions that may be forgotten now, a limited number, the longest silent first."""

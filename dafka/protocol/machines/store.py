@@ -6,9 +6,11 @@ and served.
 
 Stores also learn from each other, so that a store that was down catches up with partitions whose producer has left:
 
-- A store that connects is sent all heads at once.
-- A libdafka store, which sends no heads by itself, is asked for all of them.
-- When a producer leaves, the connected stores are asked for the heads of its topics.
+- A store that connects, or that discovery finds again, is sent all heads at once.
+- Whatever happened before, each store tells the others the heads of all its partitions, a few in each round.
+- A libdafka store, which sends no heads by itself, is asked for all of them, again and again.
+- When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
+  heads of them to all subscribers.
 - Records that become durable only after their producer has left are announced by the store to all subscribers.
 """
 
@@ -23,6 +25,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
+from dafka.protocol.answering.head_rounds import HeadRounds
 from dafka.protocol.answering.topic_responder import TopicResponder
 from dafka.protocol.events import (
     PartitionHalted,
@@ -34,7 +37,7 @@ from dafka.protocol.events import (
 from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
-from dafka.protocol.polling import RetrySchedule
+from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
@@ -45,6 +48,7 @@ from dafka.protocol.presence.peer_limits import (
     PeerLimits,
 )
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
@@ -56,6 +60,19 @@ ACKS_MAX = 64
 
 REFUSED_TOPICS_MAX = 1000
 """Topics whose heads are asked for again because there was no room for one of their partitions."""
+
+ALL_HEADS_WAITS_S = (1.0, 4.0, 15.0)
+"""Seconds after which a libdafka store is asked for all heads again: its answer is lost if it comes before the store
+knows of this node's subscription."""
+
+ALL_HEADS_PER_S = 1000
+"""Heads per second that libdafka stores may be asked for in the long run."""
+
+FAREWELL_HEADS_PER_S = 1000.0
+"""Heads of leaving producers that are announced per second in the long run. Beyond that, nodes learn of them later."""
+
+FAREWELL_HEADS_BURST = 10_000.0
+"""Heads of leaving producers that are announced at once."""
 
 ROOM_CHECK_S = 1.0
 """Seconds between two looks at whether a full store has room again."""
@@ -106,6 +123,7 @@ class StoreMachine:
         self._halted: set[Partition] = set()
         self._get_heads_retries = RetrySchedule[str]()
         self._heads_retries = RetrySchedule[str]()
+        self._farewell_retries = RetrySchedule[str]()
         self._producers: set[str] = set()
         self._head_subscribers = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
         self._record_subscribers = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
@@ -113,6 +131,9 @@ class StoreMachine:
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_at = float("inf")
+        self._head_rounds = HeadRounds(address)
+        self._all_heads_question = LastingQuestion(address, ALL_HEADS_WAITS_S)
+        self._farewells = TokenBucket(FAREWELL_HEADS_PER_S, FAREWELL_HEADS_BURST, 0.0)
         self._topics = TopicResponder(self.durable)
         self._refused_topics: dict[str, None] = {}
         self._ended = EndedPartitions(config, self._has_producer, idle_s or {})
@@ -178,9 +199,11 @@ class StoreMachine:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
             self._earliest_responder.note_subscription(subscription)
             self._note_peer(subscription)
-            if not subscription.active:
-                continue
             command, topic = subscription.command, subscription.topic
+            if not subscription.active:
+                if command is Command.GET_HEADS and not topic:
+                    self._all_heads_question.stop()
+                continue
             if command is Command.FETCH:
                 self.reassembler.refetch_unanswered(subscription, now)
             elif command is Command.ACK:
@@ -197,11 +220,19 @@ class StoreMachine:
         elif command is Command.STORE_HELLO and topic:
             return [Publish(wire.StoreHello(topic, self.address))]
         elif command is Command.CONSUMER_HELLO and topic:
-            self._queue_heads(self.durable, topic, now)
-            self._heads_retries.schedule(topic, now)
+            self._send_all_heads(topic, now)
         elif command is Command.GET_HEADS and not topic:
-            return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
+            return self._ask_all_heads(now)
         return []
+
+    def _send_all_heads(self, store: str, now: float) -> None:
+        self._queue_heads(self.durable, store, now)
+        self._heads_retries.schedule(store, now)
+        self._head_rounds.schedule(now)
+
+    def _ask_all_heads(self, now: float) -> list[Action]:
+        self._all_heads_question.note_asked(now)
+        return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
 
     def records_committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Note that these partitions are durable up to, not including, these sequences, and acknowledge them."""
@@ -210,10 +241,7 @@ class StoreMachine:
             self._set_durable(partition, end)
             actions += self._acknowledge(partition)
             if end >= self.reassembler.cursors[partition].known_end and self._is_orphaned(partition):
-                actions += [
-                    Publish(wire.DirectHead(subscriber, partition.address, partition.topic, end - 1))
-                    for subscriber in self._head_subscribers
-                ]
+                actions += self._announce(partition, self._head_subscribers)
         return actions + self._due_fetches(now)
 
     def records_queued(self, memory_bytes: int) -> None:
@@ -252,7 +280,7 @@ class StoreMachine:
     def drop_silent_unproven(self, now: float) -> None:
         """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
         for partition in self.reassembler.unproven_partitions():
-            if self._ended.is_silent(partition, now) and not self._has_producer(partition):
+            if self._ended.is_unproven_silent(partition, now) and not self._has_producer(partition):
                 self._drop_unproven(partition)
 
     def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
@@ -280,20 +308,33 @@ class StoreMachine:
         return [*actions, Notify(PartitionsForgotten(forgotten))] if forgotten else actions
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found. Its role shows later, from its subscriptions."""
+        """Note a node that discovery found.
+
+        The role of a new node shows later, from its subscriptions. A store that is found again while its connection
+        lasts does not subscribe again, and is greeted here.
+        """
         self.reassembler.gap_resolver.add_node(address)
         self._limits.peer_joined(address)
-        return []
+        if address not in self.reassembler.gap_resolver.stores:
+            return []
+        self._send_all_heads(address, now)
+        return self._ask_all_heads(now) + self._due_heads(now)
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node. Ask other stores for its last records, which this one may have missed."""
+        """Note that discovery lost a node.
+
+        If it was a producer, ask other stores for its last records, which this one may have missed, and announce what
+        this store has, which other nodes may have missed.
+        """
         self.reassembler.gap_resolver.remove_node(address)
         self._heads_retries.cancel(address)
         self._limits.peer_left(address)
         topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
             self._get_heads_retries.schedule(topic, now)
-        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+        if topics:
+            self._farewell_retries.schedule(address, now)
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics] + self._announce_producer(address, now)
 
     def node_settled(self, now: float) -> list[Action]:
         """Note that the node is settled: records that no known node holds may be given up from now on."""
@@ -310,15 +351,51 @@ class StoreMachine:
             short, self._refused_topics = self._refused_topics, {}
             for topic in short:
                 self._get_heads_retries.schedule(topic, now)
+        for producer in self._farewell_retries.take_due(now):
+            actions += self._announce_producer(producer, now)
         if now >= self._room_check_due:
             self._check_room(now)
-        actions += self._skip_unrecoverable() + self._take_notices()
+        actions += self._exchange_heads(now) + self._skip_unrecoverable() + self._take_notices()
         return actions + self._due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         repeats = min(self._get_heads_retries.deadline(), self._heads_retries.deadline())
-        return min(self.reassembler.deadline(), repeats, self._heads_at, self._room_check_due)
+        repeats = min(repeats, self._farewell_retries.deadline())
+        lasting = min(self._all_heads_question.deadline(), self._head_rounds.deadline())
+        return min(self.reassembler.deadline(), repeats, lasting, self._heads_at, self._room_check_due)
+
+    def _exchange_heads(self, now: float) -> list[Action]:
+        """Tell the other stores some of this one's heads, and ask libdafka stores for theirs, from time to time."""
+        actions: list[Action] = []
+        partitions = self.reassembler.cursors
+        if self._all_heads_question.take_due(now, max(LASTING_INTERVAL_S, len(partitions) / ALL_HEADS_PER_S)):
+            actions.append(Publish(wire.GetHeads(ALL_TOPICS, self.address)))
+        if now >= self._head_rounds.deadline():
+            stores = sorted(set(self._head_subscribers) & self.reassembler.gap_resolver.stores)
+            for partition in self._head_rounds.take_due(now, partitions, len(stores)):
+                if self._is_announced(partition):
+                    actions += self._announce(partition, stores)
+        return actions
+
+    def _is_announced(self, partition: Partition) -> bool:
+        """Return whether to tell others of a partition. If stores told each other of ended ones, none forgot them."""
+        return self.durable_end(partition) > 0 and partition not in self._ended
+
+    def _announce_producer(self, address: str, now: float) -> list[Action]:
+        """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
+        topics = islice(self._by_address.get(address, {}), ACKS_MAX)
+        held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
+        actions: list[Action] = []
+        if self._farewells.try_take(now, len(self._head_subscribers) * len(held)):
+            for partition in held:
+                actions += self._announce(partition, self._head_subscribers)
+        return actions
+
+    def _announce(self, partition: Partition, nodes: Iterable[str]) -> list[Action]:
+        """Return the actions that tell nodes the head of a partition that has durable records."""
+        head = self.durable_end(partition) - 1
+        return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in nodes]
 
     def durable_end(self, partition: Partition) -> int:
         """Return the sequence after the partition's last durable record; 0 if there is none."""

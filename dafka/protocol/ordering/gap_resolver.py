@@ -44,7 +44,7 @@ class GapResolver:
         self._subscribed: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
         self._answers_count = 0
-        self._news: set[Partition] = set()
+        self._news: dict[Partition, None] = {}
 
     def node_settled(self) -> None:
         """Allow giving records up: the nodes that were there before are connected."""
@@ -93,13 +93,13 @@ class GapResolver:
             self._answers_count += message.address not in answers
             answers[message.address] = message
             self._answers[partition] = next_sequence, answers
-            self._news.add(partition)
+            self._news[partition] = None
 
     def forget_partition(self, partition: Partition) -> None:
         """Forget the answers about a partition."""
         _, answers = self._answers.pop(partition, (0, {}))
         self._answers_count -= len(answers)
-        self._news.discard(partition)
+        self._news.pop(partition, None)
 
     def answered_partitions(self) -> list[Partition]:
         """Return the partitions about which there are answers, once the node has settled."""
@@ -107,7 +107,7 @@ class GapResolver:
 
     def take_newly_answered(self) -> list[Partition]:
         """Return the partitions about which there are answers since the last call, once the node has settled."""
-        news, self._news = self._news, set()
+        news, self._news = self._news, {}
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:
