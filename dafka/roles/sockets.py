@@ -163,7 +163,7 @@ class NodeSockets:
 
     async def _watch_connections(self, node: Node) -> None:
         while True:
-            node.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
+            node.connections_changed(await self._mesh.subscriber.receive_connections(), trio.current_time())
 
 
 @asynccontextmanager

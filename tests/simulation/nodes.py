@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import (
     BeaconMachine,
     Event,
@@ -74,7 +74,7 @@ class SimulatedNode:
         self._is_waking = False
         self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
         self._subscriptions: list[bytes] = []
-        self._connections: list[PeerEndpoint] = []
+        self._connections: list[ConnectionChange] = []
         self._from_towers: list[list[bytes]] = []
         self._busy = 0
         self._busy_at = -1.0
@@ -109,7 +109,12 @@ class SimulatedNode:
 
     def arrive_connection(self, endpoint: str) -> None:
         """See `Peer.arrive_connection`."""
-        self._connections.append(PeerEndpoint(endpoint))
+        self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=True))
+        self._wake()
+
+    def arrive_loss(self, endpoint: str) -> None:
+        """See `Peer.arrive_loss`."""
+        self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=False))
         self._wake()
 
     def arrive_from_tower(self, frames: list[bytes]) -> None:
@@ -264,8 +269,8 @@ class SimulatedNode:
 
     def _look_at_connections(self, now: float) -> None:
         if self._connections:
-            endpoints, self._connections = self._connections, []
-            self.node.connected(endpoints, now)
+            changes, self._connections = self._connections, []
+            self.node.connections_changed(changes, now)
 
     def _look_at_towers(self, now: float) -> None:
         if self._from_towers:
