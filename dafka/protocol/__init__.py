@@ -68,15 +68,20 @@ from dafka.protocol.ordering.held_end import (
     Incomplete,
 )
 from dafka.protocol.presence.beacons import (
+    BeaconAction,
     BeaconMachine,
     DiscoveryEvent,
-    SendBeacon,
     Settled,
 )
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
     PeerIdentity,
+)
+from dafka.protocol.presence.tower_actions import (
+    SendToTower,
+    SubscribeAtTower,
+    UnsubscribeAtTower,
 )
 from dafka.protocol.trust import (
     AddressConflict,
@@ -92,6 +97,7 @@ __all__ = [
     "AddressConflict",
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
+    "BeaconAction",
     "BeaconMachine",
     "ClusterSurvey",
     "CommitQueue",
@@ -126,15 +132,17 @@ __all__ = [
     "RecordsUnrecoverable",
     "RefusedByPeer",
     "ResetPosition",
-    "SendBeacon",
+    "SendToTower",
     "Settled",
     "StorageFailed",
     "StorageLost",
     "StorageRepaired",
     "StoreMachine",
     "StoresSilent",
+    "SubscribeAtTower",
     "SurveyMachine",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",
+    "UnsubscribeAtTower",
 ]

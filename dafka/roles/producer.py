@@ -20,7 +20,7 @@ from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import READ_BYTES, Storage, open_storage
-from dafka.wire import Dialect
+from dafka.wire import Dialect, Role
 
 RUN_RECORDS_MAX = 4000
 """Records published before incoming messages get their turn: a few milliseconds of work."""
@@ -322,7 +322,7 @@ async def open_producer(
             machine = await _make_machine(topic, config, spool, address, next_sequence)
             own_address = machine.partition.address
             sockets = await stack.enter_async_context(
-                open_sockets(own_address, config, "producer", config.producer.high_watermark)
+                open_sockets(own_address, config, Role.PRODUCER, config.producer.high_watermark)
             )
             producer = Producer(machine, sockets, config, spool, is_named=address is not None)
             async with trio.open_nursery() as nursery:

@@ -43,9 +43,12 @@ class NodeSockets:
         events: The node's events.
     """
 
-    def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity) -> None:
+    def __init__(
+        self, address: str, role: wire.Role, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity
+    ) -> None:
         """Take the sockets of a node over from its mesh."""
         self.address = address
+        self._role = role
         self.endpoint = mesh.endpoint
         self.events = events
         self._mesh = mesh
@@ -129,7 +132,7 @@ class NodeSockets:
         bound_host = self._config.node.bind.partition("://")[2].rpartition(":")[0]
         if not host and bound_host not in ("*", "0.0.0.0", "[::]"):
             host = bound_host
-        return Advertisement(self.address, host, self._mesh.port)
+        return Advertisement(self.address, host, self._mesh.port, self._role)
 
     async def _receive_messages(self, node: Node) -> None:
         subscriber, hostile = self._mesh.subscriber, 0
@@ -167,13 +170,15 @@ class NodeSockets:
 
 
 @asynccontextmanager
-async def open_sockets(address: str, config: Config, role: str, high_watermark: int) -> AsyncIterator[NodeSockets]:
+async def open_sockets(
+    address: str, config: Config, role: wire.Role, high_watermark: int
+) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
     Args:
         address: The node's address.
         config: The configuration.
-        role: The name of its logger is `dafka.<role>`.
+        role: The node's role. The name of its logger is `dafka.<role>`.
         high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
 
     Yields:
@@ -183,14 +188,14 @@ async def open_sockets(address: str, config: Config, role: str, high_watermark: 
         AddressInUseError: The configured endpoint cannot be bound.
         ConfigError: The configured keys are invalid.
     """
-    events = EventFeed(logging.getLogger(f"dafka.{role}"), address)
+    events = EventFeed(logging.getLogger(f"dafka.{role.name.lower()}"), address)
     security = open_security(config)
     with ExitStack() as closed:
         async with open_mesh(_choose_family(config), high_watermark, security, events.put) as mesh:
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
-            yield NodeSockets(address, mesh, config, events, _identity(address, security, events))
+            yield NodeSockets(address, role, mesh, config, events, _identity(address, security, events))
 
 
 def _choose_family(config: Config) -> NodeConfig:

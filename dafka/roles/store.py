@@ -29,6 +29,7 @@ from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
+from dafka.wire import Role
 
 STUCK_S = 60.0
 """Seconds after which one transaction counts as stuck, so that a supervisor should restart the store."""
@@ -295,7 +296,7 @@ async def serve_store(
             ends = {partition: info.end_sequence for partition, info in held.items()}
             earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
             machine = StoreMachine(storage.identity, config, ends, earliest)
-            async with open_sockets(storage.identity, config, "store", config.store.high_watermark) as sockets:
+            async with open_sockets(storage.identity, config, Role.STORE, config.store.high_watermark) as sockets:
                 store = Store(machine, sockets, storage, config)
                 records = sum(info.count for info in held.values())
                 store.events.log.write(StorageOpened(config.store.storage, len(held), records))

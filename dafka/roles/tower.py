@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from dafka.transport import (
 from dafka.transport.connections import MANY_CONNECTIONS, SWEEP_S
 from dafka.transport.mesh import HANDSHAKE_MS
 from dafka.transport.socket import BaseSocket
-from dafka.wire import BEACON, WELCOME
+from dafka.wire import BEACON, REGISTRATION, TOWER_ID_BYTES, WELCOME
 
 BEACON_BYTES_MAX = 1024
 """The largest frame that a tower accepts, in bytes."""
@@ -132,7 +133,8 @@ class Tower:
         """Pass beacons on, and enforce the limits on connections, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
-            nursery.start_soon(self._drain_subscriptions)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._publisher.watch)
             nursery.start_soon(self._watch_connections, connections_max)
 
@@ -143,9 +145,15 @@ class Tower:
                 self._connections.note(source)
             self._publisher.send_many(self._machine.receive(messages, trio.current_time()))
 
-    async def _drain_subscriptions(self) -> None:
+    async def _keep_time(self) -> None:
         while True:
-            await self._publisher.receive_many()
+            self._publisher.send_many(self._machine.tick(trio.current_time()))
+            await trio.sleep(self._machine.tick_s)
+
+    async def _receive_subscriptions(self) -> None:
+        while True:
+            frames = [message[0] for message in await self._publisher.receive_many()]
+            self._publisher.send_many(self._machine.receive_subscriptions(frames, trio.current_time()))
 
     async def _watch_connections(self, connections_max: int) -> None:
         limiter = ConnectionLimiter(self.sub_endpoint, connections_max)
@@ -153,7 +161,6 @@ class Tower:
             await trio.sleep(SWEEP_S)
             now = trio.current_time()
             connections = self._connections.current()
-            self._machine.tick(now)
             ended = limiter.end_surplus(connections, now)
             if ended:
                 self._connections_ended[MANY_CONNECTIONS] += ended
@@ -188,6 +195,8 @@ async def serve_tower(
             limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS}
             publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
             subscriber.set_options(**limits)
+            # A node learns from the order that this tower knows registrations before it considers sending beacons.
+            subscriber.subscribe(REGISTRATION)
             subscriber.subscribe(BEACON)
             bind: Callable[[BaseSocket, str], str] = _bind
             identity = None
@@ -197,7 +206,9 @@ async def serve_tower(
             bind(publisher, config.tower.pub)
             bind(subscriber, config.tower.sub)
             connections = TowerConnections()
-            machine = TowerMachine(config, _own_host(subscriber.endpoint), connections.is_connected, identity)
+            machine = TowerMachine(
+                config, _own_host(subscriber.endpoint), connections.is_connected, identity, os.urandom(TOWER_ID_BYTES)
+            )
             tower = Tower(machine, connections, subscriber, publisher)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):
