@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 
 import attrs
@@ -10,6 +11,12 @@ _Z85_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:
 HOST_LENGTH_MAX = 255
 """The longest host name that is accepted, in characters."""
 
+TOWER_SUB_PORT = 5556
+"""The port at which a tower receives beacons, unless another one is given."""
+
+TOWER_EXPECTED = "a tower as HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT, such as 10.0.0.1 or [fd00::1]:5556"
+
+_TOWER = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5})(?::([0-9]{1,5}))?)?")
 _HOST = re.compile(r"\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 _TCP_ENDPOINT = re.compile(r"tcp://(\[[^\]/]+\]|[^:/\[\]]+):([0-9]+)")
@@ -72,6 +79,18 @@ def is_host(text: str) -> bool:
     return len(text) <= HOST_LENGTH_MAX and _HOST.fullmatch(text) is not None
 
 
+def is_address(host: str) -> bool:
+    """Return whether a host is an IPv4 address, or an IPv6 address in brackets, and not a name.
+
+    Args:
+        host: The host.
+
+    Returns:
+        Whether it is an address.
+    """
+    return host.startswith("[") or re.fullmatch(r"[0-9.]+", host) is not None
+
+
 def is_port(text: str) -> bool:
     """Return whether a text is a port number from 1 to 65535 in decimal digits, without leading zeros.
 
@@ -97,6 +116,25 @@ def split_tcp_endpoint(text: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
+def is_local(endpoint: str) -> bool:
+    """Return whether only this machine can reach an endpoint.
+
+    Args:
+        endpoint: The endpoint. The host of tcp may be a wildcard or a network interface.
+
+    Returns:
+        Whether it is on a loopback address, or not tcp.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    if scheme != "tcp" or host in ("localhost", "lo"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def is_ipv6_endpoint(text: str) -> bool:
     """Return whether a text is a tcp endpoint at an IPv6 address, which is in brackets: `tcp://[::1]:5556`.
 
@@ -107,6 +145,29 @@ def is_ipv6_endpoint(text: str) -> bool:
         Whether it is one.
     """
     return text.startswith("tcp://[")
+
+
+def parse_tower(text: str) -> tuple[str, str]:
+    """Return the SUB and the PUB endpoint of a tower that is named by one address.
+
+    Args:
+        text: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556 and 5557. If only the SUB
+            port is given, the PUB port is the next one. An IPv6 address is in brackets.
+
+    Returns:
+        The two endpoints.
+
+    Raises:
+        ValueError: The text has another form.
+    """
+    match = _TOWER.fullmatch(text.strip())
+    if match is None or len(match[1]) > HOST_LENGTH_MAX:
+        raise ValueError(f"expected {TOWER_EXPECTED}, not {text!r}")
+    sub_port = int(match[2] or TOWER_SUB_PORT)
+    pub_port = int(match[3] or sub_port + 1)
+    if not (0 < sub_port < 65536 and 0 < pub_port < 65536) or sub_port == pub_port:
+        raise ValueError(f"expected two ports from 1 to 65535, not {sub_port} and {pub_port}, in {text!r}")
+    return f"tcp://{match[1]}:{sub_port}", f"tcp://{match[1]}:{pub_port}"
 
 
 def is_peer_endpoint(text: str) -> bool:

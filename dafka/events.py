@@ -21,6 +21,7 @@ from dafka.protocol.events import (
     StorageRepaired,
     StoresHeard,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -28,10 +29,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -41,6 +44,7 @@ __all__ = [
     "Event",
     "FetchUnanswered",
     "ForeignDialect",
+    "IntroducedAtLoopback",
     "LoopbackOnly",
     "PartitionHalted",
     "PartitionHeard",
@@ -58,6 +62,8 @@ __all__ = [
     "StorageRepaired",
     "StoresHeard",
     "StoresSilent",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowersHeard",
     "TowersSilent",
 ]

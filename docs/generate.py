@@ -34,8 +34,15 @@ CLI_PREFACE = """\
 
 This page is made from the commands' own help by `docs/generate.py`.
 
-Exit status: 0 if the job was done, or the operator stopped it; 1 if it could not be done; 2 if the command was used
-wrongly. Each error is one sentence on standard error.
+| exit status | meaning |
+| --- | --- |
+| 0 | the job was done, or the operator stopped `tower`, `store`, `up`, `consume` or `status --watch` |
+| 1 | the job could not be done |
+| 2 | the command was used wrongly |
+| 130, 143, 129 | SIGINT (Ctrl-C), SIGTERM or SIGHUP ended a command before its job was done |
+
+After a signal, `dafka produce` exits with 0 if all that it has read is stored, otherwise with 1. Each error is one
+sentence on standard error.
 
 Durations are a number with a unit: `500ms`, `10s`, `15m`, `12h`, `7d` or `2w`. Sizes are a number of bytes, or have a
 unit: `512KiB`, `64MiB`, `10GB`. An option whose name ends with `-ms` also takes a number of milliseconds. The options

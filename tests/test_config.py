@@ -102,6 +102,7 @@ def test_every_setting_has_an_environment_variable(section: str, name: str) -> N
         "level": "debug",
         "format": "json",
         "listen": "h:1",
+        "tower": "h:1",
     }
     text = str(default + 1) if isinstance(default, int) else choices.get(name, "tcp://h:1")
     config = Config.load(environ={f"DAFKA_{section}_{name}".upper(): text})
@@ -369,4 +370,46 @@ def test_units(parse: Callable[[str], int], text: str, number: int) -> None:
 def test_quantity_that_is_none_is_refused(parse: Callable[[str], int], text: str) -> None:
     with pytest.raises(ValueError, match=r"^expected a (duration|size) such as ") as caught:
         parse(text)
-    assert str(caught.value).endswith(f", not {text!r}")
+    assert f", not {text!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tower", "sub", "pub"),
+    [
+        ("hub.example", "tcp://hub.example:5556", "tcp://hub.example:5557"),
+        ("10.0.0.1:7000", "tcp://10.0.0.1:7000", "tcp://10.0.0.1:7001"),
+        ("10.0.0.1:7000:80", "tcp://10.0.0.1:7000", "tcp://10.0.0.1:80"),
+        ("[::1]", "tcp://[::1]:5556", "tcp://[::1]:5557"),
+        ("[fd00::1]:65534", "tcp://[fd00::1]:65534", "tcp://[fd00::1]:65535"),
+    ],
+)
+def test_one_address_names_a_tower(tower: str, sub: str, pub: str) -> None:
+    for config in (Config().with_beacon(tower=tower), Config.load(environ={"DAFKA_BEACON_TOWER": tower})):
+        assert (config.beacon.tower_sub, config.beacon.tower_pub) == ((sub,), (pub,))
+
+
+@pytest.mark.parametrize("tower", ["", ":5556", "a:", "a:b", "::1", "tcp://a:1", "a:65535", "a:0", "a:1:1", "a:1:2:3"])
+def test_wrong_tower_is_refused(tower: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\[beacon\] tower: expected (a tower as|two ports)"):
+        Config().with_beacon(tower=[tower])
+
+
+def test_later_source_of_towers_overrides_the_other_form(tmp_path: Path) -> None:
+    one_address = '[beacon]\ntower = ["a", "b:7000"]\n'
+    two_endpoints = '[beacon]\ntower_sub = "tcp://c:1"\ntower_pub = "tcp://c:2"\n'
+    several = load(one_address, tmp_path).beacon
+    assert several.tower_sub == ("tcp://a:5556", "tcp://b:7000")
+    assert several.tower_pub == ("tcp://a:5557", "tcp://b:7001")
+    overridden = load(two_endpoints, tmp_path, {"DAFKA_BEACON_TOWER": "a"}).beacon
+    assert (overridden.tower_sub, overridden.tower_pub) == (("tcp://a:5556",), ("tcp://a:5557",))
+    overridden = load(one_address, tmp_path, {"DAFKA_BEACON_TOWER_SUB": "tcp://d:9"}).beacon
+    assert (overridden.tower_sub, overridden.tower_pub) == (("tcp://d:9",), ("tcp://a:5557", "tcp://b:7001"))
+    changed = Config().with_beacon(tower="a").with_beacon(interval_ms=7)
+    assert changed.beacon.tower_sub == ("tcp://a:5556",)
+    assert changed.with_beacon(tower="b").beacon.tower_sub == ("tcp://b:5556",)
+    assert changed.with_beacon(tower_sub="tcp://e:1", tower_pub="tcp://e:2").beacon.tower == ()
+
+
+def test_both_forms_of_a_tower_in_one_source_are_refused(tmp_path: Path) -> None:
+    both = '[beacon]\ntower = "a"\ntower_sub = "tcp://c:1"\n'
+    assert refused(both, tmp_path) == "[beacon] tower: expected either tower, or tower_sub and tower_pub, not both"

@@ -2,9 +2,9 @@
 
 Exit status:
     0: no binding clause is violated.
-    1: a binding clause is violated, or a scenario could not be run.
+    1: a binding clause is violated, or a scenario could not be run to its end.
     2: the command line is wrong.
-    128 + N: signal N ended the run.
+    128 + N: signal N ended the run. What it had found is printed and reported all the same.
 
 Errors are one sentence on standard error.
 """
@@ -29,7 +29,7 @@ from dafka_conformance.clauses import UnknownClauseError
 from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run
 from dafka_conformance.report import ReportError, check_report_path, write_report
 from dafka_conformance.report.terminal import Progress, print_result
-from dafka_conformance.runner import JOBS_MAX, EndedBySignalError, ProgressListener, run, run_blocking
+from dafka_conformance.runner import JOBS_MAX, ProgressListener, run, run_blocking
 from dafka_conformance.selection import (
     SelectionError,
     check_patterns,
@@ -224,13 +224,12 @@ def run_command(
             jobs=jobs,
             listener=ProgressListener(progress.started, progress.finished),
         )
-        try:
-            finished = run_blocking(start_run)
-        except EndedBySignalError as error:
-            print_error(str(error))
-            sys.exit(SIGNAL_STATUS + error.number)
+        finished, ended_by = run_blocking(lambda scope: start_run(scope=scope))
     print_result(finished, console)
     is_written = _write_reports(finished, reports, console)
+    if ended_by is not None:
+        print_error(f"ended by {ended_by.name}; the results so far are above")
+        sys.exit(SIGNAL_STATUS + ended_by)
     if all(result.outcome is Outcome.SKIPPED for result in finished.results):
         print_error("nothing was tested because every scenario was skipped")
         sys.exit(1)

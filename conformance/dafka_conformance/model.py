@@ -142,12 +142,23 @@ class Check:
 
 
 class Outcome(enum.Enum):
-    """The outcome of a scenario. `BROKEN` means that the target could not be run."""
+    """The outcome of a scenario. `BROKEN` means that the target could not be run, `ERROR` that the suite failed."""
 
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
     BROKEN = "broken"
+    ERROR = "error"
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the scenario ran or should have run, and did not pass."""
+        return self not in {Outcome.PASSED, Outcome.SKIPPED}
+
+    @property
+    def was_judged(self) -> bool:
+        """Whether the scenario ran to a judgement of the target."""
+        return self in {Outcome.PASSED, Outcome.FAILED}
 
 
 @attrs.frozen
@@ -164,7 +175,7 @@ class ScenarioResult:
         checks: All checks, in order.
         trace: All events, in order.
         seconds: The duration.
-        reason: The reason why it was skipped or is broken.
+        reason: The reason why it was skipped, is broken, or ended with an error of the suite.
     """
 
     scenario: str
@@ -221,6 +232,7 @@ class Run:
         results: The results of the scenarios, in the order of their names.
         verdicts: The verdict on every clause in every dialect of the run.
         missing_roles: The roles that the target does not have or that were not selected, with the reasons.
+        is_complete: Whether it ran to its end. If not, the scenarios that did not finish are skipped.
     """
 
     target: str
@@ -229,9 +241,11 @@ class Run:
     results: tuple[ScenarioResult, ...]
     verdicts: tuple[ClauseVerdict, ...]
     missing_roles: Mapping[Role, str] = attrs.field(factory=dict)
+    is_complete: bool = True
 
     @property
     def conforms(self) -> bool:
-        """Whether no binding clause is violated and no scenario is broken."""
+        """Whether the run is complete, no binding clause is violated, and every scenario could be run."""
         is_violated = any(verdict.verdict is Verdict.VIOLATES for verdict in self.verdicts)
-        return not is_violated and all(result.outcome is not Outcome.BROKEN for result in self.results)
+        could_run = all(result.outcome.was_judged or result.outcome is Outcome.SKIPPED for result in self.results)
+        return self.is_complete and could_run and not is_violated

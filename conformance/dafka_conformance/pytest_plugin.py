@@ -222,7 +222,7 @@ class ScenarioItem(pytest.Item):
     def _run_scenario(self) -> ScenarioResult:
         import signal  # noqa: PLC0415 (see the module)
 
-        from dafka_conformance.runner import EndedBySignalError, run, run_blocking  # noqa: PLC0415
+        from dafka_conformance.runner import run, run_blocking  # noqa: PLC0415
 
         suite, scenario = self._suite, self._scenario
         start_run = partial(
@@ -234,13 +234,11 @@ class ScenarioItem(pytest.Item):
             patterns=[glob.escape(scenario.name)],
             patience=suite.patience,
         )
-        try:
-            finished = run_blocking(start_run)
-        except EndedBySignalError as error:
-            if error.number is signal.SIGINT:
-                raise KeyboardInterrupt from None
-            os.kill(os.getpid(), error.number)  # the run's handler is gone: the signal now has its usual effect
-            raise KeyboardInterrupt from None
+        finished, ended_by = run_blocking(lambda scope: start_run(scope=scope))
+        if ended_by is not None:
+            if ended_by is not signal.SIGINT:
+                os.kill(os.getpid(), ended_by)  # the run's handler is gone: the signal now has its usual effect
+            raise KeyboardInterrupt
         return finished.results[0]
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -272,12 +270,14 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
 
 def _format_failure(result: ScenarioResult, catalog: Catalog) -> Iterator[str]:
     from dafka.text import escape_unprintable  # noqa: PLC0415 (see the module)
+    from dafka_conformance.model import Outcome  # noqa: PLC0415
     from dafka_conformance.report.findings import faults  # noqa: PLC0415
     from dafka_conformance.report.text_chart import text_chart  # noqa: PLC0415 (see the module)
 
     yield result.title
     if result.reason:
-        yield f"the scenario could not be run: {escape_unprintable(result.reason)}"
+        what = "the suite itself failed" if result.outcome is Outcome.ERROR else "the scenario could not be run"
+        yield f"{what}: {escape_unprintable(result.reason)}"
     for check in result.checks:
         if not check.holds:
             clause = catalog.clauses.get(check.clause)

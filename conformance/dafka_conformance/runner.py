@@ -9,9 +9,11 @@ from __future__ import annotations
 import resource
 import signal
 import time
+import traceback
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import attrs
 import trio
@@ -38,34 +40,21 @@ SCENARIO_TIMEOUT_S = 120.0
 OPEN_FILES = 4096
 """The limit on open files that a run sets: enough for any number of targets at once."""
 
-
-class EndedBySignalError(Exception):
-    """A signal ended the run. Everything that the run had started has been stopped.
-
-    Attributes:
-        number: The signal.
-
-    Args:
-        number: The signal's number.
-    """
-
-    def __init__(self, number: int) -> None:
-        self.number = signal.Signals(number)
-        super().__init__(f"ended by {self.number.name}")
+INTERRUPTED = "the run was interrupted"
+"""The reason why a scenario was skipped that an interrupted run did not finish."""
 
 
-def run_blocking(start_run: Callable[[], Awaitable[Run]]) -> Run:
+def run_blocking(start_run: Callable[[trio.CancelScope], Awaitable[Run]]) -> tuple[Run, signal.Signals | None]:
     """Run a run to its end in a new event loop. Call this in the main thread.
 
+    SIGINT, SIGTERM and SIGHUP interrupt the run, which then stops everything that it has started. SIGINT and SIGHUP
+    stay ignored if this process started with them ignored, as under nohup.
+
     Args:
-        start_run: Starts the run.
+        start_run: Starts the run, which ends early if the scope that it is given is cancelled.
 
     Returns:
-        The run.
-
-    Raises:
-        EndedBySignalError: SIGINT, SIGTERM or SIGHUP arrived. SIGINT and SIGHUP stay ignored if this process started
-            with them ignored, as under nohup.
+        The run, and the signal that interrupted it; None if it was not interrupted.
     """
     _allow_open_files()
     finished: list[Run] = []
@@ -83,14 +72,11 @@ def run_blocking(start_run: Callable[[], Awaitable[Run]]) -> Run:
         with trio.open_signal_receiver(signal.SIGTERM, *heeded) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(heed)
-                with scope:
-                    finished.append(await start_run())
+                finished.append(await start_run(scope))
                 nursery.cancel_scope.cancel()
 
     trio.run(main)
-    if not finished:
-        raise EndedBySignalError(caught[0])
-    return finished[0]
+    return finished[0], signal.Signals(caught[0]) if caught else None
 
 
 def _allow_open_files() -> None:
@@ -138,11 +124,13 @@ async def run(
     patience: float = 1.0,
     jobs: int = JOBS_MAX,
     listener: ProgressListener | None = None,
+    scope: trio.CancelScope | None = None,
 ) -> Run:
     """Run the selected scenarios and judge every clause.
 
     A role that the target does not have is left out. A scenario that needs an ability that the target does not have is
-    skipped. Both are in the result with the reason.
+    skipped. Both are in the result with the reason. An exception in a scenario never ends the run: it is the
+    scenario's result.
 
     Args:
         catalog: The scenarios and clauses.
@@ -153,11 +141,13 @@ async def run(
         patience: The factor for every time limit.
         jobs: The number of targets that run at once.
         listener: Callbacks for progress.
+        scope: Cancelling it interrupts the run, which then returns what it has found so far.
 
     Returns:
         The results of the scenarios and the verdicts on the clauses.
     """
     listener = listener or ProgressListener()
+    scope = scope or trio.CancelScope()
     started_at, begin = time.time(), time.monotonic()
     spoken = tuple(dialect for dialect in dialects or target.dialects if dialect in target.dialects)
     asked = set(roles)
@@ -181,14 +171,20 @@ async def run(
         groups += group_scenarios(ready, dialect)
     group_runner = _GroupRunner(catalog, target, patience, listener, finish)
     limiter = trio.CapacityLimiter(jobs)
-    async with trio.open_nursery() as nursery:
-        for each in [each for each in groups if not each.runs_alone]:
-            nursery.start_soon(group_runner.run_group_limited, each, limiter)
-    for each in [each for each in groups if each.runs_alone]:
-        await group_runner.run_group(each)
+    with scope:
+        async with trio.open_nursery() as nursery:
+            for each in [each for each in groups if not each.runs_alone]:
+                nursery.start_soon(group_runner.run_group_limited, each, limiter)
+        for each in [each for each in groups if each.runs_alone]:
+            await group_runner.run_group(each)
+    unfinished = {(each.name, group.dialect): each for group in groups for each in group.scenarios}
+    for result in results:
+        unfinished.pop((result.scenario, result.dialect), None)
+    results += [_skipped(each, dialect, INTERRUPTED) for (_, dialect), each in unfinished.items()]
     results.sort(key=lambda result: (result.scenario, result.dialect.value))
     verdicts = judge_clauses(catalog.clauses, results, spoken, missing)
-    return Run(target.name, started_at, time.monotonic() - begin, tuple(results), verdicts, missing)
+    is_complete = not unfinished
+    return Run(target.name, started_at, time.monotonic() - begin, tuple(results), verdicts, missing, is_complete)
 
 
 def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[ScenarioGroup]:
@@ -227,14 +223,25 @@ class _GroupRunner:
     async def run_group(self, each: ScenarioGroup) -> None:
         waiting = deque(each.scenarios)
         while waiting:
-            topic = waiting[0].topic or b"topic-%b" % uuid.uuid4().hex[:8].encode("ascii")
-            config = TestbedConfig(self._target, each.role, each.dialect, self._catalog.grammar, topic, self._patience)
+            self._finish(await self._run_on_one_target(waiting, each))
+
+    async def _run_on_one_target(self, waiting: deque[Scenario], group: ScenarioGroup) -> ScenarioResult:
+        """Run waiting scenarios until one does not pass. Return the last result, which the caller has to finish."""
+        scenario = waiting.popleft()
+        result: ScenarioResult | None = None
+        topic = scenario.topic or b"topic-%b" % uuid.uuid4().hex[:8].encode("ascii")
+        config = TestbedConfig(self._target, group.role, group.dialect, self._catalog.grammar, topic, self._patience)
+        try:
             async with open_testbed(config) as testbed:
-                while waiting:
-                    result = await self._run_scenario(waiting.popleft(), testbed)
+                result = await self._run_scenario(scenario, testbed)
+                while result.outcome is Outcome.PASSED and waiting:
                     self._finish(result)
-                    if result.outcome is not Outcome.PASSED:
-                        break
+                    scenario, result = waiting.popleft(), None
+                    result = await self._run_scenario(scenario, testbed)
+        except Exception as error:
+            result = result or _unfinished(scenario, group.dialect, Outcome.ERROR)
+            return attrs.evolve(result, outcome=Outcome.ERROR, reason=describe_error(error))
+        return result
 
     async def _run_scenario(self, scenario: Scenario, testbed: Testbed) -> ScenarioResult:
         self._listener.started(scenario.name, testbed.dialect)
@@ -246,12 +253,10 @@ class _GroupRunner:
                 if not scenario.starts_target and testbed.node is None:
                     await testbed.start(reset=scenario.reset)
                 await scenario.run(testbed)
-        except UnmetError:
-            outcome = Outcome.FAILED
-        except TargetError as error:
-            outcome, reason = Outcome.BROKEN, str(error)
         except trio.TooSlowError:
             testbed.check_clause(scenario.clauses[0], False, f"the scenario did not end within {timeout_s:g} s")
+        except Exception as error:
+            outcome, reason = _outcome_of(error)
         checks = self._complete(scenario, testbed, outcome)
         if outcome is Outcome.PASSED and any(not check.holds and self._is_binding(check.clause) for check in checks):
             outcome = Outcome.FAILED
@@ -296,6 +301,39 @@ class _GroupRunner:
 
 
 def _skipped(scenario: Scenario, dialect: Dialect, reason: str) -> ScenarioResult:
+    return _unfinished(scenario, dialect, Outcome.SKIPPED, reason)
+
+
+def _unfinished(scenario: Scenario, dialect: Dialect, outcome: Outcome, reason: str = "") -> ScenarioResult:
     return ScenarioResult(
-        scenario.name, scenario.title, scenario.role, dialect, scenario.clauses, Outcome.SKIPPED, reason=reason
+        scenario.name, scenario.title, scenario.role, dialect, scenario.clauses, outcome, reason=reason
     )
+
+
+def _outcome_of(error: Exception) -> tuple[Outcome, str]:
+    """Return the outcome of a scenario that an exception ended, and the reason for reports."""
+    causes = list(_causes(error))
+    if all(isinstance(cause, UnmetError) for cause in causes):
+        return Outcome.FAILED, ""  # the failed check is recorded
+    broken = [cause for cause in causes if isinstance(cause, TargetError)]
+    if broken and all(isinstance(cause, (UnmetError, TargetError)) for cause in causes):
+        return Outcome.BROKEN, str(broken[0])
+    return Outcome.ERROR, describe_error(error)
+
+
+def describe_error(error: Exception) -> str:
+    """Return one line on an exception of the suite's own: its type, text and place, for a bug report."""
+    cause = next(_causes(error))
+    place = traceback.extract_tb(cause.__traceback__)[-1:]
+    where = "".join(f" ({Path(frame.filename).name}:{frame.lineno}, in {frame.name})" for frame in place)
+    text = " ".join(str(cause).split())
+    return f"{type(cause).__name__}{': ' if text else ''}{text}{where}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Return the exceptions in a group, or the exception itself if it is none."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _causes(each)
+    else:
+        yield error

@@ -89,8 +89,9 @@ def _untested(
     if clause.roles and all(role in missing_roles for role in clause.roles):
         titles = [role.title for role in clause.roles]
         return f"no target for the role{'s' if len(titles) > 1 else ''} {' and '.join(titles)}"
-    if any(result.outcome in {Outcome.FAILED, Outcome.BROKEN} for result in results):
-        return "its scenarios failed before its checks"
+    errors = [result.scenario for result in results if result.outcome is Outcome.ERROR]
+    if errors or any(result.outcome.is_wrong for result in results):
+        return f"the suite itself failed in {', '.join(errors)}" if errors else "its scenarios failed before its checks"
     skipped = dict.fromkeys(result.reason for result in results if result.outcome is Outcome.SKIPPED)
     if skipped:
         return "; ".join(reason or "its scenarios were skipped" for reason in skipped)

@@ -4,7 +4,8 @@ Every role runs in a process of its own, as in production. The measuring process
 """
 
 from dafka.bench.jobs import JOBS, Job
+from dafka.bench.nodes import NodesOptions
 from dafka.bench.results import BenchError, Results
 from dafka.bench.runner import run_jobs
 
-__all__ = ["JOBS", "BenchError", "Job", "Results", "run_jobs"]
+__all__ = ["JOBS", "BenchError", "Job", "NodesOptions", "Results", "run_jobs"]

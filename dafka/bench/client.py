@@ -45,6 +45,7 @@ class Task:
         stores: The number of stores that must acknowledge a record.
         topics: The number of topics to subscribe to.
         partitions: The number of partitions that hold the records.
+        producers: The number of producers of the job `nodes` in this client; 0 for a client of another job.
         settings: The settings of the clients, such as the addresses of its servers.
     """
 
@@ -57,6 +58,7 @@ class Task:
     stores: int = 1
     topics: int = 1
     partitions: int = 1
+    producers: int = 0
     settings: dict[str, str] = attrs.field(factory=dict)
 
     def to_json(self) -> str:
@@ -106,6 +108,12 @@ def parse_timestamp(content: bytes) -> int:
     return int(content[SEQUENCE_DIGITS:TIMESTAMPED_SIZE_MIN])
 
 
+PACE = "pace"
+"""The command that makes several producers send at the rate of their task."""
+
+COUNT = "count"
+"""The command that makes several producers report how many records have been acknowledged."""
+
 CHUNK_RECORDS = 10_000
 """The number of records that are sent at once."""
 
@@ -145,6 +153,18 @@ class Coordinator:
         self.ready()
         if not sys.stdin.readline():
             sys.exit(1)
+
+    def read_command(self) -> str:
+        """Wait for the next command of the measuring process; "" if it is gone."""
+        return sys.stdin.readline().rstrip("\n")
+
+    def report_first_stored(self) -> None:
+        """Report that the first record of one of several producers is acknowledged."""
+        self._send({"event": "first-stored", "at": time.perf_counter_ns()})
+
+    def report_acknowledged(self, records: int) -> None:
+        """Report how many records have been acknowledged to all producers of the client."""
+        self._send({"event": "acknowledged", "records": records, "at": time.perf_counter_ns()})
 
     def done(
         self,

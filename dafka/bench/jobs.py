@@ -14,6 +14,7 @@ from typing import TypeAlias
 import attrs
 
 from dafka.bench.client import SHARES, Task, Usage
+from dafka.bench.nodes import NodesOptions, measure_nodes
 from dafka.bench.processes import Client, ClientResult, Server
 from dafka.bench.results import BenchError, Measurement
 from dafka.bench.systems import Cluster, ClusterSetup, System
@@ -48,11 +49,13 @@ class JobContext:
         system: The system to measure.
         open: Opens a new cluster of the system.
         records: The number of records to transfer.
+        nodes: The options of the job `nodes`.
     """
 
     system: System
     open: Callable[[ClusterSetup], AbstractAsyncContextManager[Cluster]]
     records: int
+    nodes: NodesOptions
 
     @property
     def catch_up_records(self) -> int:
@@ -178,6 +181,14 @@ async def partitions(context: JobContext) -> Figures:
             yield measured
 
 
+async def nodes(context: JobContext) -> Figures:
+    """Start many producers at once, and measure what they cost. The job ends with the first number that fails."""
+    for producers in context.nodes.producers:
+        async with context.open(ClusterSetup(context.nodes.stores)) as cluster:
+            async for measured in measure_nodes(cluster, producers, context.nodes):
+                yield measured
+
+
 JOBS: dict[str, Job] = {
     job.name: job
     for job in (
@@ -190,6 +201,7 @@ JOBS: dict[str, Job] = {
         Job("sizes", "contents of 10 B to 1 MiB", sizes),
         Job("topics", "one consumer of 1,000 topics", topics),
         Job("partitions", "1 to 10,000 partitions", partitions),
+        Job("nodes", "many producers that start at once, idle and sending", nodes),
     )
 }
 """Every job by its name."""

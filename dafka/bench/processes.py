@@ -30,8 +30,32 @@ POLL_S = 0.01
 """How often a connection to a starting server is tried."""
 
 
-class Server:
-    """A server process: a tower, a store, or the server of another system."""
+@attrs.frozen
+class Snapshot:
+    """The resources of a process at one time.
+
+    Attributes:
+        cpu_s: The processor time that it has used, in seconds.
+        resident_bytes: Its resident memory, in bytes.
+        descriptors: The number of its open file descriptors.
+    """
+
+    cpu_s: float
+    resident_bytes: int
+    descriptors: int
+
+
+class MeasuredProcess:
+    """A process whose resources can be read.
+
+    Args:
+        name: The name of the process in messages.
+        process: The process.
+        errors: The file with its standard error output.
+
+    Attributes:
+        name: The name of the process in messages.
+    """
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
         self.name = name
@@ -40,13 +64,27 @@ class Server:
 
     def usage(self) -> Usage:
         """Return what the process has used so far."""
+        return Usage(self.snapshot().cpu_s, read_peak_bytes(self._process.pid))
+
+    def snapshot(self) -> Snapshot:
+        """Return the resources of the process. Raise `BenchError` if it has ended."""
+        folder = Path("/proc", str(self._process.pid))
         try:
             # The fields follow the name of the command, which is in parentheses. Times are in clock ticks.
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            descriptors = len(os.listdir(folder / "fd"))
         except OSError:
-            raise BenchError(f"{self.name} ended early: {last_line(self._errors)}") from None
+            raise self._ended_early() from None
         ticks = int(fields[11]) + int(fields[12])
-        return Usage(ticks / os.sysconf("SC_CLK_TCK"), read_peak_bytes(self._process.pid))
+        resident_bytes = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        return Snapshot(ticks / os.sysconf("SC_CLK_TCK"), resident_bytes, descriptors)
+
+    def _ended_early(self) -> BenchError:
+        return BenchError(f"{self.name} ended early: {last_line(self._errors)}")
+
+
+class Server(MeasuredProcess):
+    """A server process: a tower, a store, or the server of another system."""
 
     async def read_line(self) -> str:
         """Return the line that the server prints when it is ready. Raise `BenchError` if it ends before that."""
@@ -56,7 +94,7 @@ class Server:
             while not line.endswith(b"\n"):
                 data = await self._process.stdout.receive_some(1)
                 if not data:
-                    raise BenchError(f"{self.name} ended early: {last_line(self._errors)}")
+                    raise self._ended_early()
                 line += data
         return line.decode(errors="replace").rstrip()
 
@@ -68,7 +106,7 @@ class Server:
                     await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
                 except OSError:
                     if self._process.poll() is not None:
-                        raise BenchError(f"{self.name} ended early: {last_line(self._errors)}") from None
+                        raise self._ended_early() from None
                     await trio.sleep(POLL_S)
                 else:
                     return
@@ -96,27 +134,32 @@ class ClientResult:
         return (self.last - self.first) / 1e9
 
 
-class Client:
+class Client(MeasuredProcess):
     """A client process (see `run_client`)."""
 
     def __init__(self, name: str, process: trio.Process, errors: Path) -> None:
-        self.name = name
-        self._process = process
-        self._errors = errors
+        super().__init__(name, process, errors)
         self._read = b""
 
     async def wait_ready(self) -> None:
         """Wait until the client is ready. Raise `BenchError` if it ends before that."""
-        await self._wait("ready")
+        await self.wait_event("ready")
 
     async def go(self) -> None:
         """Let the client begin."""
+        await self.send_command("go")
+
+    async def send_command(self, command: str) -> None:
+        """Send a command to the client. Raise `BenchError` if it has ended."""
         assert self._process.stdin is not None
-        await self._process.stdin.send_all(b"go\n")
+        try:
+            await self._process.stdin.send_all(command.encode() + b"\n")
+        except trio.BrokenResourceError:
+            raise self._ended_early() from None
 
     async def wait_done(self) -> ClientResult:
         """Wait until all records are sent or received, and return the report. Raise `BenchError` if the client ends."""
-        figures = await self._wait("done")
+        figures = await self.wait_event("done")
         usage = Usage(figures.pop("cpu_s"), int(figures.pop("peak_bytes")))
         return ClientResult(int(figures.pop("first")), int(figures.pop("last")), usage, figures)
 
@@ -126,21 +169,37 @@ class Client:
             if await self._process.wait():
                 raise BenchError(f"{self.name} failed: {last_line(self._errors)}")
 
-    async def _wait(self, event: str) -> dict[str, Any]:
-        assert self._process.stdout is not None
+    async def wait_event(self, event: str) -> dict[str, Any]:
+        """Wait for an event and return its values. Other events are skipped.
+
+        Args:
+            event: The name of the event.
+
+        Returns:
+            The values of the event.
+
+        Raises:
+            BenchError: The client ended, or the event took too long.
+        """
         with _time_limit(self.name):
             while True:
-                line, found, rest = self._read.partition(b"\n")
-                if found:
-                    self._read = rest
-                    message: dict[str, Any] = json.loads(line)
-                    if message.pop("event") == event:
-                        return message
-                    continue
-                data = await self._process.stdout.receive_some()
-                if not data:
-                    raise BenchError(f"{self.name} ended early: {last_line(self._errors)}")
-                self._read += data
+                name, values = await self.next_event()
+                if name == event:
+                    return values
+
+    async def next_event(self) -> tuple[str, dict[str, Any]]:
+        """Wait for the next event, without a time limit. Raise `BenchError` if the client ends before that."""
+        assert self._process.stdout is not None
+        while True:
+            line, found, rest = self._read.partition(b"\n")
+            if found:
+                self._read = rest
+                values: dict[str, Any] = json.loads(line)
+                return values.pop("event"), values
+            data = await self._process.stdout.receive_some()
+            if not data:
+                raise self._ended_early()
+            self._read += data
 
 
 class Processes:

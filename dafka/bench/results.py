@@ -12,7 +12,17 @@ import attrs
 
 from dafka.errors import LocalError
 
-UNITS: Mapping[str, bool] = {"records/s": True, "MiB/s": True, "ms": False, "MiB": False, "CPU s per million": False}
+UNITS: Mapping[str, bool] = {
+    "records/s": True,
+    "MiB/s": True,
+    "s": False,
+    "ms": False,
+    "MiB": False,
+    "% of a core": False,
+    "descriptors": False,
+    "CPU s": False,
+    "CPU s per million": False,
+}
 """The units of figures, and whether higher values are better."""
 
 

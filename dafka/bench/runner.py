@@ -13,6 +13,7 @@ import zmq
 
 from dafka import __version__
 from dafka.bench.jobs import Job, JobContext
+from dafka.bench.nodes import NodesOptions
 from dafka.bench.processes import open_processes
 from dafka.bench.results import BenchError, Failure, Results, Sample
 from dafka.bench.systems import Cluster, ClusterSetup, System
@@ -26,6 +27,7 @@ async def run_jobs(
     rounds: int,
     base: str = "",
     folder: Path | None = None,
+    nodes: NodesOptions | None = None,
     settings: Mapping[str, object] | None = None,
     report_progress: Callable[[str], None] = lambda line: None,
 ) -> Results:
@@ -38,6 +40,7 @@ async def run_jobs(
         rounds: The number of rounds.
         base: The name of the system that ratios refer to; empty for the first one that can run.
         folder: The folder for the records of the servers; None for the folder of temporary files.
+        nodes: The options of the job `nodes`; the defaults if None.
         settings: The settings of the run, for the results.
         report_progress: Called with a line when a job begins.
 
@@ -63,8 +66,10 @@ async def run_jobs(
                     continue
                 report_progress(f"round {number} of {rounds}: {job.name}, {system.name}")
                 try:
-                    found = job.run(JobContext(system, _opener(system, folder), records))
-                    samples.extend([Sample(job.name, system.name, number, measured) async for measured in found])
+                    context = JobContext(system, _opener(system, folder), records, nodes or NodesOptions())
+                    # What was measured before a failure is kept.
+                    async for measured in job.run(context):
+                        samples.append(Sample(job.name, system.name, number, measured))  # noqa: PERF401
                 except BenchError as error:
                     failures.append(Failure(job.name, system.name, number, str(error)))
     return Results(settings or {}, describe_machine(), names, base or names[0], left_out, samples, failures)

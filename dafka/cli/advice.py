@@ -10,39 +10,42 @@ from dafka.errors import UnacknowledgedError
 from dafka.protocol import (
     EndpointsExposed,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 CLOSED_CLUSTER = "--key-file and --authorized-keys"
 
 
+_ADVICE: dict[type, str] = {
+    EndpointsExposed: f"listen on 127.0.0.1, or close the cluster with {CLOSED_CLUSTER}",
+    LoopbackOnly: "to listen on all network interfaces, use --bind 'tcp://*:*'",
+    IntroducedAtLoopback: "use --bind 'tcp://*:*' to listen on all network interfaces, or --advertise to name a host",
+    TowerHostAmbiguous: "start those that others do not reach there with --advertise HOST",
+    UnacknowledgedError: "check with `dafka status` that enough stores run",
+    PartitionHalted: "to drop the earlier records, stop the store and run `dafka storage trim`",
+}
+
+
 def advise(event: object) -> str:
     """Return what an operator can do about an event or an error; empty if the event says it all."""
-    advice = ""
     match event:
         case PeerRefused(key=key, authorized_keys=path) | PeerNotAuthorized(key=key, authorized_keys=path) if key:
-            advice = f"to authorize it, run: dafka keys authorize '{key}' --authorized-keys {path}"
+            return f"to authorize it, run: dafka keys authorize '{key}' --authorized-keys {path}"
         case PeerRefused(reason="no key"):
-            advice = f"if it belongs to the cluster, start it with {CLOSED_CLUSTER}"
+            return f"if it belongs to the cluster, start it with {CLOSED_CLUSTER}"
         case PeerRefused():
-            advice = "`dafka keys show` prints the right one"
+            return "`dafka keys show` prints the right one"
         case RefusedByPeer():
-            advice = _advise_refused(event)
-        case EndpointsExposed():
-            advice = f"listen on 127.0.0.1, or close the cluster with {CLOSED_CLUSTER}"
-        case LoopbackOnly():
-            advice = "to listen on all network interfaces, use --bind 'tcp://*:*'"
-        case UnacknowledgedError():
-            advice = "check with `dafka status` that enough stores run"
+            return _advise_refused(event)
         case ForeignDialect(heard=heard):
-            advice = f"use --wire {heard}, or change the peer"
-        case PartitionHalted():
-            advice = "to drop the earlier records, stop the store and run `dafka storage trim`"
-    return advice
+            return f"use --wire {heard}, or change the peer"
+    return next((advice for kind, advice in _ADVICE.items() if isinstance(event, kind)), "")
 
 
 def _advise_refused(event: RefusedByPeer) -> str:

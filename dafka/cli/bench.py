@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import attrs
 import click
 from rich.console import Console
 
-from dafka.bench import JOBS, Results, run_jobs
+from dafka.bench import JOBS, NodesOptions, Results, run_jobs
 from dafka.bench.report import notes, to_json, to_svg, to_table
 from dafka.bench.systems import NATS, REDIS, STORAGES, DafkaSystem, Libdafka, RawZmq, System
 from dafka.bench.systems.dafka import accelerator_unavailable_reason
+from dafka.cli.options import DURATION
 from dafka.cli.runner import run
 from dafka.cli.terminal import UsageMistake, error_console
 from dafka.extras import require_extra
@@ -79,6 +81,47 @@ SYSTEMS = ("dafka", "raw", "c", "nats", "redis")
     help="How many times all jobs run.",
 )
 @click.option(
+    "--producers",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The number of producers of the job nodes; repeat it for several.  [default: 10, 100, 300 and 1000]",
+)
+@click.option(
+    "--stores",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="The number of stores of the job nodes.",
+)
+@click.option(
+    "--per-process",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many producers of the job nodes share a process.",
+)
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=DURATION,
+    default="120s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the producers of the job nodes may take until all their first records are stored.",
+)
+@click.option(
+    "--observe",
+    "observed_ms",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    metavar="DURATION",
+    help="How long the job nodes measures the processes, when idle and when sending.",
+)
+@click.option(
     "--folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     metavar="FOLDER",
@@ -108,15 +151,20 @@ def bench(
     base: str | None,
     records: int,
     rounds: int,
+    producers: tuple[int, ...],
+    stores: int,
+    per_process: int,
+    timeout_ms: int,
+    observed_ms: int,
     folder: Path | None,
     json_path: Path | None,
     plot_path: Path | None,
 ) -> None:
     """Run the same jobs over dafka and other systems, and compare.
 
-    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics and partitions. The
-    systems take turns, round by round. The table has the medians, and their ratios to one system. Systems that are not
-    installed are skipped, and named.
+    Jobs are produce, live, catch-up, latency, start, memory (these six by default), sizes, topics, partitions and
+    nodes. The systems take turns, round by round. The table has the medians, and their ratios to one system. Systems
+    that are not installed are skipped, and named.
     """
     if plot_path is not None:
         with require_extra("bench", "--plot"):
@@ -129,6 +177,13 @@ def bench(
         names = ", ".join(repr(system.name) for system in chosen)
         raise UsageMistake(f"--base: expected one of {names}, not {base!r}")
 
+    options = NodesOptions(
+        producers or NodesOptions().producers, stores, per_process, timeout_ms / 1000, observed_ms / 1000
+    )
+    settings: dict[str, object] = {"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds}
+    if "nodes" in jobs:
+        settings["nodes"] = attrs.asdict(options)
+
     async def program() -> int:
         with error_console().status("") as status:
             results = await run_jobs(
@@ -138,13 +193,14 @@ def bench(
                 rounds=rounds,
                 base=base or "",
                 folder=folder,
-                settings={"jobs": list(jobs or FIRST_JOBS), "records": records, "rounds": rounds},
+                nodes=options,
+                settings=settings,
                 report_progress=status.update,
             )
         _report(results, json_path, plot_path)
         return 1 if results.failures else 0
 
-    run(program, interrupted=lambda: 1)
+    run(program)
 
 
 def _report(results: Results, json_path: Path | None, plot_path: Path | None) -> None:

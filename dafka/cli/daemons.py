@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import click
@@ -69,7 +70,7 @@ def tower(config: Config) -> None:
             _announce_metrics(url)
         return 0
 
-    run(program, shutdown=supervisor.shutdown(is_graceful=False))
+    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
 
 
 @click.command()
@@ -84,7 +85,7 @@ def store(config: Config) -> None:
             await _run_store(nursery, config, supervisor, url)
         return 0
 
-    run(program, shutdown=supervisor.shutdown(is_graceful=False))
+    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
 
 
 @click.command()
@@ -103,11 +104,10 @@ def up(config: Config) -> None:
     async def program() -> int:
         async with supervisor.open() as url, trio.open_nursery() as nursery:
             tower = await _start_tower(nursery, config, supervisor)
-            _announce_tower(tower)
-            await _run_store(nursery, _use_tower(config, tower), supervisor, url)
+            await _run_store(nursery, _use_tower(config, tower), supervisor, url, partial(_announce_tower, tower))
         return 0
 
-    run(program, shutdown=supervisor.shutdown(is_graceful=False))
+    run(program, interrupted=lambda: 0, shutdown=supervisor.shutdown(is_graceful=False))
 
 
 def _use_tower(config: Config, tower: Tower) -> Config:
@@ -146,9 +146,22 @@ async def _start_tower(nursery: trio.Nursery, config: Config, supervisor: Superv
     return tower
 
 
-async def _run_store(nursery: trio.Nursery, config: Config, supervisor: Supervisor, url: str | None) -> None:
+async def _run_store(
+    nursery: trio.Nursery,
+    config: Config,
+    supervisor: Supervisor,
+    url: str | None,
+    announce_others: Callable[[], None] = lambda: None,
+) -> None:
+    """Run a store. Nothing is announced before it has started, because its settings may be refused."""
+    is_announced = False
+
     @contextmanager
     def watch(store: Store) -> Iterator[None]:
+        nonlocal is_announced
+        if not is_announced:
+            is_announced = True
+            announce_others()
         with supervisor.monitor.watching(store):
             click.echo(f"store {store.address} at {store.endpoint} keeps {config.store.storage}")
             yield

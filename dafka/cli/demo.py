@@ -78,7 +78,7 @@ def demo(config: Config, path: str | None, wire: str) -> None:
         Console().print(_to_table(steps))
         return 1 if any(step.result == DIFFERENT for step in steps) else 0
 
-    run(program, interrupted=lambda: 1)
+    run(program)
 
 
 def load_flights() -> bytes:

@@ -8,22 +8,28 @@ decorate the command with `setting_option`, or add it to one of the groups below
 from __future__ import annotations
 
 import functools
+import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.types import FuncParamType
 
-from dafka.cli.terminal import UsageMistake, start_logging
+from dafka.cli.terminal import COMMAND_LOG, UsageMistake, start_logging
 from dafka.config import Config
 from dafka.config.loading import log_unknown_variables, parse_value
 from dafka.config.settings import SECTIONS, change_section, load_config
 from dafka.config.values import parse_duration_ms, parse_size_bytes
 from dafka.errors import ConfigError, MissingExtraError
+from dafka.roles.log_events import ConfigFileUnused
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+UNUSED_FILE = Path("dafka.toml")
+"""A file that looks like a configuration, and is read only if `--config` names it."""
 
 _GIVEN = "dafka.settings"
 """The key in click's context of the settings that options have changed."""
@@ -113,19 +119,43 @@ _ONLY_OWN_TOWER = "only this process's tower"
 
 _BEACON_OPTIONS = (
     setting_option(
-        "beacon", "tower_sub", "ENDPOINT", "A tower's SUB endpoint; repeat it for several towers.", multiple=True
+        "beacon",
+        "tower",
+        "HOST[:PORT]",
+        "A tower; PORT is that of its SUB endpoint. Repeat it for several towers.",
+        default="127.0.0.1:5556",
+        multiple=True,
     ),
     setting_option(
-        "beacon", "tower_pub", "ENDPOINT", "A tower's PUB endpoint; repeat it for several towers.", multiple=True
+        "beacon",
+        "tower_sub",
+        "ENDPOINT",
+        "A tower's SUB endpoint, in place of --tower; may be repeated.",
+        multiple=True,
+    ),
+    setting_option(
+        "beacon",
+        "tower_pub",
+        "ENDPOINT",
+        "A tower's PUB endpoint, in place of --tower; may be repeated.",
+        multiple=True,
     ),
 )
 
 _OTHER_TOWERS_OPTIONS = (
     setting_option(
         "beacon",
+        "tower",
+        "HOST[:PORT]",
+        "Another tower; PORT is that of its SUB endpoint. Repeat it for several towers.",
+        default=_ONLY_OWN_TOWER,
+        multiple=True,
+    ),
+    setting_option(
+        "beacon",
         "tower_sub",
         "ENDPOINT",
-        "Another tower's SUB endpoint; repeat it for several towers.",
+        "Another tower's SUB endpoint, in place of --tower; may be repeated.",
         default=_ONLY_OWN_TOWER,
         multiple=True,
     ),
@@ -133,7 +163,7 @@ _OTHER_TOWERS_OPTIONS = (
         "beacon",
         "tower_pub",
         "ENDPOINT",
-        "Another tower's PUB endpoint; repeat it for several towers.",
+        "Another tower's PUB endpoint, in place of --tower; may be repeated.",
         default=_ONLY_OWN_TOWER,
         multiple=True,
     ),
@@ -218,10 +248,15 @@ def _make_config(path: str | None, verbose: int) -> Config:
         config, unknown_variables = load_config(path, os.environ)
         if verbose:
             config = config.with_log(level="info" if verbose == 1 else "debug")
+        given: dict[str, dict[str, Any]] = {}
         for (section, name), value in click.get_current_context().meta.get(_GIVEN, {}).items():
-            config = change_section(config, section, {name: value})
+            given.setdefault(section, {})[name] = value
+        for section, settings in given.items():
+            config = change_section(config, section, settings)
         start_logging(config.log)
     log_unknown_variables(unknown_variables)
+    if path is None and UNUSED_FILE.exists():
+        COMMAND_LOG.write(ConfigFileUnused(str(UNUSED_FILE)), logging.WARNING)
     return config
 
 

@@ -123,8 +123,11 @@ def _report_interruption(producer: Producer) -> None:
 
 @asynccontextmanager
 async def _show_progress(producer: Producer, fd: int) -> AsyncIterator[None]:
-    """Show on a terminal how much of the input is published, and how many records are stored."""
-    if not error_is_terminal():
+    """Show on a terminal how much of the input is published, and how many records are stored.
+
+    A bar would overwrite the lines that are typed at a terminal.
+    """
+    if not error_is_terminal() or os.isatty(fd):
         yield
         return
     status = os.fstat(fd)

@@ -1,6 +1,7 @@
 """Runs a command's trio program: signals stop it cleanly, and an error is one sentence and an exit status.
 
-Exit status 0: the job was done, or the operator stopped it. 1: it could not be done. 2: the command was used wrongly.
+Exit status 0: the job was done, or the operator stopped a command that runs until then. 1: it could not be done. 2: the
+command was used wrongly. 130, 143, 129: SIGINT, SIGTERM or SIGHUP ended it before its job was done.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dafka.config import Config
 from dafka.errors import ConfigError, DafkaError, DiscoveryError, MissingExtraError, StorageError
 from dafka.groups import single_exception
 from dafka.operations import Monitor, Notifier, begin_stopping, open_operations
-from dafka.protocol import RefusedByPeer, TowersHeard, TowersSilent
+from dafka.protocol import RefusedByPeer, TowerHostUnresolved, TowersHeard, TowersSilent
 from dafka.roles import EventFeed
 from dafka.roles.log_events import MetricsServed, Stopping
 from dafka.transport import diagnose_connection, raise_descriptors_max
@@ -58,14 +59,15 @@ class Shutdown:
 def run(
     program: Callable[[], Awaitable[int]],
     *,
-    interrupted: Callable[[], int] = lambda: 0,
+    interrupted: Callable[[], int | None] = lambda: None,
     shutdown: Shutdown = Shutdown(),
 ) -> NoReturn:
     """Run a program until it returns or a signal stops it, and exit the process.
 
     Args:
         program: returns the exit status.
-        interrupted: called if SIGINT, SIGTERM or SIGHUP had the program cancelled, and returns the exit status.
+        interrupted: called if SIGINT, SIGTERM or SIGHUP had the program cancelled. Returns the exit status, or None if
+            the job was not done: the exit status is then 128 and the number of the signal, as shells report it.
         shutdown: the steps after a signal.
     """
     raise_descriptors_max()
@@ -87,9 +89,10 @@ def run(
 
 
 async def _run_until_signal(
-    program: Callable[[], Awaitable[int]], interrupted: Callable[[], int], shutdown: Shutdown
+    program: Callable[[], Awaitable[int]], interrupted: Callable[[], int | None], shutdown: Shutdown
 ) -> int:
     status = 0
+    first_signal = 0
     scope = trio.CancelScope()
     stopping_since = math.inf
     # nohup ignores hangups so that the program continues.
@@ -108,6 +111,7 @@ async def _run_until_signal(
                 now = trio.current_time()
                 if stopping_since == math.inf:
                     stopping_since = now
+                    first_signal = number
                     COMMAND_LOG.write(Stopping(signal.Signals(number).name))
                     _exit_after(shutdown.limit_s)
                     shutdown.begin()
@@ -118,7 +122,10 @@ async def _run_until_signal(
                 elif now - stopping_since >= SECOND_SIGNAL_S:
                     signal.signal(number, signal.SIG_DFL)
                     os.kill(os.getpid(), number)
-    return interrupted() if scope.cancelled_caught else status
+    if not scope.cancelled_caught:
+        return status
+    interrupted_status = interrupted()
+    return 128 + first_signal if interrupted_status is None else interrupted_status
 
 
 def _exit_after(seconds: float) -> None:
@@ -234,21 +241,34 @@ async def require_tower(events: EventFeed, config: Config, settling: SettlingNod
 
 
 async def _wait_tower_heard(events: EventFeed, config: Config) -> None:
-    """Wait for a tower; raise `DiscoveryError` if none is heard, or if all of them refuse this node's key."""
+    """Wait for a tower; raise `DiscoveryError` with the cause if none is heard, or if all of them refuse this node."""
     towers = (*config.beacon.tower_sub, *config.beacon.tower_pub)
-    advice = "start one with `dafka up`, or name another with --tower-sub and --tower-pub"
+    refusal: RefusedByPeer | None = None
+    unresolved: TowerHostUnresolved | None = None
 
     with trio.CancelScope() as refused:
         async for event in events:
             if isinstance(event, TowersHeard):
                 return
             if isinstance(event, RefusedByPeer) and event.endpoint in towers:
-                advice = with_advice(event)
+                refusal = event
                 if event.is_certain:
                     refused.deadline = min(refused.deadline, trio.current_time() + REFUSED_S)
-            if isinstance(event, TowersSilent):
+            if isinstance(event, TowerHostUnresolved):
+                unresolved = event
+            if isinstance(event, TowersSilent) and refusal is None and unresolved is not None:
+                raise DiscoveryError(
+                    f"the tower's host name {unresolved.host!r} cannot be resolved: {unresolved.reason}; "
+                    "check the name, or name another tower with --tower"
+                )
+            if isinstance(event, TowersSilent) and refusal is None:
                 where = ", ".join(config.beacon.tower_pub)
                 problems = [await diagnose_connection(endpoint) for endpoint in config.beacon.tower_pub]
                 problem = next((f": {each}" for each in problems if each), "")
-                raise DiscoveryError(f"no tower answered at {where} within {event.seconds:.0f} s{problem}; {advice}")
-    raise DiscoveryError(f"no tower accepts this node: {advice}")
+                raise DiscoveryError(
+                    f"no tower answered at {where} within {event.seconds:.0f} s{problem}; "
+                    "start one with `dafka up`, or name another with --tower"
+                )
+            if isinstance(event, TowersSilent):
+                break
+    raise DiscoveryError(f"no tower accepts this node: {with_advice(refusal)}")

@@ -66,7 +66,7 @@ def status(
     """
     if timeout is not None:
         config = config.with_node(tower_timeout_ms=timeout)
-    last_status = 0
+    last_status: int | None = None
 
     async def program() -> int:
         nonlocal last_status
@@ -75,13 +75,14 @@ def status(
             while True:
                 survey = await observer.survey(config.node.tower_timeout_ms / 1000)
                 faults = None if max_lag is None else list(survey.faults(max_lag))
-                last_status = 1 if faults else 0
+                found = 1 if faults else 0
                 if as_json:
                     click.echo(json.dumps(_to_json(survey, faults)))
                 else:
                     _print(survey, faults)
                 if watch is None:
-                    return last_status
+                    return found
+                last_status = found
                 await trio.sleep(watch / 1000)
                 if not as_json:
                     click.echo()

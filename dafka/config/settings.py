@@ -26,10 +26,12 @@ from dafka.config.values import (
     check_milliseconds,
     check_text,
     check_texts,
+    check_towers,
     to_bytes,
     to_milliseconds,
     to_texts,
 )
+from dafka.endpoints import parse_tower
 from dafka.errors import ConfigError
 
 DialectName = Literal["rfc46", "libdafka"]
@@ -97,12 +99,19 @@ class BeaconConfig:
     """How often a node sends its beacon to the towers."""
     timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long a peer may be silent before it is disconnected."""
+    tower: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_towers)
+    """The towers, each by one address: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556
+    and 5557; without PUB_PORT, it is the port after SUB_PORT. It sets `tower_sub` and `tower_pub`."""
     tower_sub: tuple[str, ...] = attrs.field(
-        default=("tcp://127.0.0.1:5556",), converter=to_texts, validator=check_endpoints
+        default=attrs.Factory(lambda self: self.named_towers[0], takes_self=True),
+        converter=to_texts,
+        validator=check_endpoints,
     )
     """The SUB endpoints of the towers, to which this node sends its beacons: one for each tower."""
     tower_pub: tuple[str, ...] = attrs.field(
-        default=("tcp://127.0.0.1:5557",), converter=to_texts, validator=check_endpoints
+        default=attrs.Factory(lambda self: self.named_towers[1], takes_self=True),
+        converter=to_texts,
+        validator=check_endpoints,
     )
     """The PUB endpoints of the towers, from which this node learns of its peers: one for each tower."""
     advertise: str = attrs.field(default="", validator=check_host)
@@ -110,6 +119,19 @@ class BeaconConfig:
     settle_ms: int = attrs.field(default=150, converter=to_milliseconds, validator=check_milliseconds(0))
     """How long a joining node waits for further peers. It counts as settled when it has heard its own beacon and, for
     this long, no new peer."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.tower and (self.tower_sub, self.tower_pub) != self.named_towers:
+            raise ConfigError("tower: expected either tower, or tower_sub and tower_pub, not both")
+
+    @property
+    def named_towers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The SUB endpoints and the PUB endpoints of the towers in `tower`; those of a local tower if it is empty."""
+        try:
+            pairs = [parse_tower(text) for text in self.tower or ("127.0.0.1",)]
+        except (TypeError, ValueError):  # for the validator of `tower` to refuse
+            pairs = [parse_tower("127.0.0.1")]
+        return tuple(sub for sub, _ in pairs), tuple(pub for _, pub in pairs)
 
 
 @attrs.frozen(kw_only=True)
@@ -412,10 +434,28 @@ def change_section(config: Config, section: str, settings: Mapping[str, Any]) ->
     Raises:
         ConfigError: if a setting cannot have its value.
     """
+    kind = SECTIONS[section]
+    former = {name: getattr(getattr(config, section), name) for name in attrs.fields_dict(kind)}
     try:
-        return attrs.evolve(config, **{section: attrs.evolve(getattr(config, section), **settings)})
+        return attrs.evolve(config, **{section: kind(**override_settings(section, former, settings))})
     except ConfigError as error:
         raise ConfigError(f"[{section}] {error}") from None
+
+
+def override_settings(section: str, former: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a section after some of them were changed.
+
+    `[beacon] tower` and the pair `tower_sub` and `tower_pub` say the same. The one that was changed counts.
+    """
+    kept = dict(former)
+    if section == "beacon" and "tower" in settings:
+        kept = {name: value for name, value in kept.items() if name not in ("tower_sub", "tower_pub")}
+    elif section == "beacon" and not settings.keys().isdisjoint(("tower_sub", "tower_pub")):
+        named = kept.pop("tower", ())
+        if named:
+            endpoints = BeaconConfig(tower=named)
+            kept = {"tower_sub": endpoints.tower_sub, "tower_pub": endpoints.tower_pub, **kept}
+    return {**kept, **settings}
 
 
 def load_config(
@@ -425,5 +465,11 @@ def load_config(
     values = {} if path is None else read_file(Path(path), SECTIONS)
     from_environment, unknown = read_environment(os.environ if environ is None else environ, SECTIONS)
     for section, settings in from_environment.items():
-        values.setdefault(section, {}).update(settings)
-    return Config(**{section: SECTIONS[section](**settings) for section, settings in values.items()}), unknown
+        values[section] = override_settings(section, values.get(section, {}), settings)
+    sections = {}
+    for section, settings in values.items():
+        try:
+            sections[section] = SECTIONS[section](**settings)
+        except ConfigError as error:
+            raise ConfigError(f"[{section}] {error}") from None
+    return Config(**sections), unknown

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from dafka.endpoints import is_endpoint, is_host
+from dafka.endpoints import is_endpoint, is_host, parse_tower
 from dafka.errors import ConfigError
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
@@ -47,7 +47,10 @@ def parse_duration_ms(text: str) -> int:
     Raises:
         ValueError: if the unit is missing or unknown, or the duration is less than a millisecond but not 0.
     """
-    return _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED)
+    try:
+        return _parse_quantity(text, _DURATION_UNITS_MS, DURATION_EXPECTED)
+    except ValueError as error:
+        raise ValueError(f"{error}{_advise_unit(text)}") from None
 
 
 def parse_size_bytes(text: str) -> int:
@@ -64,6 +67,12 @@ def parse_size_bytes(text: str) -> int:
         ValueError: if the unit is unknown, or the size is less than a byte but not 0.
     """
     return _parse_quantity(text, _SIZE_UNITS, SIZE_EXPECTED)
+
+
+def _advise_unit(text: str) -> str:
+    """Return advice for a duration without a unit; empty for any other text."""
+    number = text.strip()
+    return f": write {number}s or {number}ms" if number.isdecimal() and number.isascii() and int(number) else ""
 
 
 def _parse_quantity(text: str, units: Mapping[str, int], expected: str) -> int:
@@ -178,6 +187,16 @@ def check_endpoints(section: Any, attribute: attrs.Attribute[Any], value: Any) -
         raise ConfigError(f"{attribute.name}: expected endpoints such as tcp://127.0.0.1:5556, not {found}")
     for endpoint in value:
         check_endpoint(section, attribute, endpoint)
+
+
+def check_towers(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Check that a value is a tuple of towers, each named by one address; it may be empty."""
+    check_texts(_, attribute, value)
+    for text in value:
+        try:
+            parse_tower(text)
+        except ValueError as error:
+            raise ConfigError(f"{attribute.name}: {error}") from None
 
 
 def check_listen_address(_: Any, attribute: attrs.Attribute[Any], value: Any) -> None:

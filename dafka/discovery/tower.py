@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 
 import trio
 import zmq
@@ -24,7 +25,7 @@ from dafka.protocol import (
     SubscribeAtTower,
     UnsubscribeAtTower,
 )
-from dafka.transport import Connector, Security, Socket, open_context, open_security
+from dafka.transport import Connector, Security, Socket, is_other_machine, open_context, open_security
 from dafka.wire import NodeBeacon
 
 TOWER_BYTES_MAX = 4 * 2**20
@@ -126,7 +127,13 @@ class _BeaconClient:
         report: Callable[[DiscoveryEvent], None],
     ) -> None:
         beacon = NodeBeacon(advertisement.address, advertisement.host, advertisement.port)
-        self._beacons = BeaconMachine(beacon, config, role=advertisement.role, towers=len(links))
+        self._beacons = BeaconMachine(
+            beacon,
+            config,
+            role=advertisement.role,
+            towers=len(links),
+            is_other_machine=lru_cache(maxsize=64)(is_other_machine),
+        )
         self.discarded = self._beacons.discarded
         self._links = links
         self._report = report

@@ -24,6 +24,7 @@ from dafka.protocol.events import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostUnresolved,
     TowersHeard,
     TowersSilent,
 )
@@ -87,10 +88,12 @@ from dafka.protocol.trust import (
     AddressConflict,
     AuthorizedKeysUnreadable,
     EndpointsExposed,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PeerNotAuthorized,
     PeerRefused,
     RefusedByPeer,
+    TowerHostAmbiguous,
 )
 
 __all__ = [
@@ -111,6 +114,7 @@ __all__ = [
     "FetchUnanswered",
     "ForeignDialect",
     "Incomplete",
+    "IntroducedAtLoopback",
     "KeyIdentity",
     "LoopbackOnly",
     "Machine",
@@ -141,6 +145,8 @@ __all__ = [
     "StoresSilent",
     "SubscribeAtTower",
     "SurveyMachine",
+    "TowerHostAmbiguous",
+    "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",

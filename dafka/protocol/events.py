@@ -66,6 +66,22 @@ class TowersHeard:
 
 
 @attrs.frozen
+class TowerHostUnresolved:
+    """The host name of a tower cannot be resolved. The node keeps trying.
+
+    Attributes:
+        host: The host name.
+        reason: The system's reason.
+    """
+
+    host: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"The tower's host name {self.host!r} cannot be resolved; retrying: {self.reason}"
+
+
+@attrs.frozen
 class ForeignDialect:
     """A peer uses the other dialect. This node understands it, but the peer does not understand this node.
 
@@ -280,6 +296,7 @@ Event: TypeAlias = (
     | PeerLeft
     | TowersSilent
     | TowersHeard
+    | TowerHostUnresolved
     | ForeignDialect
     | PartitionSilent
     | PartitionHeard

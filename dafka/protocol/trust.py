@@ -149,6 +149,44 @@ class LoopbackOnly:
         return f"Nodes on other machines cannot connect to {self.endpoint}, but the tower at {self.tower} may be on one"
 
 
+@attrs.frozen
+class IntroducedAtLoopback:
+    """A tower introduces this node at a loopback address, and there are nodes on other machines.
+
+    Attributes:
+        endpoint: The endpoint at which the tower introduces this node.
+        peer: The endpoint of a node on another machine.
+    """
+
+    endpoint: str
+    peer: str
+
+    def __str__(self) -> str:
+        return (
+            f"A tower introduces this node at {self.endpoint}, where nodes on other machines, such as the one at "
+            f"{self.peer}, cannot connect to it"
+        )
+
+
+@attrs.frozen
+class TowerHostAmbiguous:
+    """Nodes reach this tower at several addresses of its machine.
+
+    Attributes:
+        own_host: The host at which it introduces the nodes that connect to it over loopback.
+        other_host: Another address at which nodes have reached it.
+    """
+
+    own_host: str
+    other_host: str
+
+    def __str__(self) -> str:
+        return (
+            f"Nodes reach this tower at {self.own_host} and at {self.other_host}; it introduces nodes that connect to "
+            f"it over loopback at {self.own_host}"
+        )
+
+
 TrustEvent: TypeAlias = (
     PeerRefused
     | RefusedByPeer
@@ -157,4 +195,6 @@ TrustEvent: TypeAlias = (
     | AuthorizedKeysUnreadable
     | EndpointsExposed
     | LoopbackOnly
+    | IntroducedAtLoopback
+    | TowerHostAmbiguous
 )

@@ -21,6 +21,7 @@ from dafka.protocol import (
     Event,
     FetchUnanswered,
     ForeignDialect,
+    IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
     PartitionSilent,
@@ -32,6 +33,8 @@ from dafka.protocol import (
     StorageLost,
     StorageRepaired,
     StoresSilent,
+    TowerHostAmbiguous,
+    TowerHostUnresolved,
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
@@ -69,7 +72,10 @@ _WARNINGS = (
     StoresSilent,
     PeerRefused,
     TowersSilent,
+    TowerHostUnresolved,
+    IntroducedAtLoopback,
     LoopbackOnly,
+    TowerHostAmbiguous,
 )
 
 

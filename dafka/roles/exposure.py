@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 from dafka.config import Config
+from dafka.endpoints import is_local
 from dafka.protocol import EndpointsExposed, LoopbackOnly
 
 
@@ -23,15 +23,3 @@ def exposure_warnings(config: Config, endpoints: Iterable[str]) -> list[Endpoint
     """Return a warning if there are no keys and other machines can reach any of these endpoints."""
     exposed = tuple(endpoint for endpoint in endpoints if not is_local(endpoint))
     return [EndpointsExposed(exposed)] if exposed and not config.security.key_file else []
-
-
-def is_local(endpoint: str) -> bool:
-    """Return whether only this machine can reach an endpoint."""
-    scheme, _, rest = endpoint.partition("://")
-    host = rest.rpartition(":")[0].strip("[]")
-    if scheme != "tcp" or host in ("localhost", "lo"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

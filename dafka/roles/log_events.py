@@ -202,6 +202,20 @@ class Interrupted:
 
 
 @attrs.frozen
+class ConfigFileUnused:
+    """There is a file with the name of a configuration, but no `--config` names it.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"./{self.path} is not read; to use it, write --config {self.path}"
+
+
+@attrs.frozen
 class Failed:
     """A command ends with an error.
 
@@ -228,6 +242,7 @@ LogEvent: TypeAlias = (
     | Stopped
     | MetricsServed
     | Interrupted
+    | ConfigFileUnused
     | Failed
 )
 

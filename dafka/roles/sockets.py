@@ -17,7 +17,7 @@ import trio
 from dafka import wire
 from dafka.config import Config, NodeConfig
 from dafka.discovery import Advertisement, Discovery, DiscoveryEvent, open_discovery
-from dafka.endpoints import PeerEndpoint, is_ipv6_endpoint
+from dafka.endpoints import PeerEndpoint, is_address, is_ipv6_endpoint, split_tcp_endpoint
 from dafka.errors import TransportError
 from dafka.protocol import (
     EndpointIdentity,
@@ -27,11 +27,15 @@ from dafka.protocol import (
     PeerIdentity,
     PeerJoined,
     PeerLeft,
+    TowerHostUnresolved,
 )
 from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.log_events import Started, Stopped
-from dafka.transport import Mesh, Security, open_mesh, open_security
+from dafka.transport import Mesh, Security, find_resolution_problem, open_mesh, open_security
+
+RESOLVE_S = 60.0
+"""Seconds until the host name of a tower that cannot be resolved is looked up again."""
 
 
 class NodeSockets:
@@ -123,6 +127,9 @@ class NodeSockets:
             nursery.start_soon(self._watch_connections, node)
             nursery.start_soon(self._mesh.publisher.watch)
             nursery.start_soon(self._mesh.subscriber.watch)
+            if self._config.node.discovery == "tower":
+                for host in tower_hosts(self._config):
+                    nursery.start_soon(self._resolve_tower, host)
             await nursery.start(discovery.run, self._advertisement(), discovered)
             self.events.log.write(Started((self.endpoint,)))
             task_status.started()
@@ -164,6 +171,12 @@ class NodeSockets:
             node.tick(trio.current_time())
             await trio.lowlevel.checkpoint()
 
+    async def _resolve_tower(self, host: str) -> None:
+        """Report a tower's host name that cannot be resolved. libzmq retries silently."""
+        while reason := await find_resolution_problem(host):
+            self.events.put(TowerHostUnresolved(host, reason))
+            await trio.sleep(RESOLVE_S)
+
     async def _watch_connections(self, node: Node) -> None:
         while True:
             node.connections_changed(await self._mesh.subscriber.receive_connections(), trio.current_time())
@@ -196,6 +209,13 @@ async def open_sockets(
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
             yield NodeSockets(address, role, mesh, config, events, _identity(address, security, events))
+
+
+def tower_hosts(config: Config) -> list[str]:
+    """Return the hosts of the configured towers that are names, not addresses."""
+    endpoints = (*config.beacon.tower_sub, *config.beacon.tower_pub)
+    hosts = dict.fromkeys(parts[0] for endpoint in endpoints if (parts := split_tcp_endpoint(endpoint)))
+    return [host for host in hosts if not is_address(host)]
 
 
 def _choose_family(config: Config) -> NodeConfig:

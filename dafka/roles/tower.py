@@ -16,8 +16,9 @@ import attrs
 import trio
 import zmq
 
-from dafka.config import Config
-from dafka.endpoints import MessageSource
+from dafka.config import Config, TowerConfig
+from dafka.endpoints import MessageSource, is_local
+from dafka.errors import ConfigError
 from dafka.groups import single_exception
 from dafka.protocol import Event, KeyIdentity, TowerMachine
 from dafka.roles.events import NodeLog, log_discards
@@ -46,6 +47,9 @@ BEACON_BYTES_MAX = 1024
 DRAIN_MAX = 200
 """Beacons received at once, so that one batch takes a few milliseconds."""
 
+ALL_INTERFACES = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
+"""Hosts that stand for all addresses of this machine."""
+
 QUEUE_MAX = 10_000
 """Beacons queued for one slow node before further ones to it are dropped."""
 
@@ -72,12 +76,14 @@ class TowerConnections:
         """Create an empty table."""
         self._connections: dict[int, Connection] = {}
 
-    def note(self, source: MessageSource) -> None:
-        """Note the connection that a message arrived on."""
-        if source.connection not in self._connections:
-            connection = find_connection(source.connection)
-            if connection is not None:
-                self._connections[source.connection] = connection
+    def note(self, source: MessageSource) -> Connection | None:
+        """Note the connection that a message arrived on, and return it if it is new."""
+        if source.connection in self._connections:
+            return None
+        connection = find_connection(source.connection)
+        if connection is not None:
+            self._connections[source.connection] = connection
+        return connection
 
     def is_connected(self, descriptor: int) -> bool:
         """Return whether a connection still exists. Messages without a descriptor count as connected."""
@@ -105,7 +111,12 @@ class Tower:
     """
 
     def __init__(
-        self, machine: TowerMachine, connections: TowerConnections, subscriber: Socket, publisher: PublisherSocket
+        self,
+        machine: TowerMachine,
+        connections: TowerConnections,
+        subscriber: Socket,
+        publisher: PublisherSocket,
+        warn: Callable[[Event], None],
     ) -> None:
         """Combine a machine with its bound sockets."""
         self.sub_endpoint = subscriber.endpoint
@@ -115,6 +126,7 @@ class Tower:
         self._connections_ended: Counter[str] = Counter()
         self._subscriber = subscriber
         self._publisher = publisher
+        self._warn = warn
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
@@ -142,8 +154,16 @@ class Tower:
         while True:
             messages = await self._subscriber.receive_with_sources(DRAIN_MAX)
             for _, source in messages:
-                self._connections.note(source)
+                connection = self._connections.note(source)
+                if connection is not None:
+                    self._note_own_host(connection)
             self._publisher.send_many(self._machine.receive(messages, trio.current_time()))
+
+    def _note_own_host(self, connection: Connection) -> None:
+        """Learn from a node's connection at which address other machines reach this one."""
+        ambiguous = self._machine.reached_at(connection.own_host)
+        if ambiguous is not None:
+            self._warn(ambiguous)
 
     async def _keep_time(self) -> None:
         while True:
@@ -177,9 +197,10 @@ async def serve_tower(
 
     Raises:
         AddressInUseError: It cannot listen at an endpoint of `[tower]`.
-        ConfigError: The keys of `[security]` are missing or invalid.
+        ConfigError: The keys of `[security]` are missing or invalid, or both endpoints are the same.
     """
     config = config or Config()
+    _check_endpoints_differ(config.tower)
     security = open_security(config)
     log = NodeLog(logging.getLogger("dafka.tower"))
 
@@ -206,10 +227,10 @@ async def serve_tower(
             bind(publisher, config.tower.pub)
             bind(subscriber, config.tower.sub)
             connections = TowerConnections()
-            machine = TowerMachine(
-                config, _own_host(subscriber.endpoint), connections.is_connected, identity, os.urandom(TOWER_ID_BYTES)
-            )
-            tower = Tower(machine, connections, subscriber, publisher)
+            own_host = _presume_own_host(subscriber.endpoint)
+            tower_id = os.urandom(TOWER_ID_BYTES)
+            machine = TowerMachine(config, own_host, connections.is_connected, identity, tower_id)
+            tower = Tower(machine, connections, subscriber, publisher, warn)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):
                 warn(warning)
@@ -221,20 +242,34 @@ async def serve_tower(
                 task_status.started(tower)
 
 
+def _check_endpoints_differ(config: TowerConfig) -> None:
+    """Raise `ConfigError` if both sockets of a tower would listen at the same endpoint."""
+    hosts, ports = zip(*(endpoint.rpartition(":")[::2] for endpoint in (config.sub, config.pub)), strict=True)
+    is_one_host = hosts[0] == hosts[1] or any(host in ALL_INTERFACES for host in hosts)
+    if config.sub.startswith("tcp://") and ports[0] in ("*", "0"):
+        return
+    if config.sub == config.pub or (config.pub.startswith("tcp://") and is_one_host and ports[0] == ports[1]):
+        raise ConfigError(
+            f"[tower] sub and pub: expected two ports, not {config.sub} and {config.pub}; "
+            f"the defaults are {TowerConfig().sub} and {TowerConfig().pub}"
+        )
+
+
 def _bind(socket: BaseSocket, endpoint: str) -> str:
     return socket.bind(endpoint)
 
 
-def _own_host(sub_endpoint: str) -> str:
-    """Return the host at which other machines reach this one, for nodes that connect over loopback.
+def _presume_own_host(sub_endpoint: str) -> str:
+    """Return the host at which other machines presumably reach this one, for nodes that connect over loopback.
 
-    If the tower listens on a loopback address only, there are no other machines, and the host is that address.
+    It is the address that the tower listens on. If it listens on all addresses, the tower takes the one that faces the
+    default route, and 127.0.0.1 without such a route, until a node on another machine connects to it.
     """
     host = sub_endpoint.partition("://")[2].rpartition(":")[0]
-    if host == "[::1]":
+    if is_local(sub_endpoint):
+        return "[::1]" if host == "[::1]" else "127.0.0.1"
+    if host not in ("0.0.0.0", "[::]"):
         return host
-    if host.startswith("127.") or not sub_endpoint.startswith("tcp://"):
-        return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Connecting a datagram socket sends nothing; the kernel chooses the interface that faces that network.

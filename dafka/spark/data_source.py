@@ -54,7 +54,7 @@ class DafkaDataSource(DataSource):
 
     Options of a running cluster, to read and to write:
 
-    - `towers`: `HOST` or `HOST:SUB_PORT:PUB_PORT`, separated by commas.
+    - `towers`: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`, separated by commas.
     - `config`: a configuration file in TOML.
     - `wire`: `rfc46` (the default) or `libdafka`.
     - `discoveryTimeout`: how long to wait for a tower, in milliseconds.

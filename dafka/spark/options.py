@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import attrs
 
 from dafka.config import Config
+from dafka.endpoints import parse_tower
 from dafka.errors import ConfigError, DiscoveryError
 from dafka.spark.offsets import EARLIEST, LATEST, PartitionName
 
@@ -29,9 +30,6 @@ CLUSTER_OPTIONS = ("towers", "config", "wire", "discoveryTimeout")
 """The options that `parse_cluster_config` reads."""
 
 SUBSCRIPTION_OPTIONS = ("subscribe", "subscribePattern")
-
-SUB_PORT, PUB_PORT = 5556, 5557
-"""The ports of a tower that the option `towers` names without ports."""
 
 _NO_TOWERS: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 _OFFSET_WORDS = {"earliest": EARLIEST, "latest": LATEST}
@@ -112,7 +110,7 @@ class Options:
 def parse_cluster_config(options: Options) -> Config:
     """Return the configuration of a node that Spark runs, from the options in `CLUSTER_OPTIONS`.
 
-    The option `config` names a TOML file. `towers` names towers as `HOST` or `HOST:SUB_PORT:PUB_PORT`, separated by
+    The option `config` names a TOML file. `towers` names towers as the setting `[beacon] tower` does, separated by
     commas. The other options override the file.
 
     Args:
@@ -126,7 +124,7 @@ def parse_cluster_config(options: Options) -> Config:
     """
     config = Config.load(options.get_text("config") or None)
     if "towers" in options:
-        expected = "HOST or HOST:SUB_PORT:PUB_PORT, several of them separated by commas"
+        expected = "HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT, several of them separated by commas"
         subs, pubs = options.get_parsed("towers", _parse_towers, expected, _NO_TOWERS)
         config = config.with_beacon(tower_sub=subs, tower_pub=pubs)
     if "wire" in options:
@@ -274,22 +272,8 @@ def _flatten_json(document: Any) -> dict[PartitionName, int]:
 
 
 def _parse_towers(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    subs, pubs = [], []
-    for tower in text.split(","):
-        host, sub, pub = _split_tower(tower.strip())
-        subs.append(f"tcp://{host}:{sub}")
-        pubs.append(f"tcp://{host}:{pub}")
-    return tuple(subs), tuple(pubs)
-
-
-def _split_tower(tower: str) -> tuple[str, int, int]:
-    head, bracket, tail = tower.rpartition("]")
-    host, *ports = tail.split(":")
-    numbers = [int(port) for port in ports] or [SUB_PORT, PUB_PORT]
-    host = head + bracket + host
-    if not host or "/" in host or len(numbers) != 2 or not all(0 < number < 2**16 for number in numbers):
-        raise ValueError
-    return host, numbers[0], numbers[1]
+    endpoints = [parse_tower(tower) for tower in text.split(",")]
+    return tuple(sub for sub, _ in endpoints), tuple(pub for _, pub in endpoints)
 
 
 def _compile(text: str) -> re.Pattern[str]:

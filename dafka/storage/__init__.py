@@ -3,6 +3,7 @@
 from dafka.storage.base import (
     READ_BYTES,
     Damage,
+    DeletesPartitions,
     DetectsRemoval,
     PartitionInfo,
     RetentionPolicy,
@@ -15,6 +16,7 @@ from dafka.storage.base import (
 __all__ = [
     "READ_BYTES",
     "Damage",
+    "DeletesPartitions",
     "DetectsRemoval",
     "PartitionInfo",
     "RetentionPolicy",

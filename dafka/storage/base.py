@@ -13,7 +13,7 @@ records get the time of the latest record until the clock has caught up.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, runtime_checkable
 
@@ -40,6 +40,8 @@ class PartitionInfo:
         content_bytes: The total size of the contents, in bytes.
         earliest_stored_at: The time at which the first record was stored, in ms since 1970; None if none is held.
         latest_stored_at: The time at which the last record was stored, in ms since 1970; None if none is held.
+        last_append_at: The time at which a record was last appended, held or not, in ms since 1970; None if unknown.
+            It does not count when descriptions are compared.
     """
 
     earliest_sequence: int = 0
@@ -47,6 +49,7 @@ class PartitionInfo:
     content_bytes: int = 0
     earliest_stored_at: int | None = None
     latest_stored_at: int | None = None
+    last_append_at: int | None = attrs.field(default=None, eq=False)
 
     @property
     def count(self) -> int:
@@ -330,6 +333,27 @@ class Storage(Protocol):
 
         Returns:
             The names, sorted.
+
+        Raises:
+            StorageError: If the medium fails.
+        """
+
+
+@runtime_checkable
+class DeletesPartitions(Protocol):
+    """An optional part of a storage plugin, for storages that can delete partitions.
+
+    A store whose storage lacks it keeps the names and ends of its partitions, also of those without records.
+    """
+
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """Delete partitions with all records. Afterward they are unknown, and may begin again at any sequence.
+
+        Consumers' positions are kept. Unknown partitions are ignored. If the process is killed meanwhile, each
+        partition is deleted or has lost some of its oldest records; its end never decreases.
+
+        Args:
+            partitions: The partitions to delete.
 
         Raises:
             StorageError: If the medium fails.

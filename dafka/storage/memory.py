@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -35,7 +35,10 @@ class _PartitionLog:
     def info(self) -> PartitionInfo:
         times = (self.runs[0].stored_at, self.runs[-1].stored_at) if self.runs else (None, None)
         earliest_at, latest_at = (None if time is None else time[0] for time in times)
-        return PartitionInfo(self.earliest_sequence, self.end_sequence, self.content_bytes, earliest_at, latest_at)
+        last_at = self.latest_stored_at or None
+        return PartitionInfo(
+            self.earliest_sequence, self.end_sequence, self.content_bytes, earliest_at, latest_at, last_at
+        )
 
     def append_run(self, run: RecordBatch) -> None:
         assert run.stored_at is not None
@@ -174,6 +177,15 @@ class MemoryStorage:
             )
         self._trim(log, log.end_sequence)
         log.earliest_sequence = log.end_sequence = next_sequence
+
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """See `DeletesPartitions.delete_partitions`."""
+        await trio.lowlevel.checkpoint()
+        for partition in partitions:
+            log = self._logs.pop(partition, None)
+            if log is not None:
+                self._trim(log, log.end_sequence)
+        self._order = deque((partition, end) for partition, end in self._order if partition in self._logs)
 
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`."""

@@ -1,7 +1,14 @@
 """ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
-from dafka.transport.connections import Connection, ConnectionLimiter, find_connection, is_open, raise_descriptors_max
-from dafka.transport.connector import Connector, diagnose_connection, listen
+from dafka.transport.connections import (
+    Connection,
+    ConnectionLimiter,
+    find_connection,
+    is_open,
+    is_other_machine,
+    raise_descriptors_max,
+)
+from dafka.transport.connector import Connector, diagnose_connection, find_resolution_problem, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
 from dafka.transport.mesh import Mesh, open_context, open_mesh
@@ -24,7 +31,9 @@ __all__ = [
     "choose_loops",
     "diagnose_connection",
     "find_connection",
+    "find_resolution_problem",
     "is_open",
+    "is_other_machine",
     "listen",
     "open_context",
     "open_mesh",

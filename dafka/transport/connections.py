@@ -7,6 +7,8 @@ cleans up only that connection.
 
 from __future__ import annotations
 
+import errno
+import ipaddress
 import os
 import select
 import socket
@@ -56,6 +58,11 @@ class Connection:
     peer: object
 
     @property
+    def own_host(self) -> str:
+        """The IP address of this machine that the peer reached; empty if the connection is not TCP."""
+        return str(self.own[0]) if isinstance(self.own, tuple) else ""
+
+    @property
     def host(self) -> str:
         """The peer's IP address; empty if the connection is not TCP."""
         return str(self.peer[0]) if isinstance(self.peer, tuple) else ""
@@ -93,6 +100,20 @@ def is_open(descriptor: int, connection: Connection) -> bool:
         poll = select.poll()
         poll.register(duplicate, _PEER_CLOSED)
         return not poll.poll(0)
+    return False
+
+
+def is_other_machine(host: str) -> bool:
+    """Return whether a host is an IP address, and not one of this machine. Names are not looked up."""
+    address = host.strip("[]")
+    try:
+        is_v6 = ipaddress.ip_address(address).version == 6
+        with socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        return error.errno == errno.EADDRNOTAVAIL
+    except ValueError:
+        return False
     return False
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from socket import gaierror
 
 import attrs
@@ -248,6 +249,18 @@ async def listen(
     finally:
         socket.close(0)
         connector.close()
+
+
+async def find_resolution_problem(host: str) -> str:
+    """Return why a host name cannot be resolved to an IPv4 address; empty if it can be."""
+    try:
+        await trio.socket.getaddrinfo(host, None, family=trio.socket.AF_INET)
+    except (gaierror, UnicodeError) as error:
+        with suppress(gaierror, UnicodeError):
+            await trio.socket.getaddrinfo(host, None, family=trio.socket.AF_INET6)
+            return "it has an IPv6 address only; write that in its place, such as [fd00::1]"
+        return str(getattr(error, "strerror", None) or error)
+    return ""
 
 
 async def diagnose_connection(endpoint: str) -> str:

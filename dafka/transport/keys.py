@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -19,8 +20,18 @@ import zmq
 from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 
+KEY_LENGTH = 40
+"""The characters of a public key in Z85."""
+
 KEY_FILE_BYTES_MAX = 2**20
 """The largest file of keys that is read, in bytes. A larger file is not a list of keys."""
+
+RECENT_S = 3.0
+"""Age in seconds below which a modification time does not prove that a file is unchanged.
+
+Times of files have a resolution: milliseconds on most file systems, two seconds on some. A file that is edited twice
+within that time, and keeps its size, looks unchanged.
+"""
 
 _ENTRY = re.compile(r'\s*(public-key|secret-key|name)\s*=\s*"([^"]*)"\s*')
 _HEADING = "# A secret key: its holder is this node. Keep it private. `dafka keys show` prints its public key.\n"
@@ -151,6 +162,8 @@ def parse_public_key(text: str) -> str:
     if is_key(text):
         return text
     if not os.path.exists(text):
+        if len(text) != KEY_LENGTH or "/" in text:
+            raise ConfigError(f"there is no file {text!r}, and it is no public key, which has {KEY_LENGTH} characters")
         raise ConfigError(f"expected a public key (40 characters of Z85) or a file that holds one, not {text!r}")
     keys = list(read_public_keys(Path(text)))
     if len(keys) != 1:
@@ -180,7 +193,9 @@ class AuthorizedKeys:
         """
         self.path = path
         self.own = own
-        self._state = _file_state(path)
+        self._state: _FileState | None = _file_state(path)
+        self._is_recent = _is_recent(self._state)
+        self._is_damage_reported = False
         self._keys = _read_keys(path)
 
     def __contains__(self, key: str) -> bool:
@@ -207,14 +222,23 @@ class AuthorizedKeys:
         try:
             state = _file_state(self.path)
         except ConfigError:
-            if not self._state:
+            if self._state is None:
                 return None
-            self._state = ()
+            self._state = None
             raise
-        if state == self._state:
+        is_changed = state != self._state
+        if not is_changed and not self._is_recent:
             return None
-        self._state = state
-        former, self._keys = self._keys, _read_keys(self.path)
+        self._state, self._is_recent = state, _is_recent(state)
+        try:
+            keys = _read_keys(self.path)
+        except ConfigError:
+            if self._is_damage_reported and not is_changed:
+                return None
+            self._is_damage_reported = True
+            raise
+        self._is_damage_reported = False
+        former, self._keys = self._keys, keys
         if former.keys() == self._keys.keys():
             return None
         return {key for key in former if key not in self}
@@ -246,6 +270,11 @@ def _file_state(path: Path) -> _FileState:
     except OSError as error:
         raise _unreadable(path, error) from None
     return tuple((str(file), status.st_ino, status.st_size, status.st_mtime_ns) for file, status in found)
+
+
+def _is_recent(state: _FileState) -> bool:
+    """Return whether a file may change without a new modification time."""
+    return any(time.time_ns() - modified_ns < RECENT_S * 1e9 for *_, modified_ns in state)
 
 
 def _unreadable(path: Path, error: OSError) -> ConfigError:

@@ -51,6 +51,33 @@ def test_two_jobs_give_a_table_json_and_a_plot(dafka: Dafka, tmp_path: Path) -> 
     assert list(tmp_path.glob("dafka-bench-*")) == []
 
 
+def test_nodes_of_several_processes_store_their_first_records(dafka: Dafka, tmp_path: Path) -> None:
+    written = tmp_path / "out.json"
+    sizes = ("--producers", "3", "--per-process", "2", "--observe", "500ms")
+    ended = dafka.run("bench", "nodes", *OURS, *sizes, "--json", str(written))
+    assert (ended.status, ended.errors) == (0, "")
+    document = json.loads(written.read_text())
+    assert document["settings"]["nodes"]["producers"] == [3]
+    values = {(row["figure"], row["unit"]): row["value"]["median"] for row in document["summary"]}
+    assert values["3 producers, every first record stored", "s"] > 0
+    assert values["3 producers, a further producer's first record stored", "ms"] > 0
+    assert values["3 producers, at 10/s each, stored", "records/s"] > 0
+    for process in ("producer", "store", "tower"):
+        assert values[f"3 producers, idle, each {process}", "% of a core"] >= 0
+        assert values[f"3 producers, idle, each {process}", "MiB"] > 1
+    assert values["3 producers, idle, each store", "descriptors"] > 10
+    assert dafka.processes() == {}
+
+
+def test_a_time_out_of_nodes_names_how_many_are_stored(dafka: Dafka, tmp_path: Path) -> None:
+    ended = dafka.run("bench", "nodes", *OURS, "--producers", "3", "--timeout", "1ms")
+    assert (ended.status, ended.errors) == (
+        1,
+        f"failed in round 1: nodes, {NAME}: 3 producers: 0 of 3 stored after 0.001 s\n",
+    )
+    assert dafka.processes() == {}
+
+
 def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Path) -> None:
     running: Running = dafka.start("bench", "produce", *OURS)
     wait_until(

@@ -33,7 +33,7 @@ def run_here(*arguments: str) -> tuple[int, str]:
         (["produce", "t", "--fil", "x"], "No such option '--fil'"),
         (["status", "--timeout", "soon"], "expected a duration such as 500ms, 10s or 7d, not 'soon'"),
         (["status", "--timeout", "nan"], "expected a duration such as 500ms, 10s or 7d, not 'nan'"),
-        (["status", "--timeout", "10"], "expected a duration such as 500ms, 10s or 7d, not '10'"),
+        (["status", "--timeout", "10"], "expected a duration such as 500ms, 10s or 7d, not '10': write 10s or 10ms"),
         (["status", "--timeout", "0s"], "expected a duration above 0, not '0s'"),
         (["produce", "t", "--close-timeout-ms", "-1"], "expected a number of milliseconds from 0 up, or a duration"),
         (["produce", "t", "--min-stores", "-1"], "expected a whole number of at least 0, not -1"),
@@ -43,6 +43,8 @@ def run_here(*arguments: str) -> tuple[int, str]:
             ["consume", "t", "--advertise", "a b"],
             "expected a host name or address, such as 10.0.0.7 or [fe80::1], not 'a b'",
         ),
+        (["status", "--tower", "a:b"], "expected a tower as HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT, such as"),
+        (["status", "--tower", "a:0"], "expected two ports from 1 to 65535, not 0 and 1, in 'a:0'"),
         (["tower", "--sub", "here"], "such as tcp://127.0.0.1:5556, not 'here'"),
         (["consume", "t", "--count", "0"], "0 is not in the range x>=1."),
         (["consume", "t", "--idle-exit", "-1"], "expected a duration such as 500ms, 10s or 7d, not '-1'"),
@@ -81,6 +83,47 @@ def test_former_option_of_another_command_is_an_unknown_option() -> None:
     result = CliRunner().invoke(main, ["consume", "t", "--timeout", "10"])
     assert result.exit_code == 2
     assert "Error: No such option '--timeout'" in result.output
+
+
+def test_tower_and_its_endpoints_exclude_each_other() -> None:
+    status, sentence = run_here("status", "--tower", "a", "--tower-sub", "tcp://b:5556")
+    assert (status, sentence) == (2, "[beacon] tower: expected either tower, or tower_sub and tower_pub, not both")
+
+
+def test_missing_file_of_a_tower_key_is_named(tmp_path: Path) -> None:
+    CliRunner().invoke(main, ["keys", "new", str(tmp_path / "node.key")])
+    (tmp_path / "list").touch()
+    own = ("--key-file", str(tmp_path / "node.key"), "--authorized-keys", str(tmp_path / "list"))
+    status, sentence = run_here("status", *own, "--tower-keys", "hub.pub")
+    assert status == 2
+    assert sentence.endswith("there is no file 'hub.pub', and it is no public key, which has 40 characters")
+
+
+@pytest.mark.parametrize("pub", ["tcp://127.0.0.1:8001", "tcp://*:8001"])
+@pytest.mark.parametrize("command", ["tower", "up"])
+def test_one_port_for_both_sockets_of_a_tower_is_refused(command: str, pub: str) -> None:
+    status, sentence = run_here(command, "--sub", "tcp://127.0.0.1:8001", "--pub", pub)
+    assert status == 2
+    assert sentence.startswith(f"[tower] sub and pub: expected two ports, not tcp://127.0.0.1:8001 and {pub}; ")
+
+
+def test_unresolvable_host_of_a_tower_is_named(dafka: Dafka) -> None:
+    ended = dafka.run("status", "--tower", "nowhere.invalid", "--timeout", "2s")
+    assert (ended.status, ended.output) == (1, b"")
+    *_, warning, error = ended.errors.splitlines()
+    assert "The tower's host name 'nowhere.invalid' cannot be resolved; retrying: " in warning
+    assert error.startswith("Error: the tower's host name 'nowhere.invalid' cannot be resolved: ")
+    assert error.endswith("; check the name, or name another tower with --tower")
+
+
+def test_unused_configuration_is_one_warning(dafka: Dafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dafka.toml").write_text("[node]\n")
+    warning = "./dafka.toml is not read; to use it, write --config dafka.toml"
+    unused = dafka.run("tower", "--sub", FREE, "--pub", "tcp://256.0.0.1:1")
+    assert [warning in line for line in unused.errors.splitlines()] == [True, False]
+    used = dafka.run("tower", "--sub", FREE, "--pub", "tcp://256.0.0.1:1", "--config", "dafka.toml")
+    assert (used.status, warning in used.errors) == (1, False)
 
 
 def test_missing_extra_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tests.cli.harness import Dafka, open_terminal
@@ -14,19 +15,21 @@ def test_terminal_shows_how_much_of_a_file_is_stored(cluster: Dafka, tmp_path: P
         assert terminal.seen.rstrip().endswith(b"\x1b[?25h")  # the cursor is visible again
 
 
-def test_typed_lines_are_counted_until_the_end_of_input(cluster: Dafka) -> None:
+def test_typed_lines_are_not_overwritten(cluster: Dafka) -> None:
     with open_terminal(cluster, "produce", "typed", *cluster.options) as terminal:
-        terminal.wait_for(b"0 published, 0 stored")
-        terminal.type(b"0\n")
-        terminal.wait_for(b"1 published, 1 stored")
-        terminal.type(b"1\n\x04")
+        terminal.type(b"first\nsecond\n\x04")
         assert terminal.wait() == 0
-        assert b"2 published, 2 stored" in terminal.seen
+        shown = terminal.seen.replace(b"^D\b\b", b"")
+        assert shown.split() == [b"first", b"second"]
 
 
-def test_interrupt_restores_the_terminal(cluster: Dafka) -> None:
-    with open_terminal(cluster, "produce", "interrupted", *cluster.options) as terminal:
-        terminal.type(b"0\n")
+def test_interrupt_restores_the_terminal(cluster: Dafka, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "input")
+    with (
+        open(os.open(tmp_path / "input", os.O_RDWR), "wb", buffering=0) as pipe,
+        open_terminal(cluster, "produce", "cut", "--file", str(tmp_path / "input"), *cluster.options) as terminal,
+    ):
+        pipe.write(b"0\n")
         terminal.wait_for(b"1 published, 1 stored")
         terminal.type(b"\x03")
         assert terminal.wait() == 0

@@ -294,6 +294,38 @@ def test_trim_of_two_topics(shelf: Shelf) -> None:
     assert shelf.infos("a")[STRANGE].count == 3
 
 
+# delete
+
+
+def test_delete(shelf: Shelf) -> None:
+    shelf.put("a", batch(0, 10), batch(0, 3, BILLS), batch(0, 2, Partition("orders", "D")))
+    assert run("delete", "shelf:a", "orders", "--dry-run").stdout.splitlines() == [
+        "orders/A: 10 records would be deleted",
+        "orders/D: 2 records would be deleted",
+        "12 records of 2 partitions would be deleted",
+    ]
+    assert len(shelf.infos("a")) == 3
+    assert run("delete", "shelf:a", "orders", "D", "--yes").stdout.splitlines() == [
+        "orders/D: 2 records deleted",
+        "2 records of 1 partition deleted",
+    ]
+    assert set(shelf.infos("a")) == {ORDERS, BILLS}
+    assert run_json("delete", "shelf:a", "orders", "--yes") == {
+        "records": 10,
+        "dry_run": False,
+        "partitions": [{"topic": "orders", "partition": "A", "records": 10}],
+    }
+    assert set(shelf.infos("a")) == {BILLS}
+
+
+def test_delete_needs_a_yes(shelf: Shelf) -> None:
+    shelf.put("a", batch(0, 10))
+    assert error_of("delete", "shelf:a", "orders") == (
+        "expected --yes, since standard input is not a terminal on which to ask"
+    )
+    assert set(shelf.infos("a")) == {ORDERS}
+
+
 # mistakes
 
 
@@ -309,6 +341,10 @@ def test_trim_of_two_topics(shelf: Shelf) -> None:
         (["copy", "shelf:a", "shelf:busy"], "busy is in use by another writer; stop it first"),
         (["import", "shelf:busy"], "busy is in use by another writer; stop it first"),
         (["trim", "shelf:busy", "--records", "1"], "busy is in use by another writer; stop it first"),
+        (["delete", "shelf:none", "orders", "--yes"], "none does not exist"),
+        (["delete", "shelf:busy", "orders", "--yes"], "busy is in use by another writer; stop it first"),
+        (["delete", "shelf:a", "bills", "--yes"], "topic 'bills' has no partition"),
+        (["delete", "shelf:a", "orders", "B", "--yes"], "topic 'orders' has no partition 'B'"),
         (["info", "shelf:a", "--topic", "bills"], "topic 'bills' has no partition"),
         (["trim", "shelf:a", "--age", "1s", "--topic", "bills"], "topic 'bills' has no partition"),
         (["copy", "shelf:a", "shelf:new", "--topic", "bills"], "topic 'bills' has no partition"),
@@ -364,7 +400,7 @@ def test_help_lists_the_commands_in_order() -> None:
     text = CliRunner().invoke(main, ["storage", "--help"], terminal_width=100).output
     rows = text.partition("Commands:\n")[2].splitlines()
     listed = [row.split()[0] for row in rows]
-    assert listed == ["info", "verify", "copy", "export", "import", "trim"]
+    assert listed == ["info", "verify", "copy", "export", "import", "trim", "delete"]
     assert all(row.endswith(".") and not row.endswith("...") for row in rows)
     for command in listed:
         assert CliRunner().invoke(main, ["storage", command, "-h"]).exit_code == 0

@@ -314,7 +314,8 @@ def wait_for(mark: str, count: int) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
+def test_signal_ends_a_run_with_its_report_and_leaves_nothing_running(number: signal.Signals, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
     mark = f"DAFKA_CONFORMANCE_TEST={uuid.uuid4()}"
     name, value = mark.split("=")
     # Ignored interrupts are inherited, for example from a background shell.
@@ -323,7 +324,7 @@ def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
         "from dafka_conformance.cli import main; main()"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", program, "run", "dafka", "--scenario", "*.grammar.*", "--jobs", "2"],
+        [sys.executable, "-c", program, "run", "dafka", "--scenario", "*.grammar.*", "--jobs", "2", "--report", report],
         env={**os.environ, name: value},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -333,7 +334,11 @@ def test_signal_leaves_nothing_running(number: signal.Signals) -> None:
         wait_for(mark, 3)  # the command, and a target for each job
         process.send_signal(number)
         _, errors = process.communicate(timeout=DEADLINE_S)
-        assert (process.returncode, errors) == (128 + number, f"dafka-conformance: ended by {number.name}\n")
+        assert (process.returncode, errors) == (
+            128 + number,
+            f"dafka-conformance: ended by {number.name}; the results so far are above\n",
+        )
+        assert json.loads(report.read_text())["is_complete"] is False
         assert marked(mark) == set()
     finally:
         process.kill()

@@ -223,3 +223,85 @@ def test_catalog_tests_every_clause_and_no_unknown_one() -> None:
     named = {clause for each in whole.scenarios.values() for clause in each.clauses}
     assert named <= {clause.id for clause in whole.clauses}
     assert len(whole.scenarios) > 500
+
+
+async def test_exception_in_a_scenario_is_its_result() -> None:
+    async def crashes(testbed: Testbed) -> None:
+        async with trio.open_nursery():
+            raise ValueError("zip() argument 2 is shorter")
+
+    finished = await run(catalog(scenario("store.a", crashes), scenario("store.b")), EmbeddedTarget(), dialects=RFC46)
+    crashed, passed = finished.results
+    assert (crashed.outcome, passed.outcome) == (Outcome.ERROR, Outcome.PASSED)
+    assert crashed.reason.startswith("ValueError: zip() argument 2 is shorter (test_runner.py:")
+    assert not finished.conforms
+
+
+async def test_clause_whose_scenario_crashed_is_not_tested() -> None:
+    async def crashes(testbed: Testbed) -> None:
+        raise KeyError("no such peer")
+
+    finished = await run(catalog(scenario("store.a", crashes)), EmbeddedTarget(), dialects=RFC46)
+    (verdict,) = [verdict for verdict in finished.verdicts if verdict.clause.id == "ack.sent"]
+    assert (verdict.verdict, verdict.reason) == (Verdict.NOT_TESTED, "the suite itself failed in store.a")
+
+
+async def test_unmet_requirement_in_a_nursery_is_a_failure() -> None:
+    async def fails(testbed: Testbed) -> None:
+        async with trio.open_nursery():
+            testbed.require_clause("ack.sent", False, "a fault")
+
+    finished = await run(catalog(scenario("store.a", fails)), EmbeddedTarget(), dialects=RFC46)
+    assert finished.results[0].outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("when", ["at the start", "during the scenario", "at the end"])
+async def test_exception_around_a_target_spoils_its_scenario_only(when: str) -> None:
+    class CrashingTarget(CountingTarget):
+        @asynccontextmanager
+        async def start(self, request: Request) -> AsyncIterator[Node]:
+            crash = OSError(f"crashed {when}")
+            async with super().start(request) as node, trio.open_nursery() as nursery:
+                if self.starts_target == 1 and when == "at the start":
+                    raise crash
+                if self.starts_target == 1 and when == "during the scenario":
+                    nursery.start_soon(self.crash_soon, crash)
+                yield node
+                nursery.cancel_scope.cancel()
+            if self.starts_target == 1 and when == "at the end":
+                raise crash
+
+        async def crash_soon(self, crash: OSError) -> None:
+            await trio.lowlevel.checkpoint()
+            raise crash
+
+    async def waits(testbed: Testbed) -> None:
+        if when == "during the scenario" and target.starts_target == 1:
+            await trio.sleep_forever()
+
+    target = CrashingTarget()
+    scenarios = [scenario(f"store.{name}", waits, shares_target=True) for name in "abc"]
+    finished = await run(catalog(*scenarios), target, dialects=RFC46, jobs=1)
+    spoiled = 2 if when == "at the end" else 0
+    assert [result.outcome.value for result in finished.results] == [
+        "error" if number == spoiled else "passed" for number in range(3)
+    ]
+    assert f"OSError: crashed {when}" in finished.results[spoiled].reason
+
+
+async def test_interrupted_run_has_what_it_found() -> None:
+    scope = trio.CancelScope()
+
+    async def interrupts(testbed: Testbed) -> None:
+        scope.cancel()
+        await trio.sleep_forever()
+
+    async def fails(testbed: Testbed) -> None:
+        testbed.require_clause("ack.sent", False, "a fault")
+
+    scenarios = [scenario("store.a", fails), scenario("store.b", interrupts), scenario("store.c")]
+    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=1, scope=scope)
+    assert [result.outcome.value for result in finished.results] == ["failed", "skipped", "skipped"]
+    assert finished.results[1].reason == "the run was interrupted"
+    assert not finished.is_complete
+    assert not finished.conforms

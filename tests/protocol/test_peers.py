@@ -6,10 +6,11 @@ from dafka.protocol import PeerJoined, PeerLeft
 from dafka.protocol.presence.peers import PeerTable
 
 A1, A2, B1 = "tcp://10.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0.0.2:4001"
+LOOPBACK = "tcp://127.0.0.1:4001"
 
 
-def make_peers(peers_max: int = 10) -> PeerTable:
-    return PeerTable("ME", 4.0, peers_max)
+def make_peers(peers_max: int = 10, *, is_remote: bool = False) -> PeerTable:
+    return PeerTable("ME", 4.0, peers_max, is_remote=is_remote)
 
 
 def test_a_node_joins_once_however_often_it_is_heard() -> None:
@@ -58,6 +59,24 @@ def test_the_same_port_seen_at_another_host_is_the_same_node() -> None:
     assert peers.heard(wire.TowerBeacon("A", B1), 3.0) == []
     assert peers.expire(4.0) == []
     assert peers.expire(7.0) == [PeerLeft("A", PeerEndpoint(A1))]
+
+
+def test_on_another_machine_than_the_tower_a_loopback_endpoint_is_replaced() -> None:
+    peers = make_peers(is_remote=True)
+    peers.heard(wire.TowerBeacon("A", LOOPBACK), 0.0)
+    assert peers.heard(wire.TowerBeacon("A", LOOPBACK), 1.0) == []
+    assert peers.heard(wire.TowerBeacon("A", A1), 2.0) == [
+        PeerLeft("A", PeerEndpoint(LOOPBACK)),
+        PeerJoined("A", PeerEndpoint(A1)),
+    ]
+    assert peers.heard(wire.TowerBeacon("A", LOOPBACK), 3.0) == []
+    assert peers.expire(7.0) == [PeerLeft("A", PeerEndpoint(A1))]
+
+
+def test_on_the_towers_machine_a_loopback_endpoint_stays() -> None:
+    peers = make_peers()
+    peers.heard(wire.TowerBeacon("A", LOOPBACK), 0.0)
+    assert peers.heard(wire.TowerBeacon("A", A1), 1.0) == []
 
 
 def test_nodes_beyond_the_limit_are_ignored_and_counted() -> None:

@@ -10,7 +10,7 @@ import zmq
 from dafka import Config, Tower, TowerStatistics, serve_tower
 from dafka.endpoints import MessageSource
 from dafka.errors import AddressInUseError
-from dafka.protocol import TowerMachine
+from dafka.protocol import TowerHostAmbiguous, TowerMachine
 from dafka.transport import Socket, open_context
 from tests.roles.helpers import DEADLINE_S, check_leaves_nothing
 
@@ -134,6 +134,47 @@ def test_host_of_a_node(host: bytes, peer: str, endpoint: str) -> None:
     tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
     source = MessageSource(peer, "", 1)
     assert tower.forward_beacon([b"B", b"NODE1", host, b"5000"], source, 0.0) == [b"B", b"NODE1", endpoint.encode()]
+
+
+LOOPBACK_NODE = MessageSource("127.0.0.1", "", 1)
+
+
+def introduced_host(tower: TowerMachine) -> str:
+    """Return the host at which the tower introduces a node that connects over loopback."""
+    beacon = tower.forward_beacon([b"B", b"NODE1", b"", b"5000"], LOOPBACK_NODE, 0.0)
+    assert beacon is not None
+    return beacon[2].decode().removeprefix("tcp://").removesuffix(":5000")
+
+
+def test_nodes_on_loopback_are_introduced_at_the_address_that_others_reach() -> None:
+    tower = TowerMachine(Config(), "127.0.0.1", lambda _: True)
+    for own_address in ("", "127.0.0.1", "::1", "no address"):
+        assert tower.reached_at(own_address) is None
+        assert introduced_host(tower) == "127.0.0.1"
+    assert tower.reached_at("::ffff:10.0.0.1") is None
+    assert introduced_host(tower) == "10.0.0.1"
+    assert tower.reached_at("10.0.0.1") is None
+
+
+def test_the_presumed_host_is_replaced_by_an_address_that_a_node_has_reached() -> None:
+    tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
+    assert tower.reached_at("10.0.0.1") is None
+    assert introduced_host(tower) == "10.0.0.1"
+
+
+def test_a_tower_that_is_reached_at_two_addresses_warns_once() -> None:
+    tower = TowerMachine(Config(), "127.0.0.1", lambda _: True)
+    assert tower.reached_at("10.0.0.1") is None
+    assert tower.reached_at("192.168.1.5") == TowerHostAmbiguous("10.0.0.1", "192.168.1.5")
+    assert tower.reached_at("192.168.1.5") is None
+    assert introduced_host(tower) == "10.0.0.1"
+
+
+def test_of_several_addresses_the_presumed_host_is_taken() -> None:
+    tower = TowerMachine(Config(), "192.168.1.5", lambda _: True)
+    tower.reached_at("172.17.0.1")
+    assert tower.reached_at("192.168.1.5") == TowerHostAmbiguous("192.168.1.5", "172.17.0.1")
+    assert introduced_host(tower) == "192.168.1.5"
 
 
 @pytest.mark.parametrize("which", ["sub", "pub"])

@@ -333,7 +333,7 @@ def test_a_missing_tower_or_store_is_reported_in_time(cluster: RunningCluster) -
             "option maxOffsetsPerTrigger: expected a whole number from 1 to 2**63 - 1, not '0'",
         ),
         ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: expected true or false, not 'maybe'"),
-        ({"towers": "tcp://a:1"}, "option towers: expected HOST or HOST:SUB_PORT:PUB_PORT"),
+        ({"towers": "tcp://a:1"}, "option towers: expected HOST, HOST:SUB_PORT or HOST:SUB_PORT:PUB_PORT"),
         ({"subscrib": "orders"}, "option subscrib: there is no such option for reading a running cluster"),
     ],
 )

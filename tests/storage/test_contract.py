@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -256,6 +256,29 @@ class _CountsTrimmedRecords(MemoryStorage):
         return attrs.evolve(await super().statistics(), records=records)
 
 
+class _DeletesRecordsOnly(MemoryStorage):
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        for partition in partitions:
+            await self.trim(partition, _ALL)
+
+
+class _DeletesPositions(MemoryStorage):
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        await super().delete_partitions(partitions)
+        self._positions.clear()
+
+
+class _DeletesTopics(MemoryStorage):
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        topics = {partition.topic for partition in partitions}
+        await super().delete_partitions([each for each in self._logs if each.topic in topics])
+
+
+class _InventsLastAppend(MemoryStorage):
+    async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
+        return {each: attrs.evolve(info, last_append_at=1) for each, info in (await super().partitions(topic)).items()}
+
+
 class _ListsNoNames(MemoryStorage):
     async def position_names(self) -> list[str]:
         await trio.lowlevel.checkpoint()
@@ -289,6 +312,10 @@ class _ListsNoNames(MemoryStorage):
         (_FindsLaterTimes, r"find_sequence_by_time\("),
         (_CountsTrimmedRecords, "50 records in 2 partitions are counted as"),
         (_ListsNoNames, "position_names lacks"),
+        (_DeletesRecordsOnly, "after delete_partitions of the others, found"),
+        (_DeletesTopics, "after delete_partitions of the others, found"),
+        (_DeletesPositions, "changed a consumer's positions"),
+        (_InventsLastAppend, "were last appended at 1"),
     ],
 )
 async def test_check_storage_detects(broken: Callable[[], Storage], message: str) -> None:

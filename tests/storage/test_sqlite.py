@@ -19,7 +19,14 @@ import trio
 
 from dafka.errors import StorageBusyError, StorageError, StorageFormatError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage, open_storage, read_range
+from dafka.storage import (
+    DeletesPartitions,
+    PartitionInfo,
+    RetentionPolicy,
+    Storage,
+    open_storage,
+    read_range,
+)
 from dafka.storage.sqlite import SqliteStorage
 from dafka.storage.sqlite.reading import READ_RECORDS_MAX
 from dafka.storage.sqlite.schema import SCHEMA_VERSION
@@ -497,3 +504,17 @@ async def make_store_again(url: str) -> None:
     async with open_storage(url) as storage:
         await storage.append([batch(3, 1)])
         await storage.read(PARTITION, 0, 1)
+
+
+async def test_a_reader_does_not_mistake_a_new_partition_for_a_deleted_one(tmp_path: Path) -> None:
+    """SQLite gives the row of a new partition the key of the one that was deleted last."""
+    url = f"sqlite:{tmp_path}/store.db"
+    first, second = Partition("orders", "A"), Partition("bills", "B")
+    async with open_storage(url) as storage, open_storage(url, read_only=True) as reader:
+        await storage.append([RecordBatch(first, 0, [b"first"])])
+        assert set(await reader.partitions()) == {first}
+        assert isinstance(storage, DeletesPartitions)
+        await storage.delete_partitions([first])
+        await storage.append([RecordBatch(second, 0, [b"second"])])
+        assert set(await reader.partitions()) == {second}
+        assert await reader.read(first, 0, 1) is None

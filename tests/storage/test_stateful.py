@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage, StorageStatistics, open_storage
+from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage, StorageStatistics, open_storage
 from dafka.storage.plugin_helpers import now_ms
 
 PARTITIONS = [Partition("orders", "A" * 32), Partition("orders", "B" * 32), Partition("\udcff/..\0", "")]
@@ -185,6 +185,13 @@ class StorageMachine(RuleBasedStateMachine):
         else:
             self.call(self.storage.reset_to, partition, to)
             self.models[partition] = Model(to, latest_time=model.latest_time)
+
+    @rule(chosen=st.sets(partitions))
+    def delete(self, chosen: set[Partition]) -> None:
+        assert isinstance(self.storage, DeletesPartitions)
+        self.call(self.storage.delete_partitions, chosen)
+        for partition in chosen:
+            self.models.pop(partition, None)
 
     @rule(
         age_h=st.none() | ages_h,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import zmq.auth
 from dafka.endpoints import is_key
 from dafka.errors import ConfigError
 from dafka.transport import KeyPair
+from dafka.transport import keys as module
 from dafka.transport.keys import AuthorizedKeys, parse_public_key, read_key_file, read_public_keys, write_key_file
 
 
@@ -176,6 +178,123 @@ def test_an_unreadable_change_keeps_the_former_keys_and_is_reported_once(tmp_pat
     path.write_text(f"{two}\n")
     assert keys.refresh() == {one}
     assert two in keys
+
+
+def set_time(path: Path, modified_ns: int) -> None:
+    os.utime(path, ns=(modified_ns, modified_ns))
+
+
+def test_a_list_without_keys_authorizes_this_node_only(tmp_path: Path) -> None:
+    own, other = (KeyPair.generate().public for _ in range(2))
+    path = tmp_path / "list"
+    path.write_text("# nobody yet\n\n")
+    keys = AuthorizedKeys(path, own)
+    assert len(keys) == 0
+    assert keys.names() == {}
+    assert own in keys
+    assert other not in keys
+    assert "" not in keys
+
+
+def test_a_list_that_becomes_empty_revokes_every_key(tmp_path: Path) -> None:
+    one, two, own = (KeyPair.generate().public for _ in range(3))
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n{two}\n{own}\n")
+    keys = AuthorizedKeys(path, own)
+    path.write_text("")
+    assert keys.refresh() == {one, two}
+    assert one not in keys
+    assert own in keys
+
+
+def test_an_edit_without_a_change_of_size_is_read_whenever_it_happens(tmp_path: Path) -> None:
+    one, two = (KeyPair.generate().public for _ in range(2))
+    path = tmp_path / "list"
+    for step_ns in (1, 1_000, 1_000_000, 999_999_999, 1_000_000_000, 60_000_000_000):
+        begin_ns = (time.time_ns() // 10**9 - 3600) * 10**9
+        path.write_text(f"{one}\n")
+        set_time(path, begin_ns)
+        keys = AuthorizedKeys(path, "")
+        path.write_text(f"{two}\n")
+        set_time(path, begin_ns + step_ns)
+        assert keys.refresh() == {one}, step_ns
+        assert one not in keys
+        assert two in keys
+        path.write_text(f"{one}\n")
+        set_time(path, begin_ns)  # an older copy is put back
+        assert keys.refresh() == {two}, step_ns
+
+
+def test_an_edit_without_a_change_of_size_or_time_is_read_if_the_file_was_young(tmp_path: Path) -> None:
+    """Two edits within the resolution of the file system's times have the same time."""
+    one, two, three = (KeyPair.generate().public for _ in range(3))
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n")
+    now_ns = time.time_ns()
+    set_time(path, now_ns)
+    keys = AuthorizedKeys(path, "")
+    for former, key in ((one, two), (two, three)):
+        path.write_text(f"{key}\n")
+        set_time(path, now_ns)
+        assert keys.refresh() == {former}
+        assert key in keys
+    path.write_text("x" * 41)
+    set_time(path, now_ns)
+    with pytest.raises(ConfigError, match="line 1"):
+        keys.refresh()
+    assert keys.refresh() is None
+    path.write_text(f"{one}\n")
+    set_time(path, now_ns)
+    assert keys.refresh() == {three}
+
+
+def test_a_list_that_is_replaced_by_a_file_of_the_same_size_and_time_is_read(tmp_path: Path) -> None:
+    one, two = (KeyPair.generate().public for _ in range(2))
+    path, other = tmp_path / "list", tmp_path / "other"
+    for file, key in ((path, one), (other, two)):
+        file.write_text(f"{key}\n")
+        set_time(file, 10**18)
+    keys = AuthorizedKeys(path, "")
+    other.replace(path)
+    assert keys.refresh() == {one}
+    assert two in keys
+
+
+def test_a_change_of_size_alone_is_read(tmp_path: Path) -> None:
+    one, two = (KeyPair.generate().public for _ in range(2))
+    path = tmp_path / "list"
+    path.write_text(f"{one}\n{two}\n")
+    set_time(path, 10**18)
+    keys = AuthorizedKeys(path, "")
+    path.write_text(f"{two}\n")
+    set_time(path, 10**18)
+    assert keys.refresh() == {one}
+
+
+def test_an_old_list_is_not_read_again_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "list"
+    path.write_text(f"{KeyPair.generate().public}\n")
+    set_time(path, 10**18)
+    keys = AuthorizedKeys(path, "")
+    reads: list[Path] = []
+    monkeypatch.setattr(module, "read_public_keys", reads.append)
+    assert keys.refresh() is None
+    assert reads == []
+
+
+def test_a_folder_that_loses_its_last_file_and_then_itself_is_noticed(tmp_path: Path) -> None:
+    one = KeyPair.generate().public
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "one.pub").write_text(f"{one}\n")
+    keys = AuthorizedKeys(folder, "")
+    (folder / "one.pub").unlink()
+    assert keys.refresh() == {one}
+    assert keys.refresh() is None
+    folder.rmdir()
+    with pytest.raises(ConfigError, match="No such file"):
+        keys.refresh()
+    assert keys.refresh() is None
 
 
 @pytest.mark.parametrize("name", ["none", "none/"])

@@ -13,6 +13,7 @@ import zmq
 from zmq.utils import z85
 
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
+from dafka.protocol.trust import NO_KEY, WRONG_KEY
 from dafka.transport import KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
 from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
@@ -149,3 +150,104 @@ async def test_without_a_handler_every_peer_is_refused(client: HandlerClient) ->
         finally:
             for socket in (subscriber, publisher, monitor):
                 socket.close(0)
+
+
+async def test_an_empty_list_refuses_every_peer_but_this_node(client: HandlerClient) -> None:
+    client.path.write_text("")
+    assert client.security.authorized.refresh() == {AUTHORIZED.public}
+    for key in (AUTHORIZED.public, KeyPair.generate().public):
+        answer = await client.send_request(*client.request(key))
+        assert answer[2:5] == [b"400", b"key not authorized", b""]
+    own = client.security.pair.public
+    assert (await client.send_request(*client.request(own)))[2] == b"200"
+    assert client.handler.refused == {"key not authorized": 2}
+
+
+async def test_a_changed_list_applies_without_a_restart(client: HandlerClient) -> None:
+    changes: list[None] = []
+    client.handler.on_keys_changed(lambda: changes.append(None))
+    other = KeyPair.generate().public
+    assert (await client.send_request(*client.request(other)))[2] == b"400"
+    assert len(client.events) == 1
+    client.path.write_text(f"{other} peer\n")
+    with trio.fail_after(DEADLINE_S):
+        while not changes:  # noqa: ASYNC110 (there is no event to wait for)
+            await trio.sleep(0.01)
+    assert (await client.send_request(*client.request(other)))[2] == b"200"
+    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
+    client.path.write_text("")
+    with trio.fail_after(DEADLINE_S):
+        while len(changes) < 2:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    assert (await client.send_request(*client.request(other)))[2] == b"400"
+    # A change of the list makes refused peers worth another report.
+    assert [event.key for event in client.events if isinstance(event, PeerRefused)] == [
+        other,
+        AUTHORIZED.public,
+        other,
+    ]
+
+
+async def test_a_refused_peer_is_reported_again_after_a_while(
+    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unauthorized = KeyPair.generate().public
+    monkeypatch.setattr(module, "REPORT_INTERVAL_S", 0.0)
+    for _ in range(3):
+        await client.send_request(*client.request(unauthorized))
+    assert len(client.events) == 3
+
+
+async def test_peers_with_different_addresses_or_keys_are_reported_separately(client: HandlerClient) -> None:
+    one, two = (KeyPair.generate().public for _ in range(2))
+    for key, address in ((one, b"10.0.0.1"), (one, b"10.0.0.2"), (two, b"10.0.0.1"), (one, b"10.0.0.1")):
+        await client.send_request(*client.request(key, address))
+    assert [(event.key, event.host) for event in client.events if isinstance(event, PeerRefused)] == [
+        (one, "10.0.0.1"),
+        (one, "10.0.0.2"),
+        (two, "10.0.0.1"),
+    ]
+
+
+async def test_revoked_keys_lose_their_connections_and_others_connect_again(client: HandlerClient) -> None:
+    publisher, subscriber = (Socket(client.context.socket(kind)) for kind in (zmq.SocketType.XPUB, zmq.SocketType.SUB))
+    try:
+        publisher.set_options(xpub_verbose=1)
+        endpoint = client.handler.bind(publisher, "tcp://127.0.0.1:*")
+        client.security.expect_key(subscriber, client.security.pair.public)
+        subscriber.subscribe(b"x")
+        subscriber.connect(endpoint)
+        with trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(subscriber.receive_many)  # libzmq repeats subscriptions in calls on the socket
+                assert await publisher.receive_many() == [[b"\1x"]]
+                client.path.write_text("")
+                while [b"\1x"] not in await publisher.receive_many():
+                    pass
+                nursery.cancel_scope.cancel()
+    finally:
+        subscriber.close(0)
+        publisher.close(0)
+
+
+async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: HandlerClient) -> None:
+    publisher = Socket(client.context.socket(zmq.SocketType.XPUB))
+    try:
+        endpoint = client.handler.bind(publisher, "tcp://127.0.0.1:*")
+        for expected, key in (("no key", ""), ("wrong key", KeyPair.generate().public)):
+            subscriber = Socket(client.context.socket(zmq.SocketType.SUB))
+            if key:
+                client.security.expect_key(subscriber, key)
+            subscriber.connect(endpoint)
+            try:
+                with trio.fail_after(DEADLINE_S):
+                    while not client.events:  # noqa: ASYNC110 (there is no event to wait for)
+                        await trio.sleep(0.01)
+            finally:
+                subscriber.close(0)
+            event = client.events[0]
+            assert isinstance(event, PeerRefused), expected
+            client.events.clear()
+        assert set(client.handler.refused) == {NO_KEY, WRONG_KEY}
+    finally:
+        publisher.close(0)

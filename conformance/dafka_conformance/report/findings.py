@@ -42,7 +42,7 @@ class Finding:
 
 @attrs.frozen
 class Failure:
-    """A scenario that failed or is broken, in one or more dialects.
+    """A scenario that did not pass, in one or more dialects.
 
     Attributes:
         scenario: The scenario's name.
@@ -61,9 +61,9 @@ class Failure:
     similar: tuple[str, ...] = ()
 
     @property
-    def is_broken(self) -> bool:
-        """Whether it could not be run in any dialect."""
-        return all(result.outcome is Outcome.BROKEN for result in self.results)
+    def was_judged(self) -> bool:
+        """Whether it ran to a judgement in any dialect."""
+        return any(result.outcome.was_judged for result in self.results)
 
     @property
     def charted(self) -> tuple[ScenarioResult, ...]:
@@ -90,7 +90,7 @@ class Totals:
 
 
 def failures(run: Run) -> tuple[Failure, ...]:
-    """Return the failed and broken scenarios, in the run's order. Unknown clauses count as binding."""
+    """Return the scenarios that did not pass, in the run's order. Unknown clauses count as binding."""
     clauses = {verdict.clause.id: verdict.clause for verdict in run.verdicts}
     grouped: dict[tuple[str, Role], list[ScenarioResult]] = {}
     for result in run.results:
@@ -110,7 +110,7 @@ def group_failures(run: Run) -> tuple[Failure, ...]:
     first: dict[object, Failure] = {}
     for failure in failures(run):
         violated = frozenset(finding.clause_id for finding in failure.findings if finding.is_violation)
-        is_sentence = _SENTENCE in failure.scenario and not failure.is_broken
+        is_sentence = _SENTENCE in failure.scenario and failure.was_judged
         key = (failure.role, violated) if is_sentence else failure.scenario
         merged = first.setdefault(key, failure)
         if merged is not failure:
@@ -119,8 +119,8 @@ def group_failures(run: Run) -> tuple[Failure, ...]:
 
 
 def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
-    """Return whether a scenario failed, is broken, or found a violation."""
-    if result.outcome in {Outcome.FAILED, Outcome.BROKEN}:
+    """Return whether a scenario did not pass, or found a violation."""
+    if result.outcome.is_wrong:
         return True
     failed = (clauses.get(check.clause) for check in result.checks if not check.holds)
     return any(clause is None or clause.level.is_binding for clause in failed)
@@ -173,6 +173,8 @@ def _found(result: ScenarioResult) -> Iterable[tuple[str, str]]:
     found = [(check.clause, check.message) for check in result.checks if not check.holds]
     if result.outcome is Outcome.BROKEN:
         found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}"))
+    elif result.outcome is Outcome.ERROR:
+        found.append(("", f"the suite itself failed, which says nothing about the target: {result.reason}"))
     elif not found:
         found.append(("", result.reason or "the scenario failed"))
     return dict.fromkeys(found)

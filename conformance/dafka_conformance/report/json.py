@@ -3,7 +3,7 @@
 The schema is stable: within one `format`, keys are added but never changed or removed. The keys of the object:
 
 - `format`: 1.
-- `target`, `started_at` (seconds since the epoch), `seconds`, `conforms`.
+- `target`, `started_at` (seconds since the epoch), `seconds`, `conforms`, `is_complete` (false for an interrupted run).
 - `summary`: `clauses`, the number of clauses by verdict (a clause with different verdicts by dialect counts with the
   worse one), and `scenarios`, the number of scenarios by outcome (each dialect counts).
 - `missing_roles`: why a role was not tested, by the role's name.
@@ -44,6 +44,7 @@ def to_json(run: Run) -> str:
             "started_at": run.started_at,
             "seconds": run.seconds,
             "conforms": run.conforms,
+            "is_complete": run.is_complete,
             "summary": {
                 "clauses": {verdict.value: count for verdict, count in counts.clauses.items()},
                 "scenarios": {outcome.value: count for outcome, count in counts.scenarios.items()},

@@ -57,8 +57,8 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
     )
     if result.outcome is Outcome.SKIPPED:
         ElementTree.SubElement(case, "skipped", message=_legal(result.reason))
-    elif result.outcome is Outcome.BROKEN:
-        error = ElementTree.SubElement(case, "error", type="broken", message=_legal(result.reason))
+    elif not result.outcome.was_judged:
+        error = ElementTree.SubElement(case, "error", type=result.outcome.value, message=_legal(result.reason))
         error.text = _legal(_text(result))
     elif is_failure(result, clauses):
         messages = dict.fromkeys(check.message or check.clause for check in result.checks if not check.holds)

@@ -56,7 +56,7 @@ def print_result(run: Run, console: Console) -> None:
     out = _Printer(console)
     _print_table(run, out)
     for failure in group_failures(run):
-        if failure.is_broken or any(finding.is_violation for finding in failure.findings):
+        if not failure.was_judged or any(finding.is_violation for finding in failure.findings):
             _print_failure(failure, out)
     _print_untested(run, out)
     _print_readings(run, out)
@@ -79,18 +79,19 @@ def summary(run: Run) -> str:
     total = len(run.results)
     unusual = [
         f"{counts.scenarios[outcome]} {outcome.value}"
-        for outcome in (Outcome.BROKEN, Outcome.SKIPPED)
+        for outcome in (Outcome.BROKEN, Outcome.ERROR, Outcome.SKIPPED)
         if counts.scenarios[outcome]
     ]
+    interrupted = "" if run.is_complete else "; the run was interrupted"
     scenarios = f"{total} scenario{'' if total == 1 else 's'}" + (f" ({', '.join(unusual)})" if unusual else "")
-    return f"{', '.join(parts)}; {scenarios} in {duration(run.seconds)}"
+    return f"{', '.join(parts)}; {scenarios} in {duration(run.seconds)}{interrupted}"
 
 
 class Progress:
     """A context manager that shows the progress of a run.
 
     On a terminal it is a bar with the passed, failed and running scenarios. Elsewhere it is a line for each scenario
-    that failed or is broken.
+    that did not pass.
 
     Args:
         console: The console to print to.
@@ -135,7 +136,7 @@ class Progress:
     def finished(self, result: ScenarioResult) -> None:
         """Show that a scenario has ended or was skipped."""
         self._running.pop((result.scenario, result.dialect), None)
-        is_wrong = result.outcome in {Outcome.FAILED, Outcome.BROKEN}
+        is_wrong = result.outcome.is_wrong
         self._passed += result.outcome is Outcome.PASSED
         self._failed += is_wrong
         if self._bar is not None:

@@ -76,6 +76,16 @@ async def expect_answer(
         testbed.require_clause(clause, False, f"record {min(missing)}, fetched{when}, was not sent{found}")
 
 
+def expect_records(testbed: Testbed, contents: Sequence[bytes]) -> None:
+    """Check that the RECORDs so far are these records, in order."""
+    messages = testbed.messages("RECORD")
+    text = f"{len(messages):,} of {len(contents):,} records were published as RECORDs"
+    testbed.require_clause("record.command", len(messages) == len(contents), text)
+    for message, content in zip(messages, contents, strict=True):
+        if message["content"] != content:
+            expect_content(testbed, message, content)
+
+
 def expect_content(testbed: Testbed, message: Message, content: bytes) -> None:
     """Check that a message has the content that the target was given."""
     found = message.get_bytes("content")

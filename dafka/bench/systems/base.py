@@ -19,10 +19,10 @@ class Cluster(Protocol):
 
     @property
     def servers(self) -> Sequence[Server]:
-        """The running servers; the first one stores the records."""
+        """The running servers: first those that store the records, then the tower of a system that has one."""
 
     async def producer(self, task: Task) -> Client:
-        """Start a producer."""
+        """Start a producer, or the producers of the job `nodes`, which share a process."""
 
     async def consumer(self, task: Task) -> Client:
         """Start a consumer."""
@@ -46,7 +46,7 @@ class ServerCluster:
 
     async def producer(self, task: Task) -> Client:
         """See `Cluster.producer`."""
-        return await self._client("produce", task)
+        return await self._client("produce_together" if task.producers else "produce", task)
 
     async def consumer(self, task: Task) -> Client:
         """See `Cluster.consumer`."""

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from dafka import Config, open_consumer, open_producer
-from dafka.bench.client import CHUNK_RECORDS, TICK_S, Coordinator, Pace, ReceivedRecords, Task
+from dafka.bench.client import CHUNK_RECORDS, PACE, TICK_S, Coordinator, Pace, ReceivedRecords, Task
 from dafka.bench.processes import Processes, Server
 from dafka.bench.results import BenchError
 from dafka.bench.systems.base import WITH_SERVERS, Cluster, ClusterSetup, ServerCluster
@@ -55,7 +55,7 @@ class DafkaSystem:
     @property
     def jobs(self) -> frozenset[str]:
         """See `System.jobs`. A memory storage cannot be filled in advance."""
-        return WITH_SERVERS | (frozenset() if self.storage == "memory" else {"topics", "partitions"})
+        return WITH_SERVERS | {"nodes"} | (frozenset() if self.storage == "memory" else {"topics", "partitions"})
 
     @property
     def stores_max(self) -> int:
@@ -122,6 +122,11 @@ def consume(task: Task, coordinator: Coordinator) -> None:
     trio.run(_consume, task, coordinator)
 
 
+def produce_together(task: Task, coordinator: Coordinator) -> None:
+    """Run several producers in one loop."""
+    trio.run(_produce_together, task, coordinator)
+
+
 def fill(task: Task, coordinator: Coordinator) -> None:
     """Append records to a storage directly, spread over topics and partitions."""
     trio.run(_fill, task, coordinator)
@@ -151,6 +156,40 @@ async def _produce(task: Task, coordinator: Coordinator) -> None:
         await (_send_paced(producer, task) if task.rate else _send(producer, chunks))
         await producer.wait_stored()
         coordinator.done(first=first, last=time.perf_counter_ns())
+
+
+async def _produce_together(task: Task, coordinator: Coordinator) -> None:
+    paced = trio.Event()
+    producers: list[Producer] = []
+    await trio.to_thread.run_sync(coordinator.wait_go)
+    async with trio.open_nursery() as nursery:
+        for number in range(task.producers):
+            nursery.start_soon(_produce_beside, number, task, coordinator, producers, paced)
+        while command := await trio.to_thread.run_sync(coordinator.read_command, abandon_on_cancel=True):
+            if command == PACE:
+                paced.set()
+            else:
+                counts = [producer.statistics() for producer in producers]
+                coordinator.report_acknowledged(sum(count.next_sequence - count.unacknowledged for count in counts))
+        nursery.cancel_scope.cancel()
+
+
+async def _produce_beside(
+    number: int, task: Task, coordinator: Coordinator, producers: list[Producer], paced: trio.Event
+) -> None:
+    """Run one of several producers: it sends one record, and at a rate after `paced`."""
+    content = task.make_contents(0, 1)[0]
+    async with open_producer(task.topic_names()[0], _config(task)) as producer:
+        producers.append(producer)
+        await producer.send(content)
+        await producer.wait_stored()
+        coordinator.report_first_stored()
+        await paced.wait()
+        due = trio.current_time() + number / task.producers / task.rate
+        while True:
+            await trio.sleep_until(due)
+            await producer.send(content)
+            due += 1 / task.rate
 
 
 async def _send(producer: Producer, chunks: Iterable[list[bytes]]) -> None:

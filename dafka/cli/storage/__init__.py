@@ -1,9 +1,10 @@
-"""`dafka storage`: inspecting, copying and trimming a store on disk; each command calls one function of the library."""
+"""`dafka storage`: inspecting and changing a store on disk; each command calls one function of the library."""
 
 from __future__ import annotations
 
 import click
 
+from dafka.cli.storage.deletion import delete
 from dafka.cli.storage.inspection import info, verify
 from dafka.cli.storage.transfer import copy, export, import_
 from dafka.cli.storage.trimming import trim
@@ -18,11 +19,11 @@ class _Group(click.Group):
 
 @click.group(cls=_Group)
 def storage() -> None:
-    """Inspect, copy and trim the records of a store.
+    """Inspect, copy, trim and delete records.
 
     A storage is given as a URL, such as sqlite:dafka.db or filelog:FOLDER.
     """
 
 
-for command in (info, verify, copy, export, import_, trim):
+for command in (info, verify, copy, export, import_, trim, delete):
     storage.add_command(command)

@@ -65,7 +65,7 @@ class Meter:
 
 
 def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoReturn:
-    """Run a program as `run` does, and exit with status 1 if records are damaged or differ, or after an interrupt.
+    """Run a program as `run` does, and exit with status 1 if records are damaged or differ.
 
     Args:
         program: The program; returns the exit status.
@@ -81,9 +81,8 @@ def run_metered(program: Callable[[Meter], Awaitable[int]], done: str) -> NoRetu
             report_error(error)
             return 1
 
-    def interrupted() -> int:
+    def interrupted() -> None:
         click.echo(f"interrupted: {meter.done:,} records {done}", err=True)
-        return 1
 
     run(until_damage, interrupted=interrupted)
 

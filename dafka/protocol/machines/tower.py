@@ -20,6 +20,7 @@ from dafka.errors import WireError
 from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.identity import KeyIdentity
 from dafka.protocol.presence.node_directory import NodeDirectory
+from dafka.protocol.trust import TowerHostAmbiguous
 from dafka.records import TEXT_BYTES_MAX, decode_text
 
 KEY_CONFLICT = "address of another key"
@@ -48,7 +49,8 @@ class TowerMachine:
     Attributes:
         registry: The nodes that the tower introduces.
         beacons: Beacons accepted, of both forms.
-        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it.
+        own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it. It is an
+            assumption until a node has reached the tower at an address other than loopback.
         tick_s: The seconds between two calls of `tick`.
     """
 
@@ -64,7 +66,7 @@ class TowerMachine:
 
         Args:
             config: `[tower] nodes_max` and `[beacon] timeout_ms` apply.
-            own_host: The host at which other machines reach this one.
+            own_host: The host at which other machines presumably reach this one.
             is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
             identity: The keys of nodes in a closed cluster; None in a plain cluster.
             tower_id: Eight random bytes that identify this life of the tower.
@@ -73,10 +75,13 @@ class TowerMachine:
         self.beacons = 0
         self.own_host = own_host
         self._nodes_max = config.tower.nodes_max
+        self._presumed_host = own_host
+        self._reached_hosts: set[str] = set()
         self._identity = identity
         self._discarded: Counter[str] = Counter()
         self._directory = NodeDirectory(tower_id)
         self._known: dict[tuple[bytes, str, str], tuple[wire.Registration, wire.DirectoryEntry]] = {}
+        self._known_host = own_host
         self._first_form_prefixes: set[bytes] = set()
         self._introduction_due = float("inf")
         self._introduced_at = float("-inf")
@@ -100,6 +105,29 @@ class TowerMachine:
             if forwarded is not None:
                 published.append(forwarded)
         return published + self._directory.take_messages(now)
+
+    def reached_at(self, address: str) -> TowerHostAmbiguous | None:
+        """Note the address of this machine at which a node has reached the tower.
+
+        The presumed host is kept if nodes reach the tower there; otherwise the first address is the tower's host.
+
+        Args:
+            address: The IP address; may be empty or invalid.
+
+        Returns:
+            A warning if nodes have reached the tower at another address, too.
+        """
+        host = _remote_host(address)
+        if not host or host in self._reached_hosts:
+            return None
+        is_first = not self._reached_hosts
+        self._reached_hosts.add(host)
+        if is_first:
+            self.own_host = host
+            return None
+        if host == self._presumed_host:
+            self.own_host, host = host, self.own_host
+        return TowerHostAmbiguous(self.own_host, host)
 
     def forward_beacon(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
         """Return the beacon to publish for one of the first form; None if it is discarded."""
@@ -158,6 +186,9 @@ class TowerMachine:
     ) -> tuple[wire.Registration, wire.DirectoryEntry]:
         """Decode a registration, or find it among the known ones: each node repeats its own all the time."""
         known = (frames[-1], source.host, source.key)
+        if self.own_host != self._known_host:
+            self._known.clear()
+            self._known_host = self.own_host
         found = self._known.get(known) if len(frames) == 2 else None
         if found is None:
             registration = wire.Registration.decode(frames)
@@ -182,7 +213,7 @@ class TowerMachine:
         return f"tcp://{host}:{beacon.port}"
 
     def _introductions(self, now: float) -> list[list[bytes]]:
-        """Introduce the nodes of the second form to new subscribers of the first, who would wait for the next beacon."""
+        """Introduce nodes that use the second form to new subscribers of the first, so that they need not wait."""
         if now < self._introduction_due:
             return []
         self._introduction_due, self._introduced_at = float("inf"), now
@@ -203,12 +234,17 @@ def reachable_host(host: str, own_host: str) -> str:
     Returns:
         A host for an endpoint; an IPv6 address is in brackets.
     """
+    return _remote_host(host) or own_host
+
+
+def _remote_host(address: str) -> str:
+    """Return the host of an endpoint at this IP address; empty if the address is invalid or loopback."""
     try:
-        address = ipaddress.ip_address(host)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
-        return own_host
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if address.is_loopback:
-        return own_host
-    return f"[{address}]" if address.version == 6 else str(address)
+        return ""
+    if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.is_loopback:
+        return ""
+    return f"[{parsed}]" if parsed.version == 6 else str(parsed)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import attrs
 
 from dafka.config import Config
+from dafka.endpoints import is_local, split_tcp_endpoint
 from dafka.errors import WireError
 from dafka.protocol.events import PeerJoined, PeerLeft, TowersHeard, TowersSilent
 from dafka.protocol.presence.directory_client import DirectoryClient
@@ -26,7 +27,7 @@ from dafka.protocol.presence.peers import MANY_NODES, PeerTable
 from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower, TowerAction, UnsubscribeAtTower
 from dafka.protocol.presence.wanted_roles import WANTED_ROLES
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.protocol.trust import RefusedByPeer
+from dafka.protocol.trust import IntroducedAtLoopback, RefusedByPeer
 from dafka.wire import (
     BEACON,
     INBOX,
@@ -63,7 +64,9 @@ class Settled:
     """There was enough time to find the nodes that were running before this one."""
 
 
-DiscoveryEvent: TypeAlias = PeerJoined | PeerLeft | TowersHeard | TowersSilent | RefusedByPeer | Settled
+DiscoveryEvent: TypeAlias = (
+    PeerJoined | PeerLeft | TowersHeard | TowersSilent | RefusedByPeer | IntroducedAtLoopback | Settled
+)
 
 BeaconAction: TypeAlias = DiscoveryEvent | TowerAction
 
@@ -105,6 +108,7 @@ class BeaconMachine:
         role: Role = Role.ANY,
         towers: int = 1,
         draw: random.Random | None = None,
+        is_other_machine: Callable[[str], bool] = lambda host: False,
     ) -> None:
         """Create the client of a node.
 
@@ -114,12 +118,21 @@ class BeaconMachine:
             role: The node's role.
             towers: The number of towers.
             draw: The source of random waits; a new one if None.
+            is_other_machine: Returns whether the host of an endpoint is another machine.
         """
         settings = config.beacon
         self.discarded: Counter[str] = Counter()
-        self.peers = PeerTable(beacon.address, settings.timeout_ms / 1000, config.node.peers_max)
+        self.peers = PeerTable(
+            beacon.address,
+            settings.timeout_ms / 1000,
+            config.node.peers_max,
+            is_remote=not any(map(is_local, settings.tower_pub)),
+        )
         self._own_address = beacon.address
         self._beacon = beacon.encode()
+        self._is_other_machine = is_other_machine
+        self._remote_peer = ""
+        self._is_loopback_reported = False
         self._has_keys = bool(config.security.key_file)
         registration = Registration(beacon.address, beacon.host, beacon.port, role, WANTED_ROLES[role])
         self._towers = [
@@ -251,7 +264,7 @@ class BeaconMachine:
             return True
         client = self._towers[number].client
         if client.is_active and frames[0][:1] in _SECOND_FORM:
-            reports += client.heard(frames, now)
+            self._hear_second_form(client, frames, now, reports)
             return False
         try:
             beacon = TowerBeacon.decode(frames, has_key=self._has_keys)
@@ -264,6 +277,7 @@ class BeaconMachine:
                 self._beacon_due = now + self._interval
                 self._changed_at = now
                 self._settle_due = now + self._settle
+            self._check_introduction(beacon.endpoint, reports)
             return False
         ignored = self.peers.ignored
         changes = self.peers.heard(beacon, now)
@@ -272,6 +286,7 @@ class BeaconMachine:
         if changes:
             self._changed_at = now
             reports += changes
+            self._note_remote_peer(beacon.endpoint)
         return bool(changes)
 
     def _report_settled(self, now: float) -> list[BeaconAction]:
@@ -295,3 +310,31 @@ class BeaconMachine:
 
     def _is_complete(self, tower: _Tower) -> bool:
         return tower.client.is_complete if tower.client.is_active else self._is_first_form_settled
+
+    def _hear_second_form(
+        self, client: DirectoryClient, frames: Sequence[bytes], now: float, reports: list[BeaconAction]
+    ) -> None:
+        had_remote_peer = bool(self._remote_peer)
+        changes = client.heard(frames, now)
+        reports += changes
+        for change in changes:
+            if isinstance(change, PeerJoined):
+                self._note_remote_peer(change.endpoint.endpoint)
+        if client.is_complete:
+            if self._remote_peer and not had_remote_peer and is_local(client.own_endpoint):
+                reports += client.ask(now)  # the tower may have learned a better address since
+            else:
+                self._check_introduction(client.own_endpoint, reports)
+
+    def _check_introduction(self, endpoint: str, reports: list[BeaconAction]) -> None:
+        """Report once that a tower introduces this node at an endpoint where other machines cannot reach it."""
+        if self._remote_peer and not self._is_loopback_reported and is_local(endpoint):
+            self._is_loopback_reported = True
+            reports.append(IntroducedAtLoopback(endpoint, self._remote_peer))
+
+    def _note_remote_peer(self, endpoint: str) -> None:
+        if self._remote_peer or is_local(endpoint):
+            return
+        parts = split_tcp_endpoint(endpoint)
+        if parts is not None and self._is_other_machine(parts[0]):
+            self._remote_peer = endpoint

@@ -43,6 +43,7 @@ class DirectoryClient:
         is_active: Whether the second form is used with this tower.
         is_complete: Whether the directory has been received completely, and nothing was missed since.
         has_failed: Whether the tower does not send a directory, although it lives.
+        own_endpoint: The endpoint at which the tower introduces this node, according to its directory.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class DirectoryClient:
         self.is_active = False
         self.is_complete = False
         self.has_failed = False
+        self.own_endpoint = ""
         self._tower = tower
         self._refresh = registration.encode()
         self._request = attrs.evolve(registration, asks_directory=True).encode()
@@ -159,7 +161,7 @@ class DirectoryClient:
         is_current = pulse.tower == self._tower_id and all(
             self._numbers.get(role, 0) == pulse.numbers.get(role, 0) for role in self._wanted
         )
-        return [] if is_current else self._ask(now)
+        return [] if is_current else self.ask(now)
 
     def _hear_changes(self, message: wire.RoleChanges, now: float) -> list[PeerChange | TowerAction]:
         actions: list[PeerChange | TowerAction] = []
@@ -172,7 +174,7 @@ class DirectoryClient:
             is_next = message.number == self._numbers.get(message.role, 0) + 1
             self._numbers[message.role] = message.number
             if not is_next or message.tower != self._tower_id:
-                actions += self._ask(now)
+                actions += self.ask(now)
         return actions
 
     def _hear_page(self, page: wire.DirectoryPage, now: float) -> list[PeerChange | TowerAction]:
@@ -181,7 +183,7 @@ class DirectoryClient:
             self._listed.clear()
         if page.index != self._pages:
             self._pages = -1  # a page is missing
-            return self._ask(now)
+            return self.ask(now)
         self._pages += 1
         changes: list[PeerChange | TowerAction] = []
         for entry in page.entries:
@@ -198,12 +200,15 @@ class DirectoryClient:
         return changes
 
     def _add_entry(self, entry: wire.DirectoryEntry) -> list[PeerChange]:
+        if entry.address == self._address:
+            self.own_endpoint = entry.endpoint
+            return []
         ignored = self._peers.ignored
         changes = self._peers.listed(entry, self._tower)
         self._discarded[MANY_NODES] += self._peers.ignored - ignored
         return changes
 
-    def _ask(self, now: float) -> list[PeerChange | TowerAction]:
+    def ask(self, now: float) -> list[PeerChange | TowerAction]:
         """Ask for the directory again, because something was missed, unless it has been asked for."""
         if not self.is_complete:
             return []

@@ -118,14 +118,11 @@ class NodeDirectory:
                 continue
             del self._asked[address]
             listed.asked, listed.sent_at = False, now
-            entries = [
-                encoded
-                for role in listed.wanted or ()
-                for other, encoded in self._by_role[role].items()
-                if other != address
-            ]
+            entries = [listed.encoded]
+            for role in listed.wanted or ():
+                entries += [encoded for other, encoded in self._by_role[role].items() if other != address]
             messages += wire.encode_pages(address, self._tower, self._numbers, entries, PAGE_BYTES_MAX)
-            room -= len(entries) + 1
+            room -= len(entries)
         return messages
 
     def pulse(self) -> list[bytes]:

@@ -1,8 +1,9 @@
 """The nodes that are known from the beacons that towers pass on.
 
 A node is identified by its address. Two towers may report it at different hosts: the first endpoint stays as long as
-the port is the same. A node that appears on another port has restarted: the old endpoint leaves, and the new one joins.
-In a closed cluster, nodes with different keys are different nodes, even with the same address.
+the port is the same. A loopback endpoint is an exception: a tower reports it until a remote node has connected to the
+tower, and a remote node replaces it by the next one. A node on another port has restarted: the old endpoint leaves, and
+the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
 
 A tower that sends beacons of the first form repeats them, and a node is gone when they cease. A tower that uses the
 second form lists a node once, and says when it is gone; a node stays as long as any tower lists it.
@@ -16,7 +17,7 @@ from typing import TypeAlias
 import attrs
 
 from dafka import wire
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import PeerEndpoint, is_local
 from dafka.protocol.events import PeerJoined, PeerLeft
 
 PeerChange: TypeAlias = PeerJoined | PeerLeft
@@ -39,12 +40,20 @@ class PeerTable:
         ignored: Beacons of nodes beyond the limit.
     """
 
-    def __init__(self, own_address: str, timeout: float, peers_max: int) -> None:
-        """Create an empty table for a node with this address. The timeout is in seconds."""
+    def __init__(self, own_address: str, timeout: float, peers_max: int, *, is_remote: bool = False) -> None:
+        """Create an empty table.
+
+        Args:
+            own_address: The address of the node.
+            timeout: Seconds without a beacon after which a node has left.
+            peers_max: Nodes known at once.
+            is_remote: Whether the node is on another machine than its towers, so that no loopback endpoint is right.
+        """
         self.ignored = 0
         self._own_address = own_address
         self._timeout = timeout
         self._peers_max = peers_max
+        self._is_remote = is_remote
         self._peers: dict[tuple[str, str], _Peer] = {}
 
     def __len__(self) -> int:
@@ -102,11 +111,16 @@ class PeerTable:
             self._peers[address, beacon.key] = _Peer(endpoint, expires)
             return [PeerJoined(address, endpoint)]
         peer.expires = max(peer.expires, expires)
-        if _port(endpoint) == _port(peer.endpoint):
+        if endpoint == peer.endpoint or (
+            _port(endpoint) == _port(peer.endpoint) and not self._is_correction(peer.endpoint, endpoint)
+        ):
             return []
         left = PeerLeft(address, peer.endpoint)
         peer.endpoint = endpoint
         return [left, PeerJoined(address, endpoint)]
+
+    def _is_correction(self, known: PeerEndpoint, heard: PeerEndpoint) -> bool:
+        return self._is_remote and is_local(known.endpoint) and not is_local(heard.endpoint)
 
     def _forget_silent(self, nodes: Iterable[tuple[str, str]], now: float) -> list[PeerChange]:
         silent = [known for known in nodes if not self._peers[known].listed_by and self._peers[known].expires <= now]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -164,6 +165,17 @@ def make_folders(path: str) -> list[str]:
     for made in reversed(missing):
         os.mkdir(made)
     return [os.path.dirname(made) for made in reversed(missing)]
+
+
+def remove_folders(path: str, top: str) -> str:
+    """Remove a folder and those of its parents below `top` that are then empty; return the first one that is left."""
+    shutil.rmtree(path, ignore_errors=True)
+    while (path := os.path.dirname(path)) != top:
+        try:
+            os.rmdir(path)
+        except OSError:
+            break
+    return path
 
 
 def is_temporary_file(name: str) -> bool:

@@ -57,8 +57,10 @@ class Head(NamedTuple):
     def info(self) -> PartitionInfo:
         """Return the public description."""
         if self.earliest == self.end:
-            return PartitionInfo(self.earliest, self.end)
-        return PartitionInfo(self.earliest, self.end, self.content_bytes, self.earliest_at, self.latest_at)
+            return PartitionInfo(self.earliest, self.end, last_append_at=self.latest_at or None)
+        return PartitionInfo(
+            self.earliest, self.end, self.content_bytes, self.earliest_at, self.latest_at, self.latest_at
+        )
 
 
 class PartitionLog:

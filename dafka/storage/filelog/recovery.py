@@ -32,6 +32,10 @@ from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, iterate_e
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 
+VACANT_MAX = 1000
+"""Slots of deleted partitions that a catalog may have in any case. If it has more, and more than of other partitions,
+it is rewritten without them."""
+
 
 @attrs.define
 class _Tail:
@@ -248,7 +252,14 @@ def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tu
         if is_changed:
             catalog.write_slot(slot, log.seed, GOOD if is_held else VACANT, log.head)
         found.append((log, is_held))
-    return found
+    held = [each for each in found if each[1]]
+    if len(found) - len(held) <= max(len(held), VACANT_MAX):
+        return found
+    catalog.close(is_clean=False)
+    catalog.create([(log.name, GOOD, log.head) for log, _ in held])
+    for slot, (log, _) in enumerate(held):
+        log.slot = slot
+    return held
 
 
 def _recover_slot(

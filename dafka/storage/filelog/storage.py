@@ -7,7 +7,7 @@ in docs/reference/filelog-format.md.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TypeVar
@@ -219,6 +219,15 @@ class FilelogStorage:
     async def reset_to(self, partition: Partition, next_sequence: int) -> None:
         """See `Storage.reset_to`."""
         await self._write(lambda writer: writer.reset_to(partition, next_sequence))
+
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """See `DeletesPartitions.delete_partitions`. Appends run between the partitions."""
+        writer = self._writable()
+        await trio.lowlevel.checkpoint()
+        for partition in partitions:
+            log = writer.find_log(partition)
+            if log is not None:
+                await self._write(partial(LogWriter.delete_log, log=log))
 
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`. Only whole segments are dropped. Appends run between a few removals."""

@@ -18,7 +18,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
 from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode_entries, estimate_bytes
-from dafka.storage.filelog.files import FilePool, file_size, make_folders, replace_file, write_at
+from dafka.storage.filelog.files import FilePool, file_size, make_folders, remove_folders, replace_file, write_at
 from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import ROW_EVERY_BYTES
@@ -232,6 +232,28 @@ class LogWriter:
         check_run(partition, Run(next_sequence, [b""], 0))
         if next_sequence != log.head.earliest:
             self._drop_everything(log, next_sequence)
+
+    def delete_log(self, log: PartitionLog) -> None:
+        """Delete a partition. Its active segment, which tells its end, is removed last."""
+        head = log.head
+        if head.earliest < head.end:
+            self._drop_everything(log, head.end)
+            head = log.head
+        self._mark_changing(log)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{log.folder}/{EARLIEST_FILE}")
+            for base in log.list_bases():
+                self._unlink(log, base)
+        except BaseException:
+            self._write_slot(log, GOOD)
+            raise
+        del self.logs[log.partition.topic][log.partition]
+        log.head, log.bases = Head(), ()
+        self._vacant[log.partition] = log
+        self._pending_slots.discard(log)
+        self._write_slot(log, VACANT)
+        self.syncer.sync_written([], [remove_folders(log.folder, self.topics_folder)])
 
     def check_not_removed(self, paths: Iterable[str] | None = None) -> None:
         """Raise `StorageLostError` if a segment is not at its path. Checks all open segments if `paths` is None."""

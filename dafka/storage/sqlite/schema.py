@@ -130,7 +130,7 @@ class PartitionTable:
         self._columns = "id, topic, address, earliest_sequence, end_sequence, content_bytes, " + (
             "earliest_stored_at, latest_stored_at" if version > 1 else f"{EARLIEST_STORED_AT}, {LATEST_STORED_AT}"
         )
-        self._partitions: dict[int, Partition] = {}
+        self._partitions: dict[tuple[object, object], Partition] = {}
 
     def select_all(self, reader: sqlite3.Connection) -> dict[Partition, PartitionRow]:
         """Return every row."""
@@ -158,9 +158,9 @@ class PartitionTable:
 
     def _read_row(self, row: tuple[Any, ...]) -> tuple[Partition, int, PartitionInfo, int]:
         row_id, topic, address, earliest, end, content_bytes, earliest_at, latest_at = row
-        partition = self._partitions.get(row_id)  # the partition of a row never changes
+        partition = self._partitions.get((topic, address))
         if partition is None:
-            partition = self._partitions[row_id] = _partition(row_id, topic, address)
+            partition = self._partitions[topic, address] = _partition(row_id, topic, address)
         if (
             {type(earliest), type(end), type(content_bytes)} != _NUMBER
             or not {type(earliest_at), type(latest_at)} <= _NUMBER_OR_NONE
@@ -169,9 +169,9 @@ class PartitionTable:
         ):
             raise sqlite3.DataError(f"the row of partition {row_id} is damaged")
         if earliest == end:
-            info = PartitionInfo(earliest, end, content_bytes)
+            info = PartitionInfo(earliest, end, content_bytes, last_append_at=latest_at)
         else:
-            info = PartitionInfo(earliest, end, content_bytes, earliest_at, latest_at)
+            info = PartitionInfo(earliest, end, content_bytes, earliest_at, latest_at, latest_at)
         return partition, row_id, info, latest_at or 0
 
 
@@ -213,6 +213,12 @@ def update_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
             row.row_id,
         ),
     )
+
+
+def delete_partition(writer: sqlite3.Connection, row: PartitionRow) -> None:
+    """Delete a row, and the records that remain of its partition."""
+    writer.execute("DELETE FROM records WHERE partition_id = ?", (row.row_id,))
+    writer.execute("DELETE FROM partitions WHERE id = ?", (row.row_id,))
 
 
 def select_identity(reader: sqlite3.Connection) -> str:

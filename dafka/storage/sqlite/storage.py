@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from dafka.storage.sqlite.schema import (
     SEQUENCE_MAX,
     PartitionRow,
     PartitionTable,
+    delete_partition,
     from_column,
     insert_partition,
     select_identity,
@@ -187,6 +188,24 @@ class SqliteStorage:
         while not await self._write(partial(self._reset_empty, partition, next_sequence)):
             await self.trim(partition, next_sequence)
 
+    async def delete_partitions(self, partitions: Collection[Partition]) -> None:
+        """See `DeletesPartitions.delete_partitions`. Records are dropped in small steps, as in `trim`."""
+        await self._trim_partitions(TrimLimits(records_max=0), partitions)
+
+        async with self._write_lock:
+            rows = {each: self._known_rows[each] for each in partitions if each in self._known_rows}
+
+            def delete(writer: sqlite3.Connection) -> None:
+                for row in rows.values():
+                    delete_partition(writer, row)
+
+            await self._run_transaction(delete)
+            for partition in rows:
+                del self._known_rows[partition]
+                del self._topics[partition.topic][partition]
+                if not self._topics[partition.topic]:
+                    del self._topics[partition.topic]
+
     async def apply_retention(self, policy: RetentionPolicy, topic: str | None = None) -> dict[Partition, int]:
         """See `Storage.apply_retention`. Limits are exact. Appends run between the steps, as in `trim`."""
         partitions = self._known_rows if topic is None else self._topics.get(topic, {})
@@ -285,6 +304,7 @@ class SqliteStorage:
         steps = 0
         while remaining:
             async with self._write_lock:
+                remaining = deque(each for each in remaining if each in known)  # others may have been deleted
                 rows = ((partition, known[partition]) for partition in remaining)
                 changes, finished = await self._run_transaction(partial(trim_step, limits, rows), without_sync=True)
                 self._remember_rows(changes)
@@ -343,7 +363,8 @@ class SqliteStorage:
             )
         if row.info.count:
             return {}
-        row = attrs.evolve(row, info=PartitionInfo(next_sequence, next_sequence))
+        info = PartitionInfo(next_sequence, next_sequence, last_append_at=row.info.last_append_at)
+        row = attrs.evolve(row, info=info)
         update_partition(writer, row)
         return {partition: row}
 

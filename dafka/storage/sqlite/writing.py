@@ -86,6 +86,7 @@ def append_batch(
             info.content_bytes + batch.content_bytes,
             earliest_at if begins else info.earliest_stored_at,
             latest_at,
+            latest_at,
         ),
         latest_at,
     )
@@ -247,7 +248,8 @@ def _trim_chunk(writer: sqlite3.Connection, limits: TrimLimits, row: PartitionRo
     writer.execute(_DELETE, (row.row_id, earliest))
     first = writer.execute(_SELECT_FIRST, (row.row_id, earliest, info.end_sequence)).fetchone()
     if first is None:
-        return PartitionRow(row.row_id, PartitionInfo(info.end_sequence, info.end_sequence), row.latest_stored_at)
+        empty = PartitionInfo(info.end_sequence, info.end_sequence, last_append_at=info.last_append_at)
+        return PartitionRow(row.row_id, empty, row.latest_stored_at)
     content_bytes = max(info.content_bytes - (dropped_bytes or 0), 0)
     rest = attrs.evolve(info, earliest_sequence=earliest, content_bytes=content_bytes, earliest_stored_at=first[0])
     return attrs.evolve(row, info=rest)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 from trio.testing import assert_checkpoints
 
 from dafka.records import Partition, RecordBatch, encode_text, new_address
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage
+from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage
 from dafka.testing.storage.expectations import (
     expect_contents,
     expect_refused,
@@ -25,7 +25,7 @@ from dafka.testing.storage.expectations import (
 )
 from dafka.testing.storage.records import RECORD_CHECKS
 from dafka.testing.storage.times import TIME_CHECKS
-from dafka.testing.storage.trims import TRIM_CHECKS
+from dafka.testing.storage.trims import DELETE_CHECKS, TRIM_CHECKS
 
 OpenStorage: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
 
@@ -125,6 +125,7 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
     *TRIM_CHECKS,
     *TIME_CHECKS,
     _check_statistics,
+    *DELETE_CHECKS,
     _check_nothing_is_damaged,
     _check_positions,
     _check_identity,
@@ -132,13 +133,16 @@ _CHECKS: tuple[Callable[[Storage], Awaitable[None]], ...] = (
 
 
 async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> None:
-    partition, trimmed, skipped, timed = (new_partition() for _ in range(4))
+    partition, trimmed, skipped, timed, deleted = (new_partition() for _ in range(5))
     name = new_address()
     async with open_storage_fn() as storage:
         await storage.append([make_batch(partition, 0, 10), make_batch(trimmed, 0, 10)])
         await storage.trim(partition, 4)
         await storage.trim(trimmed, 10)
         await storage.reset_to(skipped, 30)
+        await storage.append([make_batch(deleted, 0, 10)])
+        if isinstance(storage, DeletesPartitions):
+            await storage.delete_partitions([deleted])
         await storage.append([RecordBatch(timed, 0, make_contents(0, 3), [1_000, 1_000, 2_000])])
         await storage.save_positions(name, {partition: 6})
     async with open_storage_fn() as storage:
@@ -151,6 +155,9 @@ async def _check_records_are_kept_when_closed(open_storage_fn: OpenStorage) -> N
             skipped: PartitionInfo(30, 30, 0),
         }
         assert infos == expected, f"opened again, expected {expected!r}, found {infos!r}"
+        if isinstance(storage, DeletesPartitions):
+            found = await list_partitions(storage, deleted.topic)
+            assert found == {}, f"opened again, a deleted partition is listed: {found!r}"
         await expect_contents(storage, partition, make_contents(4, 6), 4)
         times = await read_times(storage, timed, 0)
         assert times == [1_000, 1_000, 2_000], f"opened again, records stored at 1000 and 2000 have times {times!r}"

@@ -1,10 +1,10 @@
-"""Checks of dropping records: `trim`, `reset_to` and retention."""
+"""Checks of dropping records: `trim`, `reset_to`, retention, and deleting partitions."""
 
 from __future__ import annotations
 
 from dafka.errors import StorageSequenceError
 from dafka.records import Partition, RecordBatch, new_address
-from dafka.storage import PartitionInfo, RetentionPolicy, Storage
+from dafka.storage import DeletesPartitions, PartitionInfo, RetentionPolicy, Storage
 from dafka.storage.plugin_helpers import now_ms
 from dafka.testing.storage.expectations import (
     SEQUENCE_BEYOND,
@@ -159,6 +159,50 @@ async def _check_retention_is_of_every_topic(storage: Storage) -> None:
     assert not held, f"retention of nothing left {held!r}"
 
 
+async def _check_delete(storage: Storage) -> None:
+    """A deleted partition is unknown, and may begin again anywhere. Others and consumers' positions are kept."""
+    if not isinstance(storage, DeletesPartitions):
+        return
+    topic, name = f"check-{new_address()}", new_address()
+    full, trimmed, reset, kept = (Partition(topic, new_address()) for _ in range(4))
+    await storage.append([make_batch(each, 3, 40, size=100) for each in (full, trimmed, kept)])
+    await storage.trim(trimmed, 43)
+    await storage.reset_to(reset, 7)
+    await storage.save_positions(name, {full: 20})
+    before = await storage.statistics()
+    await storage.delete_partitions([full, trimmed, reset, new_partition()])
+    await storage.delete_partitions([])
+    found = await list_partitions(storage, topic)
+    assert found == {kept: PartitionInfo(3, 43, 4000)}, f"after delete_partitions of the others, found {found!r}"
+    for deleted in (full, trimmed, reset):
+        await expect_absent(storage, deleted, [3, 42, 43])
+        assert await storage.find_sequence_by_time(deleted, 0) == 0, "a deleted partition is searched"
+    await storage.trim(full, 10)
+    after = await storage.statistics()
+    dropped = before.partitions - after.partitions, before.records - after.records
+    assert dropped == (3, 40), f"3 partitions with 40 records were deleted, the statistics lost {dropped!r}"
+    assert await storage.load_positions(name) == {full: 20}, "delete_partitions changed a consumer's positions"
+    await expect_contents(storage, kept, make_contents(3, 40, size=100), 3)
+    await storage.append([make_batch(kept, 43, 1), make_batch(full, 0, 5), make_batch(trimmed, 50, 5)])
+    await storage.reset_to(reset, 2)
+    await expect_contents(storage, full, make_contents(0, 5))
+    await expect_contents(storage, trimmed, make_contents(50, 5), 50)
+    await expect_refused(storage, [make_batch(full, 43, 1)], "the end of a partition before it was deleted")
+    info = await read_info(storage, reset)
+    assert info == PartitionInfo(2, 2, 0), f"a deleted partition that was created by reset_to(2) is listed as {info!r}"
+    assert await storage.find_damage() == [], "find_damage reports a deleted partition"
+
+
+async def _check_last_append(storage: Storage) -> None:
+    """If a storage tells when a partition was last appended to, it does so also when the records are dropped."""
+    partition = new_partition()
+    await storage.append([RecordBatch(partition, 0, make_contents(0, 3), [1_000, 1_000, 2_000])])
+    for earliest in (0, 2, 3):
+        await storage.trim(partition, earliest)
+        last_append_at = (await storage.partitions(partition.topic))[partition].last_append_at
+        assert last_append_at in {None, 2_000}, f"records stored until 2000 were last appended at {last_append_at}"
+
+
 TRIM_CHECKS = (
     _check_trim,
     _check_trim_of_everything,
@@ -170,3 +214,5 @@ TRIM_CHECKS = (
     _check_retention_of_nothing,
     _check_retention_is_of_every_topic,
 )
+
+DELETE_CHECKS = (_check_delete, _check_last_append)

@@ -1,0 +1,86 @@
+"""`dafka storage delete`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from dafka.cli.storage.common import Meter, json_option, print_summary, run_metered, url_argument
+from dafka.cli.terminal import UsageMistake, counted
+from dafka.errors import StorageError
+from dafka.records import Partition
+from dafka.storage import DeletesPartitions, PartitionInfo, Storage, open_storage
+from dafka.storage.tools.partitions import select_partitions
+from dafka.text import escape_unprintable
+
+
+@click.command()
+@url_argument
+@click.argument("topic")
+@click.argument("partition", required=False)
+@click.option("--dry-run", is_flag=True, help="Only print what would be deleted.")
+@click.option("--yes", is_flag=True, help="Delete without asking. Required if standard input is not a terminal.")
+@json_option
+def delete(url: str, topic: str, partition: str | None, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Delete a topic, or one partition of it, with all records.
+
+    The store must be stopped. A store that runs beside others fetches what they still hold again, and a running
+    producer or one with a spool sends its records again. To delete a topic from a cluster, stop its producers and all
+    stores, delete it from each storage, and then start the stores.
+    """
+
+    async def program(meter: Meter) -> int:
+        async with open_storage(url, read_only=True) as opened:  # opening for writing would create a missing storage
+            await _select(opened, topic, partition)
+        async with open_storage(url) as opened:
+            if not isinstance(opened, DeletesPartitions):
+                raise UsageMistake(f"{url}: this storage cannot delete partitions")
+            selected = await _select(opened, topic, partition)
+            if not dry_run:
+                if not yes:
+                    _confirm(url, topic, selected)
+                for each, info in selected.items():
+                    await opened.delete_partitions([each])
+                    meter(meter.done + info.count, None)
+        _print_deleted(selected, as_json, is_dry_run=dry_run)
+        return 0
+
+    run_metered(program, "deleted")
+
+
+async def _select(storage: Storage, topic: str, address: str | None) -> dict[Partition, PartitionInfo]:
+    found = await select_partitions(storage, [topic])
+    if address is None:
+        return found
+    wanted = Partition(topic, address)
+    if wanted not in found:
+        raise StorageError(f"topic {topic!r} has no partition {address!r}")
+    return {wanted: found[wanted]}
+
+
+def _confirm(url: str, topic: str, selected: dict[Partition, PartitionInfo]) -> None:
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageMistake("expected --yes, since standard input is not a terminal on which to ask")
+    records = sum(info.count for info in selected.values())
+    what = f"{counted(len(selected), 'partition')} of {escape_unprintable(topic)} with {counted(records, 'record')}"
+    if not click.confirm(f"Delete {what} from {url}?", err=True):
+        raise UsageMistake("nothing was deleted")
+
+
+def _print_deleted(selected: dict[Partition, PartitionInfo], as_json: bool, *, is_dry_run: bool) -> None:
+    records = sum(info.count for info in selected.values())
+    verb = "would be deleted" if is_dry_run else "deleted"
+    if not as_json:
+        for partition, info in selected.items():
+            click.echo(f"{escape_unprintable(str(partition))}: {counted(info.count, 'record')} {verb}")
+    values = {
+        "records": records,
+        "dry_run": is_dry_run,
+        "partitions": [
+            {"topic": partition.topic, "partition": partition.address, "records": info.count}
+            for partition, info in selected.items()
+        ],
+    }
+    sentence = f"{counted(records, 'record')} of {counted(len(selected), 'partition')} {verb}"
+    print_summary(sentence, values, as_json)

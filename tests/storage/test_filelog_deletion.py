@@ -1,0 +1,103 @@
+"""What is left on disk of a deleted partition of a file log, also if the process is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.storage import DeletesPartitions, Storage, open_storage
+from dafka.storage.filelog import recovery
+
+FIRST, SECOND = Partition("orders", "A" * 32), Partition("orders", "B" * 32)
+LONG = Partition("long " * 100, "C" * 300)
+
+
+async def fill(storage: Storage, *partitions: Partition) -> DeletesPartitions:
+    await storage.append([RecordBatch(each, 3, [b"%d" % number for number in range(10)]) for each in partitions])
+    assert isinstance(storage, DeletesPartitions)
+    return storage
+
+
+async def test_no_file_is_left(tmp_path: Path) -> None:
+    async with open_storage(f"filelog:{tmp_path}/log") as storage:
+        await (await fill(storage, FIRST, SECOND, LONG)).delete_partitions([FIRST, LONG])
+        found = [
+            str(each.relative_to(tmp_path / "log" / "topics")) for each in (tmp_path / "log" / "topics").rglob("*")
+        ]
+        assert sorted(found) == ["orders", f"orders/{'B' * 32}", f"orders/{'B' * 32}/{3:020}.log"]
+
+
+async def test_another_process_sees_a_deletion(tmp_path: Path) -> None:
+    async with (
+        open_storage(f"filelog:{tmp_path}/log") as storage,
+        open_storage(f"filelog:{tmp_path}/log", read_only=True) as reader,
+    ):
+        deleting = await fill(storage, FIRST, SECOND)
+        assert set(await reader.partitions()) == {FIRST, SECOND}
+        await deleting.delete_partitions([FIRST])
+        assert set(await reader.partitions()) == {SECOND}
+        assert await reader.read(FIRST, 3, 10) is None
+        await storage.append([RecordBatch(FIRST, 0, [b"again"])])
+        batch = await reader.read(FIRST, 0, 10)
+        assert batch is not None
+        assert list(batch.contents) == [b"again"]
+
+
+@pytest.mark.parametrize("unlinks", range(4))
+@pytest.mark.parametrize("has_catalog", [True, False])
+async def test_an_interrupted_deletion_never_lowers_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlinks: int, *, has_catalog: bool
+) -> None:
+    """After each removal of a file, a copy of the folder is what a killed process leaves."""
+    folder, copy = tmp_path / "log", tmp_path / "copy"
+    count = 0
+    unlink = os.unlink
+
+    def unlink_and_copy(path: str) -> None:
+        nonlocal count
+        if count == unlinks:
+            shutil.copytree(folder, copy)
+        count += 1
+        unlink(path)
+
+    async with open_storage(f"filelog:{folder}?segment_bytes=100") as storage:
+        deleting = await fill(storage, FIRST)
+        await storage.append([RecordBatch(FIRST, 13, [b"x" * 100]), RecordBatch(FIRST, 14, [b"y"])])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", unlink_and_copy)
+            await deleting.delete_partitions([FIRST])
+    assert count > unlinks
+    if not has_catalog:
+        for path in copy.glob("catalog.*"):
+            path.unlink()
+    async with open_storage(f"filelog:{copy}") as storage:
+        found = await storage.partitions()
+        assert {info.end_sequence for info in found.values()} <= {15}
+        await storage.append([RecordBatch(FIRST, 15 if found else 0, [b"next"])])
+
+
+async def test_the_catalog_drops_names_of_deleted_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "VACANT_MAX", 5)
+    url, names = f"filelog:{tmp_path}/log", tmp_path / "log" / "catalog.names"
+    async with open_storage(url) as storage:
+        deleting = await fill(storage, FIRST)
+        size = names.stat().st_size
+        partitions = [Partition("t", new_address()) for _ in range(20)]
+        await fill(storage, *partitions)
+        await deleting.delete_partitions(partitions)
+        await fill(storage, SECOND)
+    assert names.stat().st_size > 20 * 32
+    async with open_storage(url) as storage:
+        assert set(await storage.partitions()) == {FIRST, SECOND}
+        await storage.append([RecordBatch(SECOND, 13, [b"more"])])
+    assert names.stat().st_size == 2 * size
+    async with open_storage(url) as storage:
+        assert {each: info.end_sequence for each, info in (await storage.partitions()).items()} == {
+            FIRST: 13,
+            SECOND: 14,
+        }
+        assert await storage.find_damage() == []
