@@ -20,6 +20,7 @@ import attrs
 from dafka.endpoints import PeerEndpoint, is_host, is_key, is_peer_endpoint
 from dafka.errors import WireError
 from dafka.records import TEXT_BYTES_MAX, encode_text
+from dafka.wire.constants import NUMBER_4_MAX
 from dafka.wire.primitives import FrameReader, write_number_4, write_string
 
 REGISTRATION = b"A"
@@ -237,21 +238,25 @@ class Pulse:
 
     Attributes:
         tower: The identity of the tower's life.
+        interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
         numbers: By role, the number of the last change.
     """
 
     tower: bytes
+    interval_ms: int
     numbers: Mapping[Role, int]
 
     def encode(self) -> list[bytes]:
         """Return the frames of the pulse."""
-        return [PULSE, bytes((DIRECTORY_VERSION,)) + self.tower + _write_numbers(self.numbers)]
+        heading = bytes((DIRECTORY_VERSION,)) + self.tower + write_number_4(min(self.interval_ms, NUMBER_4_MAX))
+        return [PULSE, heading + _write_numbers(self.numbers)]
 
     @classmethod
     def decode(cls, frames: Sequence[bytes]) -> Pulse:
         """Return the pulse that frames carry. Raises `WireError` if they are none."""
         reader = _read_body(frames, PULSE)
-        return cls(reader.read_bytes(TOWER_ID_BYTES, "tower"), _read_numbers(reader))
+        tower, interval_ms = reader.read_bytes(TOWER_ID_BYTES, "tower"), reader.read_number_4("interval")
+        return cls(tower, interval_ms, _read_numbers(reader))
 
 
 def inbox_topic(address: str) -> bytes:

@@ -30,6 +30,8 @@ from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.protocol.ordering.gap_resolver import GapResolver
 from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.protocol.presence.connections import ConnectionManager
+from dafka.protocol.presence.directory_client import DirectoryClient
+from dafka.protocol.presence.node_directory import NodeDirectory
 from dafka.protocol.presence.peers import PeerTable
 from dafka.records import Partition
 from dafka.wire import Command
@@ -358,12 +360,12 @@ def second_fetch_of_a_node_is_dropped(patch: Patch) -> None:
 
 
 def moved_node_is_not_followed(patch: Patch) -> None:
-    heard = PeerTable.heard
+    note_peer = PeerTable._note_peer
 
-    def heard_first(self: PeerTable, beacon: Any, now: float) -> Any:
-        return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
+    def note_first(self: PeerTable, beacon: Any, expires: float) -> Any:
+        return [] if (beacon.address, beacon.key) in self._peers else note_peer(self, beacon, expires)
 
-    patch.setattr(PeerTable, "heard", heard_first)
+    patch.setattr(PeerTable, "_note_peer", note_first)
 
 
 def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
@@ -376,9 +378,38 @@ def two_at_an_endpoint_are_connected_twice(patch: Patch) -> None:
 def never_beacons_again(patch: Patch) -> None:
     def once(given: Any, beacons: BeaconMachine, *_: Any) -> Any:
         beacons._beacon_due = float("inf")
+        for tower in beacons._towers:
+            tower.client._due = float("inf")
         return given
 
     _after(patch, BeaconMachine, "tick", once)
+
+
+def nodes_that_joined_are_not_announced(patch: Patch) -> None:
+    def forget(_: Any, directory: NodeDirectory, *__: Any, **___: Any) -> None:
+        directory._changes.clear()
+
+    _after(patch, NodeDirectory, "put_node", forget)
+
+
+def restarted_tower_is_not_asked(patch: Patch) -> None:
+    inbox = NodeDirectory.note_inbox
+
+    def note_only(self: NodeDirectory, address: str, **arguments: Any) -> None:
+        inbox(self, address, **arguments)
+        self._asked.clear()
+
+    patch.setattr(NodeDirectory, "note_inbox", note_only)
+    patch.setattr(DirectoryClient, "connected", lambda self, now: self._register(now))
+    patch.setattr(DirectoryClient, "ask", lambda *_: [])
+
+
+def silent_node_stays_listed(patch: Patch) -> None:
+    patch.setattr(NodeDirectory, "remove_node", lambda *_: None)
+
+
+def gone_peer_is_taken_for_late(patch: Patch) -> None:
+    patch.setattr(ConnectionManager, "shows_life", lambda *_: True)
 
 
 def never_settles(patch: Patch) -> None:

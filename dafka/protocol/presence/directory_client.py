@@ -22,8 +22,8 @@ from dafka.protocol.presence.tower_actions import SendToTower, SubscribeAtTower,
 UNANSWERED_FACTOR = 10
 """How many times as often a node registers at first, until the tower has sent the directory."""
 
-REGISTRATIONS_PER_TIMEOUT = 3
-"""Registrations in the time after which a silent node is gone."""
+INTERVAL_MIN_S = 0.01
+"""The shortest time between two registrations, whatever a tower asks for."""
 
 JITTER = 0.25
 """The part by which waits are shortened at random, so that nodes that start together do not stay in step."""
@@ -85,7 +85,7 @@ class DirectoryClient:
         self._discarded = discarded
         interval_s, timeout_s = config.interval_ms / 1000, config.timeout_ms / 1000
         self._first_wait_s = interval_s / UNANSWERED_FACTOR
-        self._interval_s = max(interval_s, timeout_s / REGISTRATIONS_PER_TIMEOUT)
+        self._interval_s = interval_s
         self._silence_s = SILENT_TIMEOUTS * timeout_s
         self._wait_s = self._first_wait_s
         self._due = float("inf")
@@ -158,6 +158,7 @@ class DirectoryClient:
             self._pulses += 1
             self.has_failed = not self._tower_id and self._pulses >= PULSES_MAX
             return []
+        self._interval_s = max(pulse.interval_ms / 1000, INTERVAL_MIN_S)
         is_current = pulse.tower == self._tower_id and all(
             self._numbers.get(role, 0) == pulse.numbers.get(role, 0) for role in self._wanted
         )

@@ -40,10 +40,12 @@ class NodeDirectory:
 
     Args:
         tower: A random number that identifies this life of the tower.
+        interval_ms: The longest time that nodes may leave between two registrations, in milliseconds.
     """
 
-    def __init__(self, tower: bytes) -> None:
+    def __init__(self, tower: bytes, interval_ms: int) -> None:
         self._tower = tower
+        self._interval_ms = interval_ms
         self._nodes: dict[str, _Listed] = {}
         self._by_role: dict[Role, dict[str, bytes]] = {role: {} for role in Role}
         self._numbers = dict.fromkeys(Role, 0)
@@ -127,7 +129,7 @@ class NodeDirectory:
 
     def pulse(self) -> list[bytes]:
         """Return the frames of the tower's sign of life."""
-        return wire.Pulse(self._tower, self._numbers).encode()
+        return wire.Pulse(self._tower, self._interval_ms, self._numbers).encode()
 
     def _queue(self, address: str) -> None:
         listed = self._nodes[address]
