@@ -6,7 +6,7 @@ INSTALLED := pyproject.toml hatch_build.py $(wildcard dafka/transport/accelerato
 # Hundreds of processes load the same modules: they are compiled once, whatever the shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-spark test test-long check docs dist format clean
+.PHONY: help demo demo-spark test test-long mutants check docs dist format clean
 
 help: ## Show these targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "make %-11s %s\n", $$1, $$2 }'
@@ -24,6 +24,11 @@ test: .venv/dev ## Run the tests (about 6 minutes on 2 cores)
 # What takes minutes, or repeats at length what the other tests try: crash loops, packaging, the second dialect.
 test-long: .venv/dev ## Run the tests that `make test` leaves out because they are long
 	$(BIN)/pytest -m long --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=15
+
+# Changes the code in small ways, one at a time, where it differs from BASE; docs/contributing/mutation-testing.md.
+BASE ?= main
+mutants: .venv/dev ## Find what the tests miss in the lines changed since BASE (default: main)
+	$(BIN)/python -m tests.mutation --since $(BASE)
 
 check: .venv/dev ## Check style, docstrings and types
 	$(BIN)/ruff check

@@ -18,12 +18,19 @@ from typing import Any
 
 import attrs
 
-from dafka_conformance.model import Clause, Dialect, Level, Role
+from dafka_conformance.model import Clause, Dialect, Layer, Level, Role
 
 GRAMMAR_SECTION = "Protocol Grammar"
 
 _REQUIRED: dict[str, type] = {"id": str, "section": str, "level": str, "text": str, "roles": list}
-_OPTIONAL: dict[str, type] = {"untestable": str, "readings": dict, "holds": str, "erratum": int, "dialects": list}
+_OPTIONAL: dict[str, type] = {
+    "untestable": str,
+    "readings": dict,
+    "holds": str,
+    "erratum": int,
+    "dialects": list,
+    "layer": str,
+}
 _KEYS = _REQUIRED | _OPTIONAL
 _KINDS = {str: "a text, not empty", list: "a list of roles", dict: "a table of texts", int: "a number above 0"}
 _ID = re.compile(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
@@ -118,6 +125,7 @@ class Clauses:
                 level=Level.GRAMMAR,
                 text=f"A node sends {name} in the order of the traffic rules, and its frames match its rule.",
                 roles=tuple(speakers),
+                layer=Layer.FORM,
             )
             for name, speakers in roles.items()
             if f"grammar.{name}" not in self
@@ -173,6 +181,7 @@ def _parse_clause(entry: Mapping[str, Any], number: int) -> Clause:
         holds=entry.get("holds", ""),
         erratum=entry.get("erratum", 0),
         dialects=_dialects(entry, where),
+        layer=_layer(entry.get("layer", "behavior"), where),
     )
 
 
@@ -182,6 +191,13 @@ def _level(name: str, where: str) -> Level:
     except ValueError:
         levels = _choice([level.value for level in Level])
         raise ClauseError(f"{where} has the unknown level {name!r}: expected {levels}") from None
+
+
+def _layer(name: str, where: str) -> Layer:
+    layers = {layer.name.lower(): layer for layer in Layer}
+    if name not in layers:
+        raise ClauseError(f"{where} has the unknown layer {name!r}: expected {_choice(list(layers))}")
+    return layers[name]
 
 
 def _dialects(entry: Mapping[str, Any], where: str) -> tuple[Dialect, ...]:

@@ -183,6 +183,11 @@ _grammar_option = click.option(
     metavar="N",
     help="Run this many targets at once.",
 )
+@click.option(
+    "--fail-fast",
+    is_flag=True,
+    help="Skip a role's other scenarios once three in a row failed from the same malformed or misaddressed message.",
+)
 @_grammar_option
 def run_command(
     name: str,
@@ -193,6 +198,7 @@ def run_command(
     settings: tuple[str, ...],
     patience: float,
     jobs: int,
+    fail_fast: bool,
     grammar_path: Path | None,
 ) -> None:
     """Test TARGET: a shipped target's name, a target file, or package.module:factory.
@@ -222,6 +228,7 @@ def run_command(
             patterns=patterns,
             patience=patience,
             jobs=jobs,
+            fail_fast=fail_fast,
             listener=ProgressListener(progress.started, progress.finished),
         )
         finished, ended_by = run_blocking(lambda scope: start_run(scope=scope))

@@ -54,6 +54,21 @@ class Level(enum.Enum):
         return self not in {Level.SHOULD, Level.SHOULD_NOT, Level.RECOMMENDED, Level.MAY}
 
 
+class Layer(enum.IntEnum):
+    """What a clause is about. Clauses of a layer can only be judged where those of the lower layers hold."""
+
+    FORM = 1
+    """The frames of a single message, and which role may send it."""
+    CONNECTION = 2
+    """Beacons, connections and subscriptions: whether nodes can reach each other at all."""
+    ADDRESSING = 3
+    """To whom and about what a message is: topic frames, addresses and subjects."""
+    NUMBERING = 4
+    """The sequences of a partition."""
+    BEHAVIOR = 5
+    """What a node does, and when."""
+
+
 @attrs.frozen
 class Clause:
     """A requirement of the protocol.
@@ -69,6 +84,7 @@ class Clause:
         holds: The name of the reading that the suite tests.
         erratum: The entry of docs/reference/errata.md that gives the reason; 0 for none.
         dialects: The dialects that it applies to.
+        layer: What it is about.
     """
 
     id: str
@@ -81,6 +97,7 @@ class Clause:
     holds: str = ""
     erratum: int = 0
     dialects: tuple[Dialect, ...] = tuple(Dialect)
+    layer: Layer = Layer.BEHAVIOR
 
 
 class Kind(enum.Enum):
@@ -132,6 +149,7 @@ class Check:
         message: If it does not, one sentence that names the fault.
         event: The index in the trace of the faulty event; None if something is missing.
         reading: The reading that the target follows, for a clause with several.
+        because: The id of the violated clause that this finding is a consequence of; empty if it is none.
     """
 
     clause: str
@@ -139,6 +157,12 @@ class Check:
     message: str = ""
     event: int | None = None
     reading: str = ""
+    because: str = ""
+
+    @property
+    def is_finding(self) -> bool:
+        """Whether it says that the target does not follow the clause. A consequence of another finding does not."""
+        return not self.holds and not self.because
 
 
 class Outcome(enum.Enum):
@@ -191,13 +215,21 @@ class ScenarioResult:
 
 
 class Verdict(enum.Enum):
-    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY)."""
+    """A run's verdict on a clause. `DOES` and `DOES_NOT` are for clauses that are not binding (SHOULD, MAY).
+
+    `NOT_JUDGED` is for clauses that only fail where another clause is violated, which may be the reason.
+    """
 
     CONFORMS = "conforms"
     VIOLATES = "violates"
     NOT_TESTED = "not tested"
+    NOT_JUDGED = "not judged"
     DOES = "does"
     DOES_NOT = "does not"
+
+
+NO_SCENARIO = "no scenario of this run tests it"
+"""The reason why a clause was not tested whose scenarios were not selected."""
 
 
 @attrs.frozen
@@ -210,7 +242,7 @@ class ClauseVerdict:
         verdict: The verdict.
         scenarios: The names of the scenarios that decided it: those that found a violation, or else all that tested it.
         reading: The reading that the target follows, if the clause has several and the run could determine it.
-        reason: The reason why it was not tested.
+        reason: The reason why it was not tested or not judged.
     """
 
     clause: Clause

@@ -264,7 +264,7 @@ class ScenarioFailed(Exception):  # noqa: N818 (a result)
 
     def __init__(self, result: ScenarioResult) -> None:
         self.result = result
-        found = [check.message for check in result.checks if not check.holds]
+        found = [check.message for check in result.checks if check.is_finding]
         super().__init__("; ".join(dict.fromkeys(found)) or result.reason or "the scenario failed")
 
 
@@ -282,7 +282,8 @@ def _format_failure(result: ScenarioResult, catalog: Catalog) -> Iterator[str]:
         if not check.holds:
             clause = catalog.clauses.get(check.clause)
             yield f"{clause.id} ({clause.level.value}, {clause.section}): {clause.text}"
-            yield f"    {escape_unprintable(check.message)}"
+            because = f" (not judged: it follows from {check.because})" if check.because else ""
+            yield f"    {escape_unprintable(check.message)}{because}"
     if result.trace:
         yield ""
         yield from text_chart(result.trace, faults(result), width=_CHART_WIDTH, events_max=_EVENTS_MAX)

@@ -19,7 +19,9 @@ import attrs
 import trio
 
 from dafka_conformance.catalog import Catalog
-from dafka_conformance.model import Check, Dialect, Outcome, Role, Run, ScenarioResult
+from dafka_conformance.causes import attribute_causes
+from dafka_conformance.clauses import Clauses
+from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult
 from dafka_conformance.scenario import Scenario
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.testbed.expectations import UnmetError
@@ -39,6 +41,9 @@ SCENARIO_TIMEOUT_S = 120.0
 
 OPEN_FILES = 4096
 """The limit on open files that a run sets: enough for any number of targets at once."""
+
+SPOILED_COUNT = 3
+"""Scenarios of a role in a row that fail from the same cause until `fail_fast` skips the role's other scenarios."""
 
 INTERRUPTED = "the run was interrupted"
 """The reason why a scenario was skipped that an interrupted run did not finish."""
@@ -123,6 +128,7 @@ async def run(
     patterns: Sequence[str] = (),
     patience: float = 1.0,
     jobs: int = JOBS_MAX,
+    fail_fast: bool = False,
     listener: ProgressListener | None = None,
     scope: trio.CancelScope | None = None,
 ) -> Run:
@@ -140,6 +146,8 @@ async def run(
         patterns: Glob patterns for scenario names; at least one must match. Empty for all.
         patience: The factor for every time limit.
         jobs: The number of targets that run at once.
+        fail_fast: Skip the other scenarios of a role in a dialect once three in a row failed from the same cause, if it
+            is below the layer of behavior.
         listener: Callbacks for progress.
         scope: Cancelling it interrupts the run, which then returns what it has found so far.
 
@@ -169,7 +177,7 @@ async def run(
                 finish(_skipped(scenario, dialect, f"{target.name} has no way to {what}"))
         ready = [scenario for scenario in chosen if scenario.needs <= target.abilities[scenario.role]]
         groups += group_scenarios(ready, dialect)
-    group_runner = _GroupRunner(catalog, target, patience, listener, finish)
+    group_runner = _GroupRunner(catalog, target, patience, _Spoiled(catalog.clauses, fail_fast), listener, finish)
     limiter = trio.CapacityLimiter(jobs)
     with scope:
         async with trio.open_nursery() as nursery:
@@ -199,6 +207,30 @@ def group_scenarios(scenarios: Sequence[Scenario], dialect: Dialect) -> list[Sce
     return groups + [ScenarioGroup(each.role, dialect, (each,)) for each in scenarios if not each.shares_target]
 
 
+class _Spoiled:
+    """The roles whose scenarios all fail from one cause, so that running more of them says nothing new."""
+
+    def __init__(self, clauses: Clauses, is_enabled: bool) -> None:
+        self._clauses = clauses
+        self._is_enabled = is_enabled
+        self._in_a_row: dict[tuple[Role, Dialect], tuple[str, int]] = {}
+
+    def note(self, result: ScenarioResult) -> None:
+        """Note the result of a scenario."""
+        of_result = [self._clauses.get(check.clause) for check in result.checks if check.is_finding]
+        violated = [clause for clause in of_result if clause.level.is_binding and clause.layer < Layer.BEHAVIOR]
+        cause = min(violated, key=lambda clause: clause.layer).id if violated else ""
+        known, count = self._in_a_row.get((result.role, result.dialect), ("", 0))
+        self._in_a_row[result.role, result.dialect] = (cause, count + 1 if cause == known else 1)
+
+    def reason(self, role: Role, dialect: Dialect) -> str:
+        """Return why to skip the other scenarios of a role; an empty string if there is no reason."""
+        cause, count = self._in_a_row.get((role, dialect), ("", 0))
+        if not self._is_enabled or not cause or count < SPOILED_COUNT:
+            return ""
+        return f"{SPOILED_COUNT} scenarios in a row violated {cause}"
+
+
 class _GroupRunner:
     """Runs groups of scenarios on testbeds."""
 
@@ -207,14 +239,16 @@ class _GroupRunner:
         catalog: Catalog,
         target: Target,
         patience: float,
+        spoiled: _Spoiled,
         listener: ProgressListener,
         finish: Callable[[ScenarioResult], None],
     ) -> None:
         self._catalog = catalog
         self._target = target
         self._patience = patience
+        self._spoiled = spoiled
         self._listener = listener
-        self._finish = finish
+        self._report_finished = finish
 
     async def run_group_limited(self, each: ScenarioGroup, limiter: trio.CapacityLimiter) -> None:
         async with limiter:
@@ -223,7 +257,16 @@ class _GroupRunner:
     async def run_group(self, each: ScenarioGroup) -> None:
         waiting = deque(each.scenarios)
         while waiting:
-            self._finish(await self._run_on_one_target(waiting, each))
+            reason = self._spoiled.reason(each.role, each.dialect)
+            if reason:
+                self._finish(_skipped(waiting.popleft(), each.dialect, reason))
+            else:
+                self._finish(await self._run_on_one_target(waiting, each))
+
+    def _finish(self, result: ScenarioResult) -> None:
+        if result.outcome is not Outcome.SKIPPED:
+            self._spoiled.note(result)
+        self._report_finished(result)
 
     async def _run_on_one_target(self, waiting: deque[Scenario], group: ScenarioGroup) -> ScenarioResult:
         """Run waiting scenarios until one does not pass. Return the last result, which the caller has to finish."""
@@ -288,7 +331,7 @@ class _GroupRunner:
             for clause in sorted(silent - named)
             if clause in known and testbed.dialect in known.get(clause).dialects
         ]
-        return [self._with_reading(check) for check in checks]
+        return [self._with_reading(check) for check in attribute_causes(checks, known)]
 
     def _with_reading(self, check: Check) -> Check:
         """Return the check with the reading that a conforming target follows, if the clause has several readings."""

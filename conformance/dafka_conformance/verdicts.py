@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from dafka_conformance.model import (
+    NO_SCENARIO,
     Check,
     Clause,
     ClauseVerdict,
@@ -64,7 +65,11 @@ def _verdict(clause: Clause, dialect: Dialect, evidence: _Evidence, missing_role
     if not evidence.checks:
         reason = _untested(clause, dialect, evidence.results, missing_roles)
         return ClauseVerdict(clause, dialect, Verdict.NOT_TESTED, reason=reason)
-    failed = [scenario for scenario, check in evidence.checks if not check.holds]
+    failed = [scenario for scenario, check in evidence.checks if check.is_finding]
+    consequences = {scenario: check.because for scenario, check in evidence.checks if check.because}
+    if consequences and not failed:
+        reason = f"because of {' and '.join(dict.fromkeys(consequences.values()))}"
+        return ClauseVerdict(clause, dialect, Verdict.NOT_JUDGED, tuple(sorted(consequences)), reason=reason)
     if clause.level.is_binding:
         verdict = Verdict.VIOLATES if failed else Verdict.CONFORMS
     else:
@@ -95,4 +100,4 @@ def _untested(
     skipped = dict.fromkeys(result.reason for result in results if result.outcome is Outcome.SKIPPED)
     if skipped:
         return "; ".join(reason or "its scenarios were skipped" for reason in skipped)
-    return "no scenario of this run tests it"
+    return NO_SCENARIO

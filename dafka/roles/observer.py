@@ -75,6 +75,19 @@ class Observer(NodeRole):
                 await self._changed.park()
         return machine.survey(trio.current_time()).with_time(time.time())
 
+    async def list_topics(self, timeout_s: float) -> tuple[str, ...]:
+        """Return the topics that stores hold, or that running producers and consumers use, in alphabetical order.
+
+        libdafka's stores list their topics only if this node's dialect is theirs (`[node] wire`).
+
+        Args:
+            timeout_s: The seconds after which to give up waiting for answers.
+
+        Returns:
+            The names of the topics.
+        """
+        return tuple(topic.name for topic in (await self.survey(timeout_s)).topics)
+
     def _listen_to_towers(self) -> None:
         """Connect to each tower separately: discovery does not report which of them sent a beacon."""
         endpoints = self._config.beacon.tower_pub
@@ -126,8 +139,7 @@ class Observer(NodeRole):
         decoder = wire.BatchDecoder()
 
         def receive(messages: list[list[bytes]]) -> None:
-            self._machine.receive_from_store(address, decoder.decode(messages), trio.current_time())
-            self._node.act(())
+            self._node.act(self._machine.receive_from_store(address, decoder.decode(messages), trio.current_time()))
 
         def note_connected(_: str) -> None:
             self._machine.store_connected(trio.current_time())

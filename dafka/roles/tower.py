@@ -26,19 +26,16 @@ from dafka.roles.exposure import exposure_warnings
 from dafka.roles.log_events import Started, Stopped
 from dafka.roles.statistics import Health
 from dafka.transport import (
-    Connection,
-    ConnectionLimiter,
+    AcceptedConnection,
+    AcceptedConnections,
     PublisherSocket,
     Socket,
-    find_connection,
-    is_open,
     open_context,
     open_security,
     open_zap_handler,
 )
-from dafka.transport.connections import MANY_CONNECTIONS, SWEEP_S
+from dafka.transport.connections import MANY_CONNECTIONS
 from dafka.transport.mesh import HANDSHAKE_MS
-from dafka.transport.socket import BaseSocket
 from dafka.wire import BEACON, REGISTRATION, TOWER_ID_BYTES, WELCOME
 
 BEACON_BYTES_MAX = 1024
@@ -46,6 +43,9 @@ BEACON_BYTES_MAX = 1024
 
 DRAIN_MAX = 200
 """Beacons received at once, so that one batch takes a few milliseconds."""
+
+NO_CONNECTION = -1
+"""The number of the connection of a message whose connection has ended."""
 
 ALL_INTERFACES = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
 """Hosts that stand for all addresses of this machine."""
@@ -69,39 +69,6 @@ class TowerStatistics:
     nodes: int
 
 
-class TowerConnections:
-    """The connections on which nodes send beacons, by descriptor."""
-
-    def __init__(self) -> None:
-        """Create an empty table."""
-        self._connections: dict[int, Connection] = {}
-
-    def note(self, source: MessageSource) -> Connection | None:
-        """Note the connection that a message arrived on, and return it if it is new."""
-        if source.connection in self._connections:
-            return None
-        connection = find_connection(source.connection)
-        if connection is not None:
-            self._connections[source.connection] = connection
-        return connection
-
-    def is_connected(self, descriptor: int) -> bool:
-        """Return whether a connection still exists. Messages without a descriptor count as connected."""
-        connection = self._connections.get(descriptor)
-        if connection is None:
-            return descriptor < 0
-        if is_open(descriptor, connection):
-            return True
-        del self._connections[descriptor]
-        return False
-
-    def current(self) -> dict[int, Connection]:
-        """Return the connections that still exist, the newest last."""
-        for descriptor in list(self._connections):
-            self.is_connected(descriptor)
-        return self._connections
-
-
 class Tower:
     """A running tower. `serve_tower` creates it.
 
@@ -113,7 +80,7 @@ class Tower:
     def __init__(
         self,
         machine: TowerMachine,
-        connections: TowerConnections,
+        accepted: AcceptedConnections,
         subscriber: Socket,
         publisher: PublisherSocket,
         warn: Callable[[Event], None],
@@ -122,16 +89,15 @@ class Tower:
         self.sub_endpoint = subscriber.endpoint
         self.pub_endpoint = publisher.endpoint
         self._machine = machine
-        self._connections = connections
-        self._connections_ended: Counter[str] = Counter()
+        self._accepted = accepted
         self._subscriber = subscriber
         self._publisher = publisher
         self._warn = warn
 
     def statistics(self) -> TowerStatistics:
         """Return the counters so far."""
-        discarded = self._machine.discarded + self._connections_ended
-        return TowerStatistics(self._machine.beacons, discarded.total(), len(self._machine.registry))
+        discarded = self._machine.discarded.total() + self._accepted.ended_count
+        return TowerStatistics(self._machine.beacons, discarded, len(self._machine.registry))
 
     def health(self) -> Health:
         """Return the tower's health. A tower depends on no other node, so it is always healthy."""
@@ -139,29 +105,36 @@ class Tower:
 
     def discarded(self) -> dict[str, int]:
         """Return the number of discarded beacons and subscriptions and of ended connections, by reason."""
-        return dict(self._machine.discarded + self._connections_ended + self._publisher.discarded)
+        ended = Counter({MANY_CONNECTIONS: self._accepted.ended_count})
+        return dict(self._machine.discarded + ended + self._publisher.discarded)
 
-    async def run(self, connections_max: int) -> None:
+    async def run(self) -> None:
         """Pass beacons on, and enforce the limits on connections, until cancelled."""
+        self._accepted.on_first_message(self._note_own_host)
+        self._accepted.on_ended(self._machine.registry.forget_connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._publisher.watch)
-            nursery.start_soon(self._watch_connections, connections_max)
+            nursery.start_soon(self._accepted.watch)
 
     async def _forward_beacons(self) -> None:
         while True:
             messages = await self._subscriber.receive_with_sources(DRAIN_MAX)
-            for _, source in messages:
-                connection = self._connections.note(source)
-                if connection is not None:
-                    self._note_own_host(connection)
-            self._publisher.send_many(self._machine.receive(messages, trio.current_time()))
+            self._accepted.update()
+            identified = [(frames, self._identify(source)) for frames, source in messages]
+            self._publisher.send_many(self._machine.receive(identified, trio.current_time()))
 
-    def _note_own_host(self, connection: Connection) -> None:
+    def _identify(self, source: MessageSource) -> MessageSource:
+        """Replace the descriptor of a source by the number of its connection. Descriptors are reused."""
+        connection = self._accepted.find(source.connection)
+        return attrs.evolve(source, connection=NO_CONNECTION if connection is None else connection.number)
+
+    def _note_own_host(self, connection: AcceptedConnection) -> None:
         """Learn from a node's connection at which address other machines reach this one."""
-        ambiguous = self._machine.reached_at(connection.own_host)
+        ends = self._accepted.identify(connection)
+        ambiguous = None if ends is None else self._machine.reached_at(ends.own_host)
         if ambiguous is not None:
             self._warn(ambiguous)
 
@@ -174,16 +147,6 @@ class Tower:
         while True:
             frames = [message[0] for message in await self._publisher.receive_many()]
             self._publisher.send_many(self._machine.receive_subscriptions(frames, trio.current_time()))
-
-    async def _watch_connections(self, connections_max: int) -> None:
-        limiter = ConnectionLimiter(self.sub_endpoint, connections_max)
-        while True:
-            await trio.sleep(SWEEP_S)
-            now = trio.current_time()
-            connections = self._connections.current()
-            ended = limiter.end_surplus(connections, now)
-            if ended:
-                self._connections_ended[MANY_CONNECTIONS] += ended
 
 
 async def serve_tower(
@@ -219,23 +182,24 @@ async def serve_tower(
             # A node learns from the order that this tower knows registrations before it considers sending beacons.
             subscriber.subscribe(REGISTRATION)
             subscriber.subscribe(BEACON)
-            bind: Callable[[BaseSocket, str], str] = _bind
+            accepted = AcceptedConnections(subscriber, config.node.connections_max)
+            stack.callback(accepted.close)
+            bind: Callable[[AcceptedConnections, str], str] = _bind
             identity = None
             if security is not None:
                 bind = (await stack.enter_async_context(open_zap_handler(context, security, warn))).bind
                 identity = KeyIdentity(security.authorized.__contains__)
-            bind(publisher, config.tower.pub)
-            bind(subscriber, config.tower.sub)
-            connections = TowerConnections()
+            bind(publisher.accepted, config.tower.pub)
+            bind(accepted, config.tower.sub)
             own_host = _presume_own_host(subscriber.endpoint)
             tower_id = os.urandom(TOWER_ID_BYTES)
-            machine = TowerMachine(config, own_host, connections.is_connected, identity, tower_id)
-            tower = Tower(machine, connections, subscriber, publisher, warn)
+            machine = TowerMachine(config, own_host, accepted.is_open, identity, tower_id)
+            tower = Tower(machine, accepted, subscriber, publisher, warn)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):
                 warn(warning)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(tower.run, config.node.connections_max)
+                nursery.start_soon(tower.run)
                 nursery.start_soon(log_discards, tower.discarded, log)
                 log.write(Started(endpoints))
                 closed.callback(log.write, Stopped())
@@ -255,8 +219,8 @@ def _check_endpoints_differ(config: TowerConfig) -> None:
         )
 
 
-def _bind(socket: BaseSocket, endpoint: str) -> str:
-    return socket.bind(endpoint)
+def _bind(accepted: AcceptedConnections, endpoint: str) -> str:
+    return accepted.socket.bind(endpoint)
 
 
 def _presume_own_host(sub_endpoint: str) -> str:

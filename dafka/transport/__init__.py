@@ -1,13 +1,7 @@
 """ZeroMQ for trio: sockets that receive and send messages in batches, and the CURVE keys of closed clusters."""
 
-from dafka.transport.connections import (
-    Connection,
-    ConnectionLimiter,
-    find_connection,
-    is_open,
-    is_other_machine,
-    raise_descriptors_max,
-)
+from dafka.transport.accepted import AcceptedConnection, AcceptedConnections
+from dafka.transport.connections import is_other_machine, raise_descriptors_max
 from dafka.transport.connector import Connector, diagnose_connection, find_resolution_problem, listen
 from dafka.transport.keys import KeyPair
 from dafka.transport.loops import choose_loops
@@ -18,8 +12,8 @@ from dafka.transport.socket import RunSocket, Socket
 from dafka.transport.zap import ZapHandler, open_zap_handler
 
 __all__ = [
-    "Connection",
-    "ConnectionLimiter",
+    "AcceptedConnection",
+    "AcceptedConnections",
     "Connector",
     "KeyPair",
     "Mesh",
@@ -30,9 +24,7 @@ __all__ = [
     "ZapHandler",
     "choose_loops",
     "diagnose_connection",
-    "find_connection",
     "find_resolution_problem",
-    "is_open",
     "is_other_machine",
     "listen",
     "open_context",

@@ -1,4 +1,4 @@
-"""The TCP connections that peers make to this process: identify, count and end them by their file descriptors.
+"""The TCP connections that peers make to this process: identify and end them by their file descriptors.
 
 libzmq accepts any number of connections and has no call to end one. But it reports the descriptor that each message
 arrived on. If the TCP socket of that descriptor is shut down, libzmq treats the connection as closed by the peer, and
@@ -12,7 +12,6 @@ import ipaddress
 import os
 import select
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 
 import attrs
@@ -29,18 +28,11 @@ SRCFD = 2
 RESERVED_DESCRIPTORS = 128
 """Descriptors kept for files, towers and libzmq itself. libzmq's threads abort if they run out of descriptors."""
 
-SWEEP_S = 2.0
-"""Seconds between two counts of the connections."""
-
-SILENT_S = 10.0
-"""Seconds after which a connection that sent nothing may be ended: a node sends something at once."""
-
 CONNECTIONS_MIN = 16
 """The lowest limit of connections, however few descriptors the process may open."""
 
 MANY_CONNECTIONS = "connection ended: too many connections"
 
-_DESCRIPTOR_FOLDER = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _UNLIMITED = 2**20
 _PEER_CLOSED = getattr(select, "POLLRDHUP", 0)  # Linux only
 
@@ -126,14 +118,6 @@ def end_connection(descriptor: int, connection: Connection) -> bool:
     return False
 
 
-def open_descriptors() -> list[int]:
-    """Return the open descriptors of this process; an empty list if the system does not list them."""
-    try:
-        return [int(name) for name in os.listdir(_DESCRIPTOR_FOLDER)]
-    except OSError:
-        return []
-
-
 def descriptors_max() -> int:
     """Return how many descriptors this process may open."""
     if resource is None:
@@ -142,9 +126,17 @@ def descriptors_max() -> int:
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_max(wanted: int) -> int:
-    """Return how many connections to accept: `wanted`, or fewer if the process has too few descriptors."""
-    return max(min(wanted, (descriptors_max() - RESERVED_DESCRIPTORS) * 3 // 4), CONNECTIONS_MIN)
+def connections_max(wanted: int, others: int = 0) -> int:
+    """Return how many connections to accept at one socket.
+
+    Args:
+        wanted: The number to accept if the process has enough descriptors.
+        others: Connections to other sockets of the process.
+
+    Returns:
+        The number, at least `CONNECTIONS_MIN`.
+    """
+    return max(min(wanted, (descriptors_max() - RESERVED_DESCRIPTORS) * 3 // 4 - others), CONNECTIONS_MIN)
 
 
 def raise_descriptors_max() -> int:
@@ -157,60 +149,6 @@ def raise_descriptors_max() -> int:
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return descriptors_max()
-
-
-class ConnectionLimiter:
-    """A limit on the connections to one listening socket.
-
-    Connections are only examined if the process has many open descriptors, so a small number of connections costs
-    nothing.
-    """
-
-    def __init__(self, endpoint: str, wanted_max: int) -> None:
-        """Create a limiter.
-
-        Args:
-            endpoint: The endpoint of the listening socket. Only connections to a TCP endpoint are limited.
-            wanted_max: Connections to accept, if the process has enough descriptors.
-        """
-        self._port = int(endpoint.rpartition(":")[2]) if endpoint.startswith("tcp://") else 0
-        self._wanted_max = wanted_max
-        self._silent: dict[int, tuple[Connection, float]] = {}
-
-    def end_surplus(self, known: Mapping[int, Connection], now: float) -> int:
-        """End connections beyond the limit, and return how many were ended.
-
-        Connections that have been silent for too long are ended first, then other silent ones, then the newest of the
-        `known` ones.
-
-        Args:
-            known: The connections that have sent messages, by descriptor, the newest last.
-            now: The time in seconds.
-
-        Returns:
-            The number of connections ended.
-        """
-        descriptors = open_descriptors()
-        limit = connections_max(self._wanted_max)
-        if len(descriptors) <= limit // 2 or not self._port:
-            self._silent.clear()
-            return 0
-        accepted = {
-            descriptor: connection
-            for descriptor in descriptors
-            if (connection := find_connection(descriptor)) is not None and connection.port == self._port
-        }
-        silent = {number: connection for number, connection in accepted.items() if known.get(number) != connection}
-        self._silent = {
-            number: self._silent[number] if self._silent.get(number, (None,))[0] == connection else (connection, now)
-            for number, connection in silent.items()
-        }
-        ended = {number for number, (_, since) in self._silent.items() if now - since >= SILENT_S}
-        surplus = len(accepted) - limit - len(ended)
-        if surplus > 0:
-            others = [*(number for number in silent if number not in ended), *reversed([*known])]
-            ended.update(others[:surplus])
-        return sum(end_connection(number, accepted[number]) for number in ended if number in accepted)
 
 
 def _identify(connected: socket.socket) -> Connection:

@@ -13,18 +13,23 @@ import functools
 import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import zmq
 from zmq.backend import Socket as Backend
 
 from dafka.contents import PackedContents
 from dafka.errors import ConfigError
+from dafka.transport.connections import source_descriptor
 from dafka.wire import NUMBER_8_MAX, Command
 from dafka.wire.batch import EncodedRun, iter_frames
 from dafka.wire.primitives import NUMBER_8
 
 VARIABLE = "DAFKA_ACCELERATOR"
+
+
+SourcedMessage: TypeAlias = tuple[int, list[bytes]]
+"""The descriptor that a message arrived on, or -1; and its frames."""
 
 
 class Loops(Protocol):
@@ -46,6 +51,9 @@ class Loops(Protocol):
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
         """Return the same, with consecutive records of a partition as one run at the position of the first record."""
 
+    def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
+        """Return the same as `receive`, each message after the descriptor that it arrived on; -1 if there is none."""
+
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """Queue messages, and return how many were queued. A message that does not fit is dropped."""
 
@@ -65,7 +73,15 @@ class PureLoops:
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
         """See `Loops.receive`."""
-        return list(_drain(socket, count_max, bytes_max))
+        return [frames for _, frames in _drain(socket, count_max, bytes_max)]
+
+    def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
+        """See `Loops.receive_sourced`."""
+        found = []
+        for frame, frames in _drain(socket, count_max, bytes_max):
+            source = source_descriptor(frame)
+            found.append((-1 if source is None else source, frames))
+        return found
 
     def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
         """See `Loops.receive_runs`. Comparing each header with the expected one is faster than decoding it."""
@@ -73,7 +89,7 @@ class PureLoops:
         expected: list[bytes] | None = None
         contents: list[bytes] | None = None
         header_prefix, sequence = b"", 0
-        for frames in _drain(socket, count_max, bytes_max):
+        for _, frames in _drain(socket, count_max, bytes_max):
             heading = frames[:-1]
             if heading == expected:
                 if contents is None:
@@ -113,8 +129,8 @@ class PureLoops:
         return count
 
 
-def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterator[list[bytes]]:
-    """Yield the frames of each waiting message, up to the two limits."""
+def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterator[tuple[zmq.Frame, list[bytes]]]:
+    """Yield the uncopied last frame of each waiting message and the contents of all frames, up to the two limits."""
     receive = socket.recv
     size = 0
     try:
@@ -131,13 +147,13 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
                 content = frame.bytes
                 size += len(content) + FRAME_BYTES
                 frames.append(content)
-            yield frames
+            yield frame, frames
     except zmq.Again:
         return
 
 
 _MODULE = "dafka.transport._accelerator"
-_INTERFACE = 4
+_INTERFACE = 5
 """The version of the interface that `accelerator/module.c` must have."""
 
 
@@ -150,6 +166,7 @@ class CompiledLoops:
     def __init__(self, module: Any) -> None:
         """Use a module that is connected to libzmq."""
         self._receive = module.receive
+        self._receive_sourced = module.receive_sourced
         self._send = module.send
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
@@ -163,6 +180,11 @@ class CompiledLoops:
             socket.underlying, count_max, bytes_max, FRAME_BYTES, True
         )
         return items
+
+    def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
+        """See `Loops.receive_sourced`."""
+        messages: list[SourcedMessage] = self._receive_sourced(socket.underlying, count_max, bytes_max, FRAME_BYTES)
+        return messages
 
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
         """See `Loops.send`."""

@@ -129,7 +129,7 @@ async def open_mesh(
                 async with open_zap_handler(context, security, report) as handler, trio.open_nursery() as nursery:
                     closed = ClosedSubscriber(context, security, options, report)
                     handler.on_keys_changed(closed.review_keys)
-                    endpoint = handler.bind(publisher, config.bind)
+                    endpoint = handler.bind(publisher.accepted, config.bind)
                     await nursery.start(closed.run)
                     yield Mesh(publisher, closed, endpoint)
                     nursery.cancel_scope.cancel()

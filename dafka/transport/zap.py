@@ -15,20 +15,18 @@ import trio
 import zmq
 from zmq.utils import z85
 
-from dafka.errors import AddressInUseError, ConfigError
+from dafka.errors import ConfigError
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
 from dafka.protocol.trust import KEY_NOT_AUTHORIZED, NO_KEY, WRONG_KEY
-from dafka.transport.connector import HandshakeMonitor, Outcome
+from dafka.transport.accepted import AcceptedConnections
+from dafka.transport.connector import Handshake, Outcome
 from dafka.transport.security import ZAP_DOMAIN, Security
-from dafka.transport.socket import BaseSocket, Socket
+from dafka.transport.socket import Socket
 
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 ZAP_VERSION = b"1.0"
 REFRESH_S = 1.0
 """Seconds between two checks of the authorized keys for changes."""
-
-REBIND_S = 0.002
-"""Initial delay before rebinding, in seconds; it doubles up to a second."""
 
 REPORT_INTERVAL_S = 60.0
 """Seconds between two reports of a refused peer that keeps trying."""
@@ -58,33 +56,26 @@ class ZapHandler:
         self._security = security
         self._authorized = security.authorized
         self._report = report
-        self._nursery: trio.Nursery | None = None
         self._reported_at: dict[tuple[str, str], float] = {}
-        self._bound: dict[str, BaseSocket] = {}
-        self._monitors: list[HandshakeMonitor] = []
+        self._bound: list[AcceptedConnections] = []
         self._on_keys_changed: Callable[[], None] = lambda: None
         self._socket = Socket(context.socket(zmq.SocketType.ROUTER))
         self._socket.bind(ZAP_ENDPOINT)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Answer libzmq until the nursery is cancelled."""
-        self._nursery = nursery
         nursery.start_soon(self._answer_requests)
         nursery.start_soon(self._refresh_keys)
 
-    def bind(self, socket: BaseSocket, endpoint: str) -> str:
+    def bind(self, accepted: AcceptedConnections, endpoint: str) -> str:
         """Bind a socket that only authorized peers can connect to, and return the endpoint with its port.
 
         Raises the exceptions of `BaseSocket.bind`.
         """
-        assert self._nursery is not None, "start() comes first"
-        self._security.require_keys(socket)
-        monitor = HandshakeMonitor(socket)
-        self._monitors.append(monitor)
-        bound = socket.bind(endpoint)
-        self._bound[bound] = socket
-        self._nursery.start_soon(self._watch_handshakes, monitor)
-        return bound
+        self._security.require_keys(accepted.socket)
+        accepted.on_handshake(self._note_handshake)
+        self._bound.append(accepted)
+        return accepted.socket.bind(endpoint)
 
     def on_keys_changed(self, callback: Callable[[], None]) -> None:
         """Set the function that is called when the authorized keys have changed."""
@@ -92,8 +83,6 @@ class ZapHandler:
 
     def close(self) -> None:
         """Stop answering."""
-        for monitor in self._monitors:
-            monitor.close()
         self._socket.close(0)
 
     async def _answer_requests(self) -> None:
@@ -101,14 +90,12 @@ class ZapHandler:
             requests = await self._socket.receive_many()
             self._socket.send_many([reply for reply in map(self._reply, requests) if reply])
 
-    async def _watch_handshakes(self, monitor: HandshakeMonitor) -> None:
-        """Report handshakes that fail before the peer shows a key. libzmq does not ask the handler about them."""
-        while True:
-            for handshake in await monitor.receive_many():
-                if handshake.outcome is Outcome.NO_CURVE:
-                    self._refuse_peer("", "", NO_KEY)
-                elif handshake.outcome is Outcome.WRONG_SERVER_KEY:
-                    self._refuse_peer("", "", WRONG_KEY)
+    def _note_handshake(self, handshake: Handshake) -> None:
+        """Report a handshake that failed before the peer showed a key. libzmq does not ask the handler about those."""
+        if handshake.outcome is Outcome.NO_CURVE:
+            self._refuse_peer("", "", NO_KEY)
+        elif handshake.outcome is Outcome.WRONG_SERVER_KEY:
+            self._refuse_peer("", "", WRONG_KEY)
 
     async def _refresh_keys(self) -> None:
         while True:
@@ -121,18 +108,10 @@ class ZapHandler:
             if revoked is None:
                 continue
             if revoked:
-                await self._drop_connections()
+                for accepted in self._bound:
+                    await accepted.drop_all()
             self._reported_at.clear()
             self._on_keys_changed()
-
-    async def _drop_connections(self) -> None:
-        """End all connections, which libzmq does when a socket is unbound. Authorized peers reconnect at once."""
-        for endpoint, socket in self._bound.items():
-            socket.unbind(endpoint)
-            pause = REBIND_S
-            while not _try_bind(socket, endpoint):
-                await trio.sleep(pause)
-                pause = min(2 * pause, 1.0)
 
     def _reply(self, frames: Sequence[bytes]) -> list[bytes]:
         """Return the answer to a request; empty if the request is too short.
@@ -161,15 +140,6 @@ class ZapHandler:
         if len(self._reported_at) < REPORTED_MAX:
             self._reported_at[peer] = now
             self._report(PeerRefused(address, key, reason, str(self._authorized.path)))
-
-
-def _try_bind(socket: BaseSocket, endpoint: str) -> bool:
-    """Bind, and return False if libzmq's thread has not released the port yet."""
-    try:
-        socket.bind(endpoint)
-    except AddressInUseError:
-        return False
-    return True
 
 
 @asynccontextmanager

@@ -20,7 +20,8 @@ NUMBER_8_MAX = 2**64 - 1
 class Command(enum.Enum):
     """A command. The value is its id: the first byte of the topic frame, and a byte of the header.
 
-    Nine commands are those of RFC 46; `DIRECT_EARLIEST` is an extension of this project (erratum 26).
+    Nine commands are those of RFC 46. `DIRECT_EARLIEST` (erratum 26), `GET_TOPICS` and `DIRECT_TOPICS` (erratum 27) are
+    extensions of this project.
     """
 
     RECORD = b"M"
@@ -33,6 +34,8 @@ class Command(enum.Enum):
     CONSUMER_HELLO = b"W"
     STORE_HELLO = b"L"
     DIRECT_EARLIEST = b"T"
+    GET_TOPICS = b"Q"
+    DIRECT_TOPICS = b"P"
 
 
 class Dialect(enum.Enum):

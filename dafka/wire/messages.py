@@ -295,6 +295,60 @@ class DirectEarliest:
 
 
 @attrs.frozen
+class GetTopics:
+    """GET-TOPICS: a node asks a store for the topics that it holds (erratum 27).
+
+    RFC 46 has no such command. It is sent only to stores that subscribe to it with their address.
+
+    Attributes:
+        store: The address of the store.
+        address: The address of the node that asks.
+        after: The last topic of the page before; empty for the first page.
+    """
+
+    COMMAND: ClassVar = Command.GET_TOPICS
+    TOPIC: ClassVar = "store"
+    FIELDS: ClassVar = (("address", FieldType.STRING), ("after", FieldType.STRING))
+
+    store: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    after: str = attrs.field(validator=_check_text)
+
+
+@attrs.frozen
+class DirectTopics:
+    """DIRECT-TOPICS: one page of the topics that a store holds, sent to the node that asked (erratum 27).
+
+    RFC 46 has no such command. It is sent only to nodes that subscribe to it with their address.
+
+    Attributes:
+        requestor: The address of the node that asked.
+        address: The address of the store.
+        after: The topic after which the page begins, as in the question.
+        subjects: The topics of the page, in the store's order.
+        remaining: The number of topics after this page; 0 on the last page.
+        partitions: The number of partitions that the store holds, of all topics.
+    """
+
+    COMMAND: ClassVar = Command.DIRECT_TOPICS
+    TOPIC: ClassVar = "requestor"
+    FIELDS: ClassVar = (
+        ("address", FieldType.STRING),
+        ("after", FieldType.STRING),
+        ("subjects", FieldType.STRINGS),
+        ("remaining", FieldType.NUMBER_4),
+        ("partitions", FieldType.NUMBER_4),
+    )
+
+    requestor: str = attrs.field(validator=_check_text)
+    address: str = attrs.field(validator=_check_text)
+    after: str = attrs.field(validator=_check_text)
+    subjects: tuple[str, ...] = attrs.field(converter=_as_tuple, validator=_check_texts)
+    remaining: int = attrs.field(validator=_CHECK_COUNT)
+    partitions: int = attrs.field(validator=_CHECK_COUNT)
+
+
+@attrs.frozen
 class RecordRun:
     """Consecutive RECORDs of one partition, or DIRECT-RECORDs to one requestor.
 
@@ -310,7 +364,9 @@ class RecordRun:
     requestor: str | None = None
 
 
-_WithoutContent: TypeAlias = Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest
+_WithoutContent: TypeAlias = (
+    Fetch | Ack | Head | DirectHead | GetHeads | ConsumerHello | StoreHello | DirectEarliest | GetTopics | DirectTopics
+)
 Message: TypeAlias = Record | DirectRecord | _WithoutContent
 """A command of the protocol."""
 
@@ -328,5 +384,7 @@ MESSAGES: tuple[type[Message], ...] = (
     ConsumerHello,
     StoreHello,
     DirectEarliest,
+    GetTopics,
+    DirectTopics,
 )
 """The classes of all commands."""

@@ -13,7 +13,7 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.transport import Mesh, open_mesh
-from dafka.transport.connections import end_connection, find_connection, is_open, open_descriptors
+from dafka.transport.connections import end_connection, find_connection, is_open
 from dafka.transport.publisher import NAMES_MAX
 from tests.roles.helpers import DEADLINE_S
 
@@ -73,26 +73,6 @@ async def test_one_connection_subscribes_for_few_addresses() -> None:
             await wait(received, b"\1Hlast")
             assert len([frame for frame in received if frame.startswith(b"\1E")]) == NAMES_MAX
             assert mesh.publisher.discarded == {"too many addresses of one connection": 5}
-
-
-async def test_surplus_connections_without_subscriptions_are_ended() -> None:
-    taken = len(open_descriptors())
-    limit = max(taken + 20, 30)
-    config = NodeConfig(bind="tcp://127.0.0.1:*", connections_max=limit)
-    async with open_publisher(config) as (mesh, received):
-        with open_subscriber(mesh, b"Mhonest"):
-            await wait(received, b"\1Mhonest")
-            host, port = mesh.endpoint.removeprefix("tcp://").split(":")
-            streams = [await trio.open_tcp_stream(host, int(port)) for _ in range(2 * limit)]
-            try:
-                while not mesh.publisher.discarded["connection ended: too many connections"]:
-                    mesh.publisher.enforce_limits(trio.current_time())
-                    await trio.sleep(0.01)
-                await trio.lowlevel.checkpoint()
-                assert received == [b"\1Mhonest"]
-            finally:
-                for stream in streams:
-                    await stream.aclose()
 
 
 async def test_a_reused_descriptor_is_not_shut_down() -> None:

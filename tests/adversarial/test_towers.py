@@ -51,6 +51,10 @@ def test_beacons_of_one_connection_are_forwarded_at_a_limited_rate() -> None:
 def test_ended_connections_are_forgotten() -> None:
     registry, there = make_registry()
     registry.admit_beacon("A", 1, 0.0)
-    there.clear()
-    registry.expire(1.0)
-    assert registry.connections() == []
+    registry.admit_beacon("B", 2, 0.0)
+    there.discard(1)
+    registry.forget_connection(1)
+    registry.forget_connection(3)
+    assert registry.connections() == [2]
+    assert "A" in registry
+    assert registry.admit_beacon("A", 2, 1.0)

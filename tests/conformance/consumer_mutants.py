@@ -555,8 +555,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         "consumer-trusts-topic-frames",
         "consumer.foreign-subject",
-        "subject.exact",
-        "was delivered to a consumer of",
+        "subject.sent",
+        "the subject of FETCH is",
         _believe_topic_frame,
     ),
     Mutant(

@@ -34,7 +34,7 @@ PROCESS_PATIENCE = 3.0
 """The factor for mutants that are processes, which start slowly on a busy machine."""
 
 Outcome: TypeAlias = tuple[str, list[tuple[str, str]]]
-"""The outcome of the scenario, and the clause and message of every failed check."""
+"""The outcome of the scenario, and the clause and message of every finding."""
 
 
 def run_mutant(name: str) -> Outcome:
@@ -47,7 +47,7 @@ def run_mutant(name: str) -> Outcome:
         patience = PROCESS_PATIENCE if mutant.target else PATIENCE
         start_run = partial(run, dialects=[mutant.dialect], patterns=[mutant.scenario], patience=patience)
         (result,) = trio.run(start_run, CATALOG, target).results
-    return result.outcome.value, [(check.clause, check.message) for check in result.checks if not check.holds]
+    return result.outcome.value, [(check.clause, check.message) for check in result.checks if check.is_finding]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dafka_conformance.clauses import ClauseError, Clauses, UnknownClauseError
-from dafka_conformance.model import Clause, Level, Role
+from dafka_conformance.model import Clause, Layer, Level, Role
 
 # The sentences of RFC 46 that hold a keyword, by heading, counted by hand. A sentence with two different keywords
 # counts for both. "SHALL not" is SHALL NOT; the lower-case "shall" of the version is a SHALL.
@@ -88,7 +88,7 @@ def load_text(folder: Path, text: str) -> Clauses:
 
 
 def test_clause_has_the_values_of_its_table(tmp_path: Path) -> None:
-    extra = READINGS + 'holds = "store"\nerratum = 7\nuntestable = "Unseen."\n'
+    extra = READINGS + 'holds = "store"\nerratum = 7\nlayer = "form"\nuntestable = "Unseen."\n'
     (clause,) = load_text(tmp_path, VALID + extra)
     assert clause == Clause(
         "ack.sent",
@@ -100,6 +100,7 @@ def test_clause_has_the_values_of_its_table(tmp_path: Path) -> None:
         readings={"store": "One.", "partition": "Another."},
         holds="store",
         erratum=7,
+        layer=Layer.FORM,
     )
 
 
@@ -128,6 +129,7 @@ def test_unknown_clause_suggests_similar_ids(table: Clauses) -> None:
         (VALID + VALID, "clause 'ack.sent' is defined twice"),
         (VALID + 'roels = ["store"]\n', "clause 'ack.sent' has the unknown key 'roels': expected id, section"),
         (VALID.replace("SHALL", "shall"), "unknown level 'shall': expected MUST, .* or deployed"),
+        (VALID + 'layer = "shape"\n', "unknown layer 'shape': expected form, connection, .* or behavior"),
         (VALID.replace('["store"]', '["shop"]'), "unknown role 'shop': expected tower, producer, consumer or store"),
         (VALID.replace('["store"]', '["store", "store"]'), "the role 'store' twice"),
         (VALID.replace('["store"]', "[]"), r"roles is \[\]: expected a list of roles"),

@@ -371,6 +371,15 @@ def test_json_has_everything_and_the_traces_of_failures() -> None:
     assert next(each for each in report["scenarios"] if each["scenario"] == "hello")["trace"] is None
 
 
+def test_json_of_a_target_with_many_faults_is_bounded() -> None:
+    many = [failed(f"store-{number}", events=3000) for number in range(30)]
+    report = json.loads(to_json(run_of(*many, result("hello", HELLO_ANSWERED))))
+    traces = [len(each["trace"] or []) for each in report["scenarios"]]
+    assert traces == [2000] * 25 + [0] * 6
+    assert [each["trace_omitted"] for each in report["scenarios"]] == [1000] * 25 + [3000] * 5 + [0]
+    assert report["scenarios"][29]["trace"] is None
+
+
 def test_json_keeps_hostile_text_unchanged() -> None:
     assert json.loads(to_json(hostile_run()))["target"] == HOSTILE
 

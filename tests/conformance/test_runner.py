@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -289,19 +290,49 @@ async def test_exception_around_a_target_spoils_its_scenario_only(when: str) -> 
     assert f"OSError: crashed {when}" in finished.results[spoiled].reason
 
 
+@pytest.mark.parametrize("fail_fast", [False, True])
+async def test_role_whose_messages_are_malformed_is_left_early_if_asked(fail_fast: bool) -> None:
+    async def malformed(testbed: Testbed) -> None:
+        testbed.require_clause("topic.ACK", False, "a fault")
+
+    scenarios = [scenario(f"store.{name}", malformed) for name in "abcde"] + [scenario("consumer.a")]
+    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=fail_fast)
+    outcomes = Counter(result.outcome.value for result in finished.results)
+    assert outcomes == ({"failed": 3, "skipped": 2, "passed": 1} if fail_fast else {"failed": 5, "passed": 1})
+    reasons = {result.reason for result in finished.results if result.outcome is Outcome.SKIPPED}
+    assert reasons == ({"3 scenarios in a row violated topic.ACK"} if fail_fast else set())
+
+
+async def test_different_faults_and_faults_of_behavior_do_not_end_a_role_early() -> None:
+    def violates(clause: str) -> Callable[[Testbed], Awaitable[None]]:
+        async def fails(testbed: Testbed) -> None:
+            testbed.require_clause(clause, False, "a fault")
+
+        return fails
+
+    scenarios = [scenario(f"store.{name}", violates("ack.sent")) for name in "abcd"]
+    faults = ["FETCH", "HEAD", "FETCH", "HEAD"]
+    shared = [
+        scenario(f"consumer.{number}", violates(f"topic.{name}"), shares_target=True)
+        for number, name in enumerate(faults)
+    ]
+    finished = await run(catalog(*scenarios, *shared), EmbeddedTarget(), dialects=RFC46, jobs=1, fail_fast=True)
+    assert {result.outcome for result in finished.results} == {Outcome.FAILED}
+
+
 async def test_interrupted_run_has_what_it_found() -> None:
     scope = trio.CancelScope()
 
-    async def interrupts(testbed: Testbed) -> None:
-        scope.cancel()
+    async def hangs(testbed: Testbed) -> None:
         await trio.sleep_forever()
 
     async def fails(testbed: Testbed) -> None:
         testbed.require_clause("ack.sent", False, "a fault")
 
-    scenarios = [scenario("store.a", fails), scenario("store.b", interrupts), scenario("store.c")]
-    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=1, scope=scope)
-    assert [result.outcome.value for result in finished.results] == ["failed", "skipped", "skipped"]
+    scenarios = [scenario("store.a", fails), scenario("store.b", hangs)]
+    listener = ProgressListener(finished=lambda _result: scope.cancel())
+    finished = await run(catalog(*scenarios), EmbeddedTarget(), dialects=RFC46, jobs=2, listener=listener, scope=scope)
+    assert [result.outcome.value for result in finished.results] == ["failed", "skipped"]
     assert finished.results[1].reason == "the run was interrupted"
     assert not finished.is_complete
     assert not finished.conforms

@@ -119,9 +119,9 @@ def repeat(patch: Patch) -> None:
             known[forwarded[1]] = forwarded
         return forwarded
 
-    async def run_repeating(self: Tower, connections_max: int) -> None:
+    async def run_repeating(self: Tower) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run, self, connections_max)
+            nursery.start_soon(run, self)
             while True:
                 await trio.sleep(1)
                 self._publisher.send_many(known.values())

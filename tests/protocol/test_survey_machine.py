@@ -32,12 +32,18 @@ OTHER = "OTHER"
 PRODUCER = Partition("orders", "PRODUCER")
 TOWER = "tcp://127.0.0.1:5557"
 COMMANDS = {
-    "store": (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST),
+    "store": (
+        Command.DIRECT_RECORD,
+        Command.DIRECT_HEAD,
+        Command.CONSUMER_HELLO,
+        Command.DIRECT_EARLIEST,
+        Command.GET_TOPICS,
+    ),
     "libdafka store": (Command.CONSUMER_HELLO,),
     "store writer": (Command.DIRECT_RECORD,),
     "producer": (Command.ACK, Command.FETCH),
     "consumer": (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.STORE_HELLO, Command.DIRECT_EARLIEST),
-    "observer": (Command.DIRECT_EARLIEST,),
+    "observer": (Command.DIRECT_EARLIEST, Command.DIRECT_TOPICS),
 }
 
 
@@ -80,11 +86,13 @@ class Census:
     def tell(self, store: str, actions: Iterable[Action], ends: dict[Partition, int]) -> None:
         """Let a store answer these questions with the ends of its partitions."""
         topics = {message.subject for message in published(actions, wire.GetHeads)}
-        answers = [
+        answers: list[wire.BatchedMessage] = [
             wire.DirectHead(ME, partition.address, partition.topic, end - 1)
             for partition, end in ends.items()
             if partition.topic in topics
         ]
+        if any(question.store == store for question in published(actions, wire.GetTopics)):
+            answers.insert(0, wire.DirectTopics(ME, store, "", (), 0, len(ends)))
         self.machine.receive_from_store(store, answers, self.now)
         for fetch in published(actions, wire.Fetch):
             assert (fetch.partition, fetch.address) == (ME, ME)
@@ -108,7 +116,7 @@ class Census:
 def test_it_subscribes_to_heads_and_to_nothing_for_other_nodes() -> None:
     machine = SurveyMachine(ME, Config())
     assert machine.start(0.0) == [Subscribe(b"H"), Subscribe(b"T" + ME.encode())]
-    assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode()]
+    assert machine.listening_prefixes() == [b"E" + ME.encode(), b"T" + ME.encode(), b"P" + ME.encode()]
 
 
 def test_it_sends_only_questions() -> None:
@@ -120,7 +128,7 @@ def test_it_sends_only_questions() -> None:
     said += play.wait(5)
     play.now += 1
     said += play.begin() + play.wait(5)
-    asked = published(said, wire.GetHeads) + published(said, wire.Fetch)
+    asked = published(said, wire.GetTopics) + published(said, wire.GetHeads) + published(said, wire.Fetch)
     assert len(asked) == len(said)
     assert {(fetch.partition, fetch.count) for fetch in published(said, wire.Fetch)} == {(ME, 1)}
 

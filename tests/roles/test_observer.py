@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from dafka import Config, Partition, serve_tower, wire
+from dafka import Config, Partition, RecordBatch, serve_tower, wire
 from dafka.config import DialectName
 from dafka.discovery import Advertisement, DiscoveryEvent, open_discovery
 from dafka.errors import ConfigError
@@ -24,6 +24,7 @@ from dafka.protocol.observing.cluster_survey import NodeState
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.records import new_address
 from dafka.roles import Observer, open_observer
+from dafka.storage import open_storage
 from dafka.testing import open_cluster
 from dafka.transport import Mesh, open_mesh
 from dafka.wire import codec
@@ -52,6 +53,9 @@ class Played:
                 for partition, end in self.ends.items()
                 if partition.topic == message.subject or (not is_ours and partition.topic.startswith(message.subject))
             ]
+        if isinstance(message, wire.GetTopics):
+            topics = sorted({partition.topic for partition in self.ends})
+            return [wire.DirectTopics(message.address, self.address, message.after, topics, 0, len(self.ends))]
         if isinstance(message, wire.Fetch) and is_ours:
             fetch = message
             return [wire.DirectEarliest(fetch.address, self.address, fetch.partition, fetch.subject, HOLDS_NOTHING, 0)]
@@ -97,7 +101,7 @@ async def _answer(mesh: Mesh, played: Played) -> None:
         mesh.publisher.send_many([codec.encode(answer, played.dialect) for answer in answers])
 
 
-OUR_STORE = [b"G", b"F", b"W*", b"T*", b"D*", b"E*"]
+OUR_STORE = [b"G", b"F", b"W*", b"T*", b"D*", b"E*", b"Q*"]
 LIBDAFKA_READER = [b"G", b"F", b"W*"]
 LIBDAFKA_WRITER = [b"M", b"H", b"D*"]
 
@@ -152,6 +156,27 @@ async def test_it_sees_nodes_topics_and_heads(dialect: DialectName) -> None:
         (only,) = found.partitions
         assert (only.partition, only.has_producer, only.end_sequence) == (producer.partition, True, 1000)
         assert [(each.end_sequence, each.lag) for each in only.holders] == [(1000, 0), (1000, 0)]
+
+
+@pytest.mark.parametrize("dialect", ["rfc46", "libdafka"])
+async def test_topics_that_only_a_store_knows_are_listed(dialect: DialectName, tmp_path: Path) -> None:
+    topics = [f"{number:04}".ljust(200, "x") for number in range(50)]
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    async with open_storage(storage) as opened:
+        await opened.append([RecordBatch(Partition(topic, new_address()), 0, [b"0", b"1"]) for topic in topics])
+    async with (
+        open_cluster(FAST.with_node(wire=dialect), storage=None) as cluster,
+        open_store(cluster.config, storage) as store,
+        open_observer(config=cluster.config) as observer,
+    ):
+        found = await survey(observer)
+        assert [(each.name, each.partitions, each.is_stored) for each in found.topics] == [(t, 1, True) for t in topics]
+        assert {(each.end_sequence, each.lag) for each in found.partitions} == {(2, 0)}
+        (node,) = found.nodes
+        assert (node.address, node.topics_held, node.partitions_held) == (store.address, 50, 50)
+        assert list(found.faults(0)) == []
+        with trio.fail_after(DEADLINE_S):
+            assert await observer.list_topics(DEADLINE_S) == tuple(topics)
 
 
 async def test_the_lag_of_each_store_is_its_own() -> None:
@@ -224,10 +249,10 @@ async def test_an_observer_disturbs_no_node() -> None:
             me = observer.address.encode()
             common = {b"\1H", b"\1T" + me}
             assert set(witness.subscriptions[len(before[witness.address]) :]) == common
-            assert set(store.subscriptions[len(before[store.address]) :]) == {*common, b"\1E" + me}
+            assert set(store.subscriptions[len(before[store.address]) :]) == {*common, b"\1E" + me, b"\1P" + me}
         assert all(me not in each for each in before[witness.address])
         said = [message for message in store.received if getattr(message, "address", "") == observer.address]
-        assert {type(message) for message in said} == {wire.GetHeads, wire.Fetch}
+        assert {type(message) for message in said} == {wire.GetTopics, wire.GetHeads, wire.Fetch}
         assert {message.partition for message in said if isinstance(message, wire.Fetch)} == {observer.address}
         assert consumer.statistics().discarded == {}
         assert producer.statistics().discarded == {}

@@ -39,8 +39,10 @@ TOWER_DIAL_S = 0.02
 class _TowerConnection:
     """The two connections between a node and a tower."""
 
+    node: SimulatedNode
     prefixes: set[bytes] = attrs.field(factory=set)
     is_up: bool = False
+    is_ended: bool = False
     sent_at: float = 0.0
     subscribed_at: float = 0.0
     arrives_at: float = 0.0
@@ -83,6 +85,7 @@ class Cluster:
         self.tower_names = [member.name for member in plan.members if member.role == "tower"]
         self._first_form_only = draw_first_form(plan)
         self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
+        self._subscribers: dict[str, dict[bytes, dict[_TowerConnection, None]]] = {}
 
     def run(self) -> None:
         """Carry out the plan. Raise `Violation` if a promise is broken."""
@@ -159,6 +162,10 @@ class Cluster:
             connection.subscribed_at = max(connection.subscribed_at, self.clock.now + self.network.delay())
             self.clock.at(connection.subscribed_at, self._note_subscription, name, connection, [frame])
 
+    def wake(self, node: SimulatedNode, delay: float) -> None:
+        """Let a node look at what has arrived, after a delay in seconds."""
+        self.clock.after(delay, node.look)
+
     def _run_round(self) -> None:
         self.clock.run(self.clock.now + ROUND_S)
         self.checks.check_copies()
@@ -181,7 +188,7 @@ class Cluster:
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
                 node.subscribe_topic(topic)
-        self._greet()
+        self._greet(node)
 
     def _make(self, member: Member, port: int) -> SimulatedNode:
         name, config = member.name, self.plan.config
@@ -222,9 +229,12 @@ class Cluster:
     # Towers
 
     def _start_tower(self, name: str) -> None:
-        def is_connected(number: int) -> bool:
-            return any(self._numbers[pair[0]] == number and pair[1] == name for pair in self._heard_by)
+        names = {number: node for node, number in self._numbers.items()}
 
+        def is_connected(number: int) -> bool:
+            return (names[number], name) in self._heard_by
+
+        self._subscribers[name] = {}
         identity = self.draw.randbytes(TOWER_ID_BYTES)
         tower = self._towers[name] = TowerMachine(Config(), "10.0.0.254", is_connected, tower_id=identity)
         self._tick_tower(name, tower)
@@ -238,12 +248,12 @@ class Cluster:
     def _tower_prefixes(self, name: str) -> tuple[bytes, ...]:
         return (BEACON,) if name in self._first_form_only else (REGISTRATION, BEACON)
 
-    def _greet(self) -> None:
-        """Connect the towers and nodes that can reach each other."""
+    def _greet(self, *nodes: SimulatedNode) -> None:
+        """Connect the towers and these nodes, or all nodes, as far as they can reach each other."""
         for tower in self._towers:
-            for node in self.nodes():
+            for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
-                    connection = self._heard_by[node.name, tower] = _TowerConnection()
+                    connection = self._heard_by[node.name, tower] = _TowerConnection(node)
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_node, node, tower, connection)
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
@@ -276,31 +286,28 @@ class Cluster:
 
     def _end_tower_connection(self, pair: tuple[str, str]) -> None:
         connection = self._heard_by.pop(pair)
-        tower = self._towers.get(pair[1])
-        if tower is not None:
-            gone = [b"\0" + prefix for prefix in connection.prefixes if not self._is_subscribed(pair[1], prefix)]
-            self._spread(pair[1], tower.receive_subscriptions(gone, self.clock.now))
-        for node in self.nodes():
-            if node.name == pair[0] and node.is_alive:
-                number = self.tower_names.index(pair[1])
-                node.arrive_tower_subscriptions(number, [b"\0" + each for each in self._tower_prefixes(pair[1])])
-
-    def _is_subscribed(self, tower: str, prefix: bytes) -> bool:
-        return any(prefix in each.prefixes for pair, each in self._heard_by.items() if pair[1] == tower)
+        self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
+        connection.is_ended = True
+        number = self.tower_names.index(pair[1])
+        unsubscriptions = [b"\0" + each for each in self._tower_prefixes(pair[1])]
+        connection.node.arrive_tower_subscriptions(number, unsubscriptions)
 
     def _note_subscription(self, name: str, connection: _TowerConnection, frames: Sequence[bytes]) -> None:
         tower = self._towers.get(name)
-        if tower is None or connection not in self._heard_by.values():
+        if tower is None or connection.is_ended:
             return
         heard = []
         for frame in frames:
             prefix = frame[1:]
+            subscribers = self._subscribers[name].setdefault(prefix, {})
             if frame[0]:
                 connection.prefixes.add(prefix)
+                subscribers[connection] = None
                 heard.append(frame)
             else:
                 connection.prefixes.discard(prefix)
-                heard += [] if self._is_subscribed(name, prefix) else [frame]
+                subscribers.pop(connection, None)
+                heard += [] if subscribers else [frame]
         if name not in self._first_form_only:
             self._spread(name, tower.receive_subscriptions(heard, self.clock.now))
 
@@ -318,20 +325,20 @@ class Cluster:
     def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
         """Send messages of a tower to the nodes that subscribe to them. They stay in order."""
         number = self.tower_names.index(name)
+        by_prefix = self._subscribers[name]
         for frames in messages:
-            for node in self.nodes():
-                connection = self._heard_by.get((node.name, name))
-                if connection is None or not frames[0].startswith(tuple(connection.prefixes)):
-                    continue
-                if self.network.reaches(node.name, name):
+            topic = frames[0]
+            receivers: dict[_TowerConnection, None] = {}
+            for length in range(len(topic) + 1):
+                receivers |= by_prefix.get(topic[:length], {})
+            for connection in receivers:
+                if self.network.reaches(connection.node.name, name):
                     connection.arrives_at = max(connection.arrives_at, self.clock.now + self.network.delay())
-                    self.clock.at(connection.arrives_at, self._reach_node, node, name, connection, number, frames)
+                    self.clock.at(connection.arrives_at, self._reach_node, connection, number, frames)
 
-    def _reach_node(
-        self, node: SimulatedNode, name: str, connection: _TowerConnection, number: int, frames: list[bytes]
-    ) -> None:
-        if self._heard_by.get((node.name, name)) is connection:
-            node.arrive_from_tower(number, frames)
+    def _reach_node(self, connection: _TowerConnection, number: int, frames: list[bytes]) -> None:
+        if not connection.is_ended:
+            connection.node.arrive_from_tower(number, frames)
 
     # Faults
 

@@ -44,6 +44,7 @@ class SimulatedNode:
         address: Its node address.
         lag: Seconds until it handles what has arrived.
         sent: Messages published so far, by kind. Records count one by one.
+        handled: Messages, subscriptions and connections handled so far. Messages that arrive together count as one.
     """
 
     ROLE = Role.ANY
@@ -63,6 +64,7 @@ class SimulatedNode:
         self.settled_at: float | None = None
         self.sent: Counter[str] = Counter()
         self.subscriptions_heard = 0
+        self.handled = 0
         callbacks = NodeCallbacks(
             on_records=self.on_records,
             on_reset_position=self.on_reset_position,
@@ -245,14 +247,19 @@ class SimulatedNode:
     def _wake(self) -> None:
         if not self._is_waking and self.is_alive and not self.is_paused:
             self._is_waking = True
-            draw = self.cluster.draw
-            self.cluster.clock.after(self.lag + 0.0005 * draw.random(), self._look)
+            self.cluster.wake(self, self.lag + 0.0005 * self.cluster.draw.random())
 
-    def _look(self) -> None:
+    @property
+    def waiting(self) -> int:
+        """The number of messages that have arrived and are not handled."""
+        return len(self._messages) + len(self._subscriptions) + len(self._connections) + len(self._from_towers)
+
+    def look(self) -> None:
         """Give the machine the messages that have arrived, one batch per socket, in a random order of the sockets."""
         self._is_waking = False
         if not self.is_alive or self.is_paused:
             return
+        self.handled += self.waiting
         looks = [self._look_at_messages, self._look_at_subscriptions, self._look_at_connections, self._look_at_towers]
         if self.cluster.draw.random() < 0.5:
             looks.reverse()

@@ -78,3 +78,6 @@ class World(Protocol):
 
     def subscribe_at_tower(self, node: Any, tower: int, frame: bytes) -> None:
         """Send a node's subscription to a tower, if it is connected to it."""
+
+    def wake(self, node: Any, delay: float) -> None:
+        """Let a node look at what has arrived, after a delay in seconds."""

@@ -78,6 +78,9 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
         send_raw(near, messages)
         assert loops.receive(far, len(messages) + 1, BYTES_MAX) == [list(frames) for frames in messages]
         send_raw(near, messages)
+        sourced = loops.receive_sourced(far, len(messages) + 1, BYTES_MAX)
+        assert sourced == [(-1, list(frames)) for frames in messages]
+        send_raw(near, messages)
         items = loops.receive_runs(far, len(messages) + 1, BYTES_MAX)
         assert received(far) == []
     assert sorted(map(list, iter_frames(items))) == sorted(map(list, messages))
@@ -179,6 +182,7 @@ def test_receiving_without_messages_returns_an_empty_list(each: Loops) -> None:
     with joined() as (_, far):
         assert each.receive(far, 10, BYTES_MAX) == []
         assert each.receive_runs(far, 10, BYTES_MAX) == []
+        assert each.receive_sourced(far, 10, BYTES_MAX) == []
 
 
 def test_receiving_stops_at_the_limits_of_messages_and_bytes(each: Loops) -> None:
@@ -190,6 +194,31 @@ def test_receiving_stops_at_the_limits_of_messages_and_bytes(each: Loops) -> Non
         assert list(map(list, iter_frames(each.receive_runs(far, 100, 2 * size + 1)))) == messages[30:33]
         assert each.receive(far, 100, 1) == messages[33:34]
         assert each.receive(far, 0, BYTES_MAX) == []
+        assert each.receive_sourced(far, 2, BYTES_MAX) == [(-1, frames) for frames in messages[34:36]]
+        assert each.receive_sourced(far, 100, 2 * size + 1) == [(-1, frames) for frames in messages[36:39]]
+
+
+def test_messages_come_with_the_descriptor_that_they_arrived_on(each: Loops) -> None:
+    context: zmq.Context[RawSocket] = zmq.Context()
+    receiver = context.socket(zmq.PULL)
+    monitor = receiver.get_monitor_socket(zmq.EVENT_ACCEPTED)
+    port = receiver.bind_to_random_port("tcp://127.0.0.1")
+    senders = [context.socket(zmq.PUSH) for _ in range(2)]
+    descriptors = []
+    try:
+        for number, sender in enumerate(senders):
+            sender.connect(f"tcp://127.0.0.1:{port}")
+            descriptors.append(int.from_bytes(monitor.recv_multipart()[0][2:], sys.byteorder))
+            sender.send_multipart([b"%d" % number, b"", b"x" * 5000, b"last"])
+            assert receiver.poll(20_000)
+            expected = [(descriptors[-1], [b"%d" % number, b"", b"x" * 5000, b"last"])]
+            assert each.receive_sourced(receiver, 10, BYTES_MAX) == expected
+        assert descriptors[0] != descriptors[1]
+    finally:
+        for sender in senders:
+            sender.close()
+        receiver.disable_monitor()
+        context.destroy(0)
 
 
 def test_empty_frames_count_towards_the_limit_of_bytes(each: Loops) -> None:
@@ -306,6 +335,8 @@ def test_memory_and_references_are_released() -> None:
         for _ in range(20):
             COMPILED.send(socket, [run, EncodedRun(None, header_prefix, 0, packed), [topic, header_prefix], [b"x"] * 5])
             COMPILED.receive_runs(other, 1000, BYTES_MAX)
+            COMPILED.send(socket, [[topic, header_prefix], [b"x"] * 5])
+            COMPILED.receive_sourced(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
                 COMPILED.send(socket, [[content, None]])  # type: ignore[list-item]
             with pytest.raises(TypeError):
@@ -382,3 +413,7 @@ def test_invalid_arguments_of_the_accelerator_raise_errors() -> None:
         module.receive("no handle", 1, 1, 1, False)
     with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):
         module.receive(1, 1, -1, 1, False)
+    with pytest.raises(TypeError):
+        module.receive_sourced("no handle", 1, 1, 1)
+    with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):
+        module.receive_sourced(1, 1, 1, -1)

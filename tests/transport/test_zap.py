@@ -14,7 +14,7 @@ from zmq.utils import z85
 
 from dafka.protocol import AuthorizedKeysUnreadable, Event, PeerRefused
 from dafka.protocol.trust import NO_KEY, WRONG_KEY
-from dafka.transport import KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
+from dafka.transport import AcceptedConnections, KeyPair, Security, Socket, ZapHandler, open_context, open_zap_handler
 from dafka.transport import zap as module
 from dafka.transport.keys import AuthorizedKeys
 
@@ -213,7 +213,8 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
     publisher, subscriber = (Socket(client.context.socket(kind)) for kind in (zmq.SocketType.XPUB, zmq.SocketType.SUB))
     try:
         publisher.set_options(xpub_verbose=1)
-        endpoint = client.handler.bind(publisher, "tcp://127.0.0.1:*")
+        accepted = AcceptedConnections(publisher, 100)
+        endpoint = client.handler.bind(accepted, "tcp://127.0.0.1:*")
         client.security.expect_key(subscriber, client.security.pair.public)
         subscriber.subscribe(b"x")
         subscriber.connect(endpoint)
@@ -228,12 +229,14 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
     finally:
         subscriber.close(0)
         publisher.close(0)
+        accepted.close()
 
 
 async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: HandlerClient) -> None:
     publisher = Socket(client.context.socket(zmq.SocketType.XPUB))
+    accepted = AcceptedConnections(publisher, 100)
     try:
-        endpoint = client.handler.bind(publisher, "tcp://127.0.0.1:*")
+        endpoint = client.handler.bind(accepted, "tcp://127.0.0.1:*")
         for expected, key in (("no key", ""), ("wrong key", KeyPair.generate().public)):
             subscriber = Socket(client.context.socket(zmq.SocketType.SUB))
             if key:
@@ -241,8 +244,9 @@ async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: Hand
             subscriber.connect(endpoint)
             try:
                 with trio.fail_after(DEADLINE_S):
-                    while not client.events:  # noqa: ASYNC110 (there is no event to wait for)
+                    while not client.events:
                         await trio.sleep(0.01)
+                        accepted.update()
             finally:
                 subscriber.close(0)
             event = client.events[0]
@@ -251,3 +255,4 @@ async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: Hand
         assert set(client.handler.refused) == {NO_KEY, WRONG_KEY}
     finally:
         publisher.close(0)
+        accepted.close()

@@ -17,8 +17,10 @@ from dafka.wire import (
     DirectEarliest,
     DirectHead,
     DirectRecord,
+    DirectTopics,
     Fetch,
     GetHeads,
+    GetTopics,
     Head,
     Message,
     Record,
@@ -112,6 +114,22 @@ VECTORS = [
         DirectEarliest("C9", "S5", "P1", "hello", 258, 7),
         LIBDAFKA,
         ["'TC9' 00 | 01 | 02 'S5' | 02 'P1' | 05 'hello' | 00 00 00 00 00 00 01 02 | 00 00 00 00 00 00 00 07"],
+    ),
+    Vector(GetTopics("S5", "C9", "hello"), RFC46, ["'QS5'", "AA A5 | 'Q' | 01 | 02 'C9' | 05 'hello'"]),
+    Vector(GetTopics("S5", "C9", ""), LIBDAFKA, ["'QS5' 00 | 01 | 02 'C9' | 00"]),
+    Vector(
+        DirectTopics("C9", "S5", "hello", ("kiwi", "x"), 258, 7),
+        RFC46,
+        [
+            "'PC9'",
+            "AA A5 | 'P' | 01 | 02 'S5' | 05 'hello' | 00 00 00 02 00 00 00 04 'kiwi' 00 00 00 01 'x' |"
+            " 00 00 01 02 | 00 00 00 07",
+        ],
+    ),
+    Vector(
+        DirectTopics("C9", "S5", "", (), 0, 0),
+        LIBDAFKA,
+        ["'PC9' 00 | 01 | 02 'S5' | 00 | 00 00 00 00 | 00 00 00 00 | 00 00 00 00"],
     ),
     Vector(GetHeads("hello", "C9"), RFC46, ["'Ghello'", "AA A5 | 'G' | 01 | 02 'C9'"]),
     Vector(GetHeads("hello", "C9"), LIBDAFKA, ["'Ghello' 00 | 01 | 02 'C9'"]),
@@ -279,6 +297,8 @@ BAD_VALUES: dict[str, list[Any]] = {
     "sequence": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "unrecoverable_end": [-1, NUMBER_8_MAX + 1, True, 1.0, "1", None],
     "count": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
+    "remaining": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
+    "partitions": [-1, NUMBER_4_MAX + 1, False, 0.0, "0", None],
     "content": ["7", bytearray(b"7"), memoryview(b"7"), 7, None],
     "subjects": [[text] for text in BAD_TEXTS] + ["hello"],
 }
@@ -299,6 +319,8 @@ def test_a_message_at_its_limits_can_be_sent(message: Any) -> None:
         "sequence": NUMBER_8_MAX,
         "unrecoverable_end": NUMBER_8_MAX,
         "count": NUMBER_4_MAX,
+        "remaining": NUMBER_4_MAX,
+        "partitions": NUMBER_4_MAX,
         "content": b"",
         "subjects": ("é" * 127 + "t",) * 3,
     }

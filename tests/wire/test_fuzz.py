@@ -18,8 +18,10 @@ from dafka.wire import (
     DirectEarliest,
     DirectHead,
     DirectRecord,
+    DirectTopics,
     Fetch,
     GetHeads,
+    GetTopics,
     Head,
     Message,
     NodeBeacon,
@@ -48,6 +50,8 @@ MESSAGES: list[Message] = [
     ConsumerHello("S5", "C9", ()),
     StoreHello("C9", "S5"),
     DirectEarliest("C9", "S5", "P1", "hello", 258, NUMBER_8_MAX),
+    GetTopics("S5", "C9", "hello"),
+    DirectTopics("C9", "S5", "", ("hello", "t" * 255), NUMBER_4_MAX, 7),
 ]
 SEEDS = [encode(message, dialect) for message in MESSAGES for dialect in Dialect]
 

@@ -184,6 +184,13 @@ class MessageFormat:
         """Return the number of frames of the message."""
         return (2 if dialect is Dialect.RFC46 else 1) + self.has_content
 
+    def _count_text(self, count: int) -> str:
+        """Return what is wrong with a message whose frames are too few for RFC 46, and that is not libdafka's."""
+        names = "topic, fields and content" if self.has_content else "topic and fields"
+        wanted = f"{self.frame_count(Dialect.RFC46)} in RFC 46 ({names})"
+        found = "1 frame" if count == 1 else f"{count} frames"
+        return f"{self.name} has {found}, expected {wanted}; libdafka has {found}, but a NUL byte after the topic"
+
     def encode(self, message: Message, dialect: Dialect) -> list[bytes]:
         """Return the frames of a message."""
         written = b"".join(codec.write(message.values.get(name, b"")) for name, codec in self._layouts[dialect])
@@ -202,7 +209,7 @@ class MessageFormat:
         else:
             topic, end, _ = frames[0][1:].partition(_TOPIC_END)
             if not end:
-                raise FrameError(self.name, "topic", "the topic frame has no NUL byte after the topic")
+                raise FrameError(self.name, "frames", self._count_text(len(frames)))
             frame, at = frames[0], len(topic) + 2
         values: dict[str, Value] = {}
         for name, codec in self._layouts[dialect]:
@@ -264,7 +271,7 @@ class Formats:
         for dialect in Dialect:
             if len(frames) == form.frame_count(dialect):
                 return form.decode(frames, dialect), dialect
-        counts = " or ".join(str(form.frame_count(dialect)) for dialect in reversed(Dialect))
+        counts = " or ".join(f"{form.frame_count(dialect)} ({dialect.value})" for dialect in Dialect)
         raise FrameError(form.name, "frames", f"{form.name} has {len(frames)} frames, expected {counts}")
 
 

@@ -9,9 +9,16 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from dafka_conformance.model import Clause, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import Clause, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
 
-RANKS = (Verdict.VIOLATES, Verdict.DOES_NOT, Verdict.CONFORMS, Verdict.DOES, Verdict.NOT_TESTED)
+RANKS = (
+    Verdict.VIOLATES,
+    Verdict.DOES_NOT,
+    Verdict.NOT_JUDGED,
+    Verdict.CONFORMS,
+    Verdict.DOES,
+    Verdict.NOT_TESTED,
+)
 """The verdicts from worst to best. A clause with different verdicts by dialect counts with the worst one."""
 
 
@@ -27,17 +34,19 @@ class Finding:
         clause: The clause; None if the run does not know it.
         message: The description of the fault.
         dialects: The dialects that it was found in.
+        because: The id of the violated clause that it is a consequence of; empty if it is none.
     """
 
     clause_id: str
     clause: Clause | None
     message: str
     dialects: tuple[Dialect, ...]
+    because: str = ""
 
     @property
     def is_violation(self) -> bool:
-        """Whether the finding counts against the target. One about a SHOULD or MAY does not."""
-        return self.clause is None or self.clause.level.is_binding
+        """Whether the finding counts against the target. A consequence, or one about a SHOULD or MAY, does not."""
+        return not self.because and (self.clause is None or self.clause.level.is_binding)
 
 
 @attrs.frozen
@@ -61,6 +70,26 @@ class Failure:
     similar: tuple[str, ...] = ()
 
     @property
+    def cause(self) -> str:
+        """The id of the violated clause to look at first; empty if no clause is violated."""
+        return self._first_violated.id if self._first_violated else ""
+
+    @property
+    def layer(self) -> Layer:
+        """The layer of `cause`."""
+        return self._first_violated.layer if self._first_violated else Layer.BEHAVIOR
+
+    @property
+    def _first_violated(self) -> Clause | None:
+        violated = [finding.clause for finding in self.findings if finding.is_violation and finding.clause]
+        return min(violated, key=lambda clause: clause.layer, default=None)
+
+    @property
+    def count(self) -> int:
+        """The number of scenarios that failed in this way."""
+        return 1 + len(self.similar)
+
+    @property
     def was_judged(self) -> bool:
         """Whether it ran to a judgement in any dialect."""
         return any(result.outcome.was_judged for result in self.results)
@@ -68,7 +97,7 @@ class Failure:
     @property
     def charted(self) -> tuple[ScenarioResult, ...]:
         """The results whose traces are needed to show every finding: each adds a finding to those before it."""
-        shown: set[tuple[str, str]] = set()
+        shown: set[tuple[str, str, str]] = set()
         chosen = []
         for result in self.results:
             found = set(_found(result))
@@ -103,26 +132,35 @@ def failures(run: Run) -> tuple[Failure, ...]:
 
 
 def group_failures(run: Run) -> tuple[Failure, ...]:
-    """Return the failures, with those of grammar sentences that violate the same clauses as one.
+    """Return the failures with those of the same cause as one, in the order in which to look at them.
 
-    A fault appears in every sentence that can show it: hundreds of charts would add nothing to the first.
+    A fault appears in every scenario that can show it: hundreds of charts would add nothing to the first. What spoils
+    most comes first: the lowest layer, and then the largest number of scenarios.
     """
     first: dict[object, Failure] = {}
     for failure in failures(run):
         violated = frozenset(finding.clause_id for finding in failure.findings if finding.is_violation)
         is_sentence = _SENTENCE in failure.scenario and failure.was_judged
-        key = (failure.role, violated) if is_sentence else failure.scenario
+        key: object = failure.scenario
+        if is_sentence:
+            key = (failure.role, violated)
+        elif failure.layer < Layer.BEHAVIOR:
+            key = (failure.role, failure.cause)
         merged = first.setdefault(key, failure)
         if merged is not failure:
             first[key] = attrs.evolve(merged, similar=(*merged.similar, failure.scenario))
-    return tuple(first.values())
+    return tuple(sorted(first.values(), key=_order))
+
+
+def _order(failure: Failure) -> tuple[bool, Layer, int]:
+    return not failure.cause, failure.layer, -failure.count
 
 
 def is_failure(result: ScenarioResult, clauses: Mapping[str, Clause]) -> bool:
     """Return whether a scenario did not pass, or found a violation."""
     if result.outcome.is_wrong:
         return True
-    failed = (clauses.get(check.clause) for check in result.checks if not check.holds)
+    failed = (clauses.get(check.clause) for check in result.checks if check.is_finding)
     return any(clause is None or clause.level.is_binding for clause in failed)
 
 
@@ -168,24 +206,24 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def _found(result: ScenarioResult) -> Iterable[tuple[str, str]]:
-    """Return the clauses and messages of a failed scenario's findings, without duplicates."""
-    found = [(check.clause, check.message) for check in result.checks if not check.holds]
+def _found(result: ScenarioResult) -> Iterable[tuple[str, str, str]]:
+    """Return the clauses, messages and causes of a failed scenario's findings, without duplicates."""
+    found = [(check.clause, check.message, check.because) for check in result.checks if not check.holds]
     if result.outcome is Outcome.BROKEN:
-        found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}"))
+        found.append(("", f"the scenario could not be run: {result.reason or 'no reason was given'}", ""))
     elif result.outcome is Outcome.ERROR:
-        found.append(("", f"the suite itself failed, which says nothing about the target: {result.reason}"))
+        found.append(("", f"the suite itself failed, which says nothing about the target: {result.reason}", ""))
     elif not found:
-        found.append(("", result.reason or "the scenario failed"))
+        found.append(("", result.reason or "the scenario failed", ""))
     return dict.fromkeys(found)
 
 
 def _findings(results: Iterable[ScenarioResult], clauses: Mapping[str, Clause]) -> tuple[Finding, ...]:
-    dialects: dict[tuple[str, str], list[Dialect]] = {}
+    dialects: dict[tuple[str, str, str], list[Dialect]] = {}
     for result in results:
         for key in _found(result):
             dialects.setdefault(key, []).append(result.dialect)
     return tuple(
-        Finding(clause_id, clauses.get(clause_id), message, tuple(dict.fromkeys(spoken)))
-        for (clause_id, message), spoken in dialects.items()
+        Finding(clause_id, clauses.get(clause_id), message, tuple(dict.fromkeys(spoken)), because)
+        for (clause_id, message, because), spoken in dialects.items()
     )

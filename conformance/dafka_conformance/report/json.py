@@ -7,13 +7,15 @@ The schema is stable: within one `format`, keys are added but never changed or r
 - `summary`: `clauses`, the number of clauses by verdict (a clause with different verdicts by dialect counts with the
   worse one), and `scenarios`, the number of scenarios by outcome (each dialect counts).
 - `missing_roles`: why a role was not tested, by the role's name.
-- `clauses`: for each `id`, `section`, `level`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`, `erratum`
-  (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
+- `clauses`: for each `id`, `section`, `level`, `layer`, `binding`, `text`, `roles`, `untestable`, `readings`, `holds`,
+  `erratum` (null for none) and `verdicts`: by dialect, `verdict`, `scenarios`, `reading`, `reason`.
 - `scenarios`: for each and each dialect `scenario`, `title`, `role`, `dialect`, `clauses`, `outcome`, `seconds`,
-  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`) and `trace`.
-- A `trace` is null for a scenario without a failure, otherwise a list of events: `at` (seconds), `sender`, `receiver`,
-  `kind`, `label`, `fields` (pairs of name and value, in order), `frames` (hexadecimal, long ones truncated), `count`,
-  `fault`, `fault_field`. A check's `event` is an index in it, from 0.
+  `reason`, `checks` (`clause`, `holds`, `message`, `event`, `reading`, and `because`, the violated clause that it is a
+  consequence of), `trace` and `trace_omitted`, the number of events left out at the end of the trace of a failure.
+- A `trace` is null for a scenario without a failure, and for failures beyond the size of a report. Otherwise it is a
+  list of events: `at` (seconds), `sender`, `receiver`, `kind`, `label`, `fields` (pairs of name and value, in order),
+  `frames` (hexadecimal, long ones truncated), `count`, `fault`, `fault_field`. A check's `event` is an index in the
+  whole trace, from 0.
 
 Roles, dialects, levels, kinds, verdicts and outcomes are the same words as in the other reports.
 """
@@ -21,7 +23,7 @@ Roles, dialects, levels, kinds, verdicts and outcomes are the same words as in t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -31,6 +33,12 @@ from dafka_conformance.model import Clause, ClauseVerdict, Role, Run, ScenarioRe
 from dafka_conformance.report.findings import count_outcomes, is_failure
 
 FORMAT = 1
+
+EVENTS_MAX = 50_000
+"""The maximum number of events in a report. An event takes some hundred bytes."""
+
+TRACE_EVENTS_MAX = 2_000
+"""The maximum number of events of one scenario in a report."""
 
 
 def to_json(run: Run) -> str:
@@ -54,7 +62,7 @@ def to_json(run: Run) -> str:
                 _clause(clause, list(verdicts))
                 for clause, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause)
             ],
-            "scenarios": [_scenario(result, clauses) for result in run.results],
+            "scenarios": list(_scenarios(run.results, clauses)),
         },
         indent=1,
     )
@@ -65,6 +73,7 @@ def _clause(clause: Clause, verdicts: list[ClauseVerdict]) -> dict[str, Any]:
         "id": clause.id,
         "section": clause.section,
         "level": clause.level.value,
+        "layer": clause.layer.name.lower(),
         "binding": clause.level.is_binding,
         "text": clause.text,
         "roles": [role.title for role in clause.roles],
@@ -84,11 +93,16 @@ def _clause(clause: Clause, verdicts: list[ClauseVerdict]) -> dict[str, Any]:
     }
 
 
-def _scenario(result: ScenarioResult, clauses: Mapping[str, Clause]) -> dict[str, Any]:
-    members = attrs.asdict(result, value_serializer=_plain)
-    if not is_failure(result, clauses):
-        members["trace"] = None
-    return members
+def _scenarios(results: Iterable[ScenarioResult], clauses: Mapping[str, Clause]) -> Iterator[dict[str, Any]]:
+    left = EVENTS_MAX
+    for result in results:
+        total = len(result.trace) if is_failure(result, clauses) else 0
+        count = min(total, TRACE_EVENTS_MAX, left)
+        left -= count
+        members = attrs.asdict(attrs.evolve(result, trace=result.trace[:count]), value_serializer=_plain)
+        if not count:
+            members["trace"] = None
+        yield members | {"trace_omitted": total - count}
 
 
 def _plain(instance: type | None, attribute: Any, value: Any) -> Any:

@@ -61,7 +61,7 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
         error = ElementTree.SubElement(case, "error", type=result.outcome.value, message=_legal(result.reason))
         error.text = _legal(_text(result))
     elif is_failure(result, clauses):
-        messages = dict.fromkeys(check.message or check.clause for check in result.checks if not check.holds)
+        messages = dict.fromkeys(check.message or check.clause for check in result.checks if check.is_finding)
         message = "; ".join(messages) or result.reason or "the scenario failed"
         failure = ElementTree.SubElement(case, "failure", type="violation", message=_legal(message))
         failure.text = _legal(_text(result))
@@ -70,7 +70,11 @@ def _add_case(suite: ElementTree.Element, result: ScenarioResult, clauses: Mappi
 def _text(result: ScenarioResult) -> str:
     """Return the findings, one line per clause, and the exchange of messages."""
     lines = [line for line in (result.title, result.reason) if line]
-    lines.extend(f"{check.clause}: {check.message}" for check in result.checks if not check.holds)
+    lines.extend(
+        f"{check.clause}: {check.message}{f' (because of {check.because})' if check.because else ''}"
+        for check in result.checks
+        if not check.holds
+    )
     if result.trace:
         lines.extend(["", *text_chart(result.trace, faults(result), width=_WIDTH, events_max=_EVENTS_MAX)])
     return "\n".join(lines)

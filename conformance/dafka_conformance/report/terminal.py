@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from dafka.text import escape_unprintable
-from dafka_conformance.model import ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import (
     Failure,
     count_outcomes,
@@ -41,6 +41,7 @@ _MARKS = {
     Verdict.CONFORMS: ("✓", "green"),
     Verdict.VIOLATES: ("✗", "bold red"),
     Verdict.NOT_TESTED: (_DASH, "dim"),
+    Verdict.NOT_JUDGED: ("?", "yellow"),
     Verdict.DOES: ("●", "green"),
     Verdict.DOES_NOT: ("○", "yellow"),
 }
@@ -55,9 +56,10 @@ def print_result(run: Run, console: Console) -> None:
     """Print the result of a run: the table of clauses, each violation with its exchange, and a summary line."""
     out = _Printer(console)
     _print_table(run, out)
-    for failure in group_failures(run):
+    grouped = group_failures(run)
+    for place, failure in enumerate(grouped):
         if not failure.was_judged or any(finding.is_violation for finding in failure.findings):
-            _print_failure(failure, out)
+            _print_failure(failure, out, is_first=place == 0 and len(grouped) > 1)
     _print_untested(run, out)
     _print_readings(run, out)
     out.line()
@@ -73,6 +75,8 @@ def summary(run: Run) -> str:
         f"{counts.clauses[Verdict.VIOLATES]} violated",
         f"{counts.clauses[Verdict.NOT_TESTED]} not tested",
     ]
+    if counts.clauses[Verdict.NOT_JUDGED]:
+        parts.append(f"{counts.clauses[Verdict.NOT_JUDGED]} not judged")
     done, not_done = counts.clauses[Verdict.DOES], counts.clauses[Verdict.DOES_NOT]
     if done + not_done:
         parts.append(f"{done} of {done + not_done} optional ones followed")
@@ -229,9 +233,11 @@ def _cell(verdict: ClauseVerdict) -> tuple[str, str]:
     return f"{mark} {verdict.verdict.value}", style
 
 
-def _print_failure(failure: Failure, out: _Printer) -> None:
+def _print_failure(failure: Failure, out: _Printer, *, is_first: bool) -> None:
     dialects = _names(result.dialect for result in failure.results)
     out.line()
+    if is_first and failure.cause:
+        out.line(f"fix this first: {failure.cause}", "bold")
     out.spans(
         (f"{FAULT_MARK} {failure.scenario}", "bold red"),
         (f"  {failure.role.title}, {dialects}", "dim"),
@@ -248,6 +254,9 @@ def _print_failure(failure: Failure, out: _Printer) -> None:
             out.line(f"  {finding.clause_id}")
         only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
         out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+    consequences = dict.fromkeys(finding.clause_id for finding in failure.findings if finding.because)
+    if consequences:
+        out.paragraph("  not judged because of it: ", ", ".join(consequences), "dim")
     for result in failure.charted:
         out.line(f"  the exchange in {result.dialect.value}:", "dim")
         _print_chart(text_chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
@@ -297,7 +306,8 @@ def _print_untested(run: Run, out: _Printer) -> None:
         leaves = f"; untested clauses: {', '.join(left)}" if left else ""
         out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
     for reason, names in groups.items():
-        out.paragraph("  ", f"{reason}: {', '.join(names)}")
+        shown = f"{len(names)} clauses" if reason.startswith(NO_SCENARIO) and len(names) > 1 else ", ".join(names)
+        out.paragraph("  ", f"{reason}: {shown}")
 
 
 def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:

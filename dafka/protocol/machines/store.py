@@ -23,6 +23,7 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
+from dafka.protocol.answering.topic_responder import TopicResponder
 from dafka.protocol.events import PartitionHalted, RecordsUnrecoverable
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
@@ -95,9 +96,11 @@ class StoreMachine:
         self._producers: set[str] = set()
         self._head_subscribers = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
         self._record_subscribers = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
+        self._topics_subscribers = SubscriberSet(Command.DIRECT_TOPICS, config.node.peers_max)
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_at = float("inf")
+        self._topics = TopicResponder(self.durable)
         self._refused_topics: dict[str, None] = {}
         for partition, end in ends.items():
             self.reassembler.follow_partition(partition, end)
@@ -108,11 +111,17 @@ class StoreMachine:
 
         CONSUMER-HELLO is subscribed to twice: without an address, as the RFC says, and with this node's own, from which
         a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
-        other stores.
+        other stores. GET-TOPICS is asked by name.
         """
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
-        own_commands = (Command.DIRECT_RECORD, Command.DIRECT_HEAD, Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST)
+        own_commands = (
+            Command.DIRECT_RECORD,
+            Command.DIRECT_HEAD,
+            Command.CONSUMER_HELLO,
+            Command.DIRECT_EARLIEST,
+            Command.GET_TOPICS,
+        )
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
         return [Subscribe(prefix) for prefix in prefixes]
 
@@ -133,6 +142,8 @@ class StoreMachine:
                 self.discarded.update([reason] if reason else [])
             elif isinstance(message, wire.GetHeads):
                 self._queue_heads((message.subject,), message.address, now)
+            elif isinstance(message, wire.GetTopics) and message.store == self.address:
+                actions += self._answer_topics(message, now)
             elif isinstance(message, wire.ConsumerHello) and message.store == self.address:
                 self._queue_heads(message.subjects, message.address, now)
             else:
@@ -319,6 +330,14 @@ class StoreMachine:
         answer = self._earliest_responder.answer(fetch, self.address, sequence, unrecoverable_end)
         return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]
 
+    def _answer_topics(self, question: wire.GetTopics, now: float) -> list[Action]:
+        if not self._limits.allow_heads_request(question.address, now):
+            self.discarded[TOO_OFTEN] += 1
+            return []
+        if question.address not in self._topics_subscribers:  # it would not receive the answer
+            return []
+        return [Publish(self._topics.answer(question, now))]
+
     def _skip_unrecoverable(self, *, only_new: bool = False) -> list[Action]:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
@@ -368,6 +387,7 @@ class StoreMachine:
         elif subscription.topic != self.address:
             self._head_subscribers.note_subscription(subscription)
             self._record_subscribers.note_subscription(subscription)
+            self._topics_subscribers.note_subscription(subscription)
 
     def _is_orphaned(self, partition: Partition) -> bool:
         """Return whether the partition's producer has left, so that only this store can announce its records."""

@@ -73,6 +73,10 @@ class NodeView:
         sightings: The report of each tower that has seen it.
         has_answered: Whether a store has answered in this round; None for other nodes, and for libdafka's stores, which
             cannot say so.
+        lists_topics: Whether a store has listed its topics, so that all of them are known; None for other nodes, and if
+            the program has named the topics.
+        topics_held: The number of topics that a store holds; None if it has not said so.
+        partitions_held: The number of partitions that a store holds; None if it has not said so.
     """
 
     address: str
@@ -83,6 +87,9 @@ class NodeView:
     last_seen: float
     sightings: tuple[Sighting, ...]
     has_answered: bool | None = None
+    lists_topics: bool | None = None
+    topics_held: int | None = None
+    partitions_held: int | None = None
 
     def fault(self, now: float) -> str:
         """Return what is wrong with the node.
@@ -97,7 +104,11 @@ class NodeView:
             return f"went silent {now - self.last_seen:.0f} s ago"
         if self.state is NodeState.UNCONNECTED:
             return "has not connected, although its beacons are heard: nothing else is known about it"
-        return "has not answered how much it holds" if self.has_answered is False else ""
+        if self.has_answered is False:
+            return "has not answered how much it holds"
+        if self.lists_topics is False:
+            return "does not list its topics, so that some may be missing here: name the topics"
+        return ""
 
 
 @attrs.frozen
@@ -145,11 +156,13 @@ class TopicView:
         name: The name of the topic.
         partitions: The number of its known partitions.
         is_subscribed: Whether a consumer subscribes to it.
+        is_stored: Whether a store has listed it.
     """
 
     name: str
     partitions: int
     is_subscribed: bool
+    is_stored: bool = False
 
 
 @attrs.frozen
@@ -220,8 +233,16 @@ class ClusterSurvey:
                 yield f"{' and '.join(node.roles) or 'node'} {node.address} at {node.endpoint} {fault}"
         if self.partitions and not self.stores:
             yield "no store was found"
+        yield from self._lag_faults(lag_max)
+        for topic in self.topics:
+            if topic.is_stored and not topic.partitions:
+                yield f"topic {topic.name} is stored, but no store has said how much of it"
+        yield from self.limits
+
+    def _lag_faults(self, lag_max: int) -> Iterator[str]:
         for partition in self.partitions:
             for holder in partition.holders:
-                if holder.lag is not None and holder.lag > lag_max:
+                if holder.lag is None:
+                    yield f"it is not known how far store {holder.store} is behind {partition.partition}"
+                elif holder.lag > lag_max:
                     yield f"store {holder.store} is {holder.lag} records behind {partition.partition}"
-        yield from self.limits

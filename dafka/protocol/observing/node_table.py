@@ -23,6 +23,8 @@ OWN_COMMANDS = {
     Command.DIRECT_RECORD,
     Command.DIRECT_HEAD,
     Command.DIRECT_EARLIEST,
+    Command.GET_TOPICS,
+    Command.DIRECT_TOPICS,
 }
 """The commands that nodes subscribe to with their own address; to ACKs also with the addresses of others."""
 
@@ -66,6 +68,11 @@ class NodeEntry:
     def can_answer(self) -> bool:
         """Whether it is a store that says when it has answered (erratum 26); libdafka's do not."""
         return Command.DIRECT_EARLIEST in self.commands
+
+    @property
+    def lists_topics(self) -> bool:
+        """Whether it is a store that lists its topics (erratum 27); libdafka's do not."""
+        return Command.GET_TOPICS in self.commands
 
     @property
     def roles(self) -> tuple[str, ...]:

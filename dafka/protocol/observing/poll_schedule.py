@@ -95,7 +95,9 @@ class PollSchedule:
         if not self.is_over and now >= self._settled_at:
             self._ask_due = min(self._ask_due, now + seconds)
 
-    def tick(self, now: float, stores: Collection[str], *, has_silent: bool, has_shown: bool) -> bool:
+    def tick(
+        self, now: float, stores: Collection[str], *, has_silent: bool, has_shown: bool, is_listing: bool = False
+    ) -> bool:
         """Decide whether to ask now; end the round if it is over.
 
         Args:
@@ -103,6 +105,7 @@ class PollSchedule:
             stores: The stores that say when they have answered.
             has_silent: Whether there are others, which never say so.
             has_shown: Whether every discovered node has shown its role.
+            is_listing: Whether a store has not listed all of its topics yet.
 
         Returns:
             Whether to ask.
@@ -112,18 +115,18 @@ class PollSchedule:
         is_retry_due = self.poll.take_retry(now)
         if self.is_over or now < self._settled_at:
             return False
-        unanswered = self.poll.unanswered(stores)
+        unanswered = is_listing or bool(self.poll.unanswered(stores))
         if self._last_at is not None:
             is_answered = not unanswered and (not has_silent or now >= self._last_at + ASK_AGAIN_S)
             self.is_over = is_answered or now >= self._last_at + LAST_S
             return False
         if self.poll.question >= self.first_question and self._is_enough(
-            now, is_pending=bool(unanswered) or has_silent or not has_shown
+            now, is_pending=unanswered or has_silent or not has_shown
         ):
             self._last_at = now if self._has_moved else None
             self.is_over = not self._has_moved
             return self._has_moved and self._ask(now)
-        return (now >= self._ask_due or (is_retry_due and bool(unanswered))) and self._ask(now)
+        return (now >= self._ask_due or (is_retry_due and unanswered)) and self._ask(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""

@@ -1,11 +1,11 @@
 """The observer's state machine: which nodes, topics and partitions a cluster has, and how far its stores are behind.
 
-RFC 46 has no such role, and no request for a list of topics. This is what can be learned:
+RFC 46 has no such role. This is what can be learned:
 
 - Nodes and their endpoints from beacons. The role of a node from the subscriptions with its own address that it makes
   when it connects: a store subscribes to CONSUMER-HELLO, a producer to FETCH, a consumer to STORE-HELLO.
-- Topics from the HEADs of producers that have published, from the subscriptions of consumers and producers, and from
-  the names that the program gives.
+- Topics from the lists of stores (GET-TOPICS, erratum 27; libdafka's stores do not answer), from the HEADs of producers
+  that have published, from the subscriptions of consumers and producers, and from the names that the program gives.
 - The head of a producer from its HEADs; the head of a store from its answer to GET-HEADS.
 
 A DIRECT-HEAD does not name the store that sends it. The driver of this machine therefore has a separate connection to
@@ -21,7 +21,7 @@ and no node mistakes it for a store or a consumer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import attrs
 
@@ -48,6 +48,9 @@ STORES_MAX = 50
 
 TOPICS_MAX = 10_000
 """Topics that are remembered and asked for."""
+
+PAGES_MAX = 1000
+"""Pages of topics that are taken from one store in a round; `TOPICS_MAX` topics of the longest names fill 900."""
 
 PARTITIONS_MAX = 20_000
 """Partitions that are remembered."""
@@ -77,6 +80,22 @@ class _Known:
     held: dict[str, _Held] = attrs.field(factory=dict)
 
 
+@attrs.define
+class _TopicList:
+    """A store's list of topics: the last topic received, and how many topics and partitions the store holds."""
+
+    after: str = ""
+    pages: int = 0
+    is_complete: bool = False
+    has_news: bool = False
+    topics_held: int | None = None
+    partitions_held: int | None = None
+
+    def begin(self) -> None:
+        """Begin the list again. The former numbers are kept until the new ones come."""
+        self.after, self.pages, self.is_complete, self.has_news = "", 0, False, False
+
+
 class SurveyMachine:
     """The state machine of one observer.
 
@@ -104,6 +123,8 @@ class SurveyMachine:
         self._named = frozenset(topics)
         self._topics: dict[str, set[Command]] = {topic: set() for topic in self._named}
         self._partitions: dict[Partition, _Known] = {}
+        self._stored: set[str] = set()
+        self._lists: dict[str, _TopicList] = {}
         self._limits: dict[str, None] = {}
         self._schedule = PollSchedule(config.beacon.interval_ms / 1000)
 
@@ -122,13 +143,16 @@ class SurveyMachine:
 
     def listening_prefixes(self) -> list[bytes]:
         """Return what to subscribe to on the connection to one store."""
-        commands = (Command.DIRECT_HEAD, Command.DIRECT_EARLIEST)
+        commands = (Command.DIRECT_HEAD, Command.DIRECT_EARLIEST, Command.DIRECT_TOPICS)
         return [wire.subscription_prefix(command, self.address) for command in commands]
 
     def begin_round(self, now: float) -> list[Action]:
         """Begin a round: ask every store for the heads of every known topic."""
         self.node_table.forget_silent(now)
         self._limits.clear()
+        self._stored.clear()
+        for each in self._lists.values():
+            each.begin()
         self._schedule.begin_round(now)
         return self.tick(now)
 
@@ -157,10 +181,11 @@ class SurveyMachine:
         self._schedule.check_soon(now)
         return []
 
-    def receive_from_store(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> None:
-        """Process the messages of the separate connection to a store."""
+    def receive_from_store(self, store: str, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
+        """Process the messages of the separate connection to a store. Return the questions for the next topics."""
+        actions: list[Action] = []
         for message in messages:
-            if not isinstance(message, (wire.DirectHead, wire.DirectEarliest)):
+            if not isinstance(message, (wire.DirectHead, wire.DirectEarliest, wire.DirectTopics)):
                 self.discarded["unexpected command"] += 1
             elif message.requestor != self.address:
                 self.discarded["another requestor"] += 1
@@ -168,10 +193,13 @@ class SurveyMachine:
                 self.discarded["not asked for"] += 1
             elif isinstance(message, wire.DirectHead):
                 self._note_held(store, message, now)
+            elif isinstance(message, wire.DirectTopics):
+                actions += self._note_page(store, message, now)
             elif message.address == store and message.partition == self.address and message.subject.isdecimal():
                 # A store may claim a question that was not asked yet; it then counts as answered when it is asked.
                 self._schedule.poll.add_answer(store, int(message.subject))
         self._schedule.check_soon(now)
+        return actions
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Learn the roles and the topics of peers from their subscriptions."""
@@ -209,7 +237,10 @@ class SurveyMachine:
         has_shown = bool(joined) and all(map(_has_shown, joined))
         answering = [store for store in self.stores if self._can_answer(store)]
         has_silent = len(answering) < len(self.stores)
-        is_asking = self._schedule.tick(now, answering, has_silent=has_silent, has_shown=has_shown)
+        is_listing = any(True for _ in self._unlisted())
+        is_asking = self._schedule.tick(
+            now, answering, has_silent=has_silent, has_shown=has_shown, is_listing=is_listing
+        )
         return self._ask() if is_asking else []
 
     def deadline(self) -> float:
@@ -225,7 +256,10 @@ class SurveyMachine:
             now,
             self.node_table.tower_views(now),
             tuple(self._view_node(node) for node in nodes),
-            tuple(TopicView(name, counts[name], bool(commands)) for name, commands in sorted(self._topics.items())),
+            tuple(
+                TopicView(name, counts[name], bool(commands), name in self._stored)
+                for name, commands in sorted(self._topics.items())
+            ),
             tuple(
                 self._view_partition(partition, known, partition.address in present)
                 for partition, known in sorted(self._partitions.items(), key=lambda item: item[0])
@@ -236,7 +270,10 @@ class SurveyMachine:
     def _ask(self) -> list[Action]:
         asks_for_all = self._is_libdafka and not self._named
         topics = [ALL_TOPICS, *self._topics] if asks_for_all else list(self._topics)
-        actions: list[Action] = [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+        actions: list[Action] = [
+            Publish(wire.GetTopics(store, self.address, self._lists[store].after)) for store in self._unlisted()
+        ]
+        actions += [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
         return [*actions, Publish(wire.Fetch(self.address, self.address, str(self._schedule.poll.question), 0, 1))]
 
     def _has_answered(self, store: str, question: int) -> bool | None:
@@ -249,6 +286,37 @@ class SurveyMachine:
         entry = self.node_table.entries.get(store)
         return entry is not None and entry.can_answer
 
+    def _unlisted(self) -> Iterator[str]:
+        """Yield the stores that have not listed all of their topics in this round."""
+        for store in () if self._named else self.stores:
+            entry = self.node_table.entries.get(store)
+            if entry is not None and entry.lists_topics and not self._lists[store].is_complete:
+                yield store
+
+    def _note_page(self, store: str, page: wire.DirectTopics, now: float) -> list[Action]:
+        """Note one page of a store's topics, and return the question for the next one."""
+        topics = self._lists[store]
+        if page.address != store or page.after != topics.after or topics.is_complete or self._named:
+            self.discarded["not asked for"] += 1
+            return []
+        topics.pages += 1
+        for topic in page.subjects:
+            topics.has_news = topics.has_news or topic not in self._topics
+            if self._note_topic(topic, now, is_listed=True):
+                self._stored.add(topic)
+        if topics.pages == 1:
+            topics.topics_held = len(page.subjects) + page.remaining
+        topics.partitions_held = page.partitions
+        # A store that never ends its list must not keep this node busy.
+        if page.remaining and page.subjects and topics.pages < PAGES_MAX:
+            topics.after = page.subjects[-1]
+            self._schedule.note_node(now)
+            return [Publish(wire.GetTopics(store, self.address, topics.after))]
+        topics.is_complete = True
+        if topics.has_news:
+            self._schedule.ask_soon(now)
+        return []
+
     def _add_store(self, address: str, entry: NodeEntry, now: float) -> None:
         if self.stores.get(address) == entry.endpoint:
             return
@@ -256,12 +324,14 @@ class SurveyMachine:
             self._limits[f"only {STORES_MAX} stores are asked: there are more"] = None
             return
         self.stores[address] = entry.endpoint
+        self._lists[address] = _TopicList()
         self._schedule.poll.forget_answers(address)
         self._schedule.note_node(now)
         self._schedule.ask_soon(now)
 
     def _drop_store(self, address: str) -> None:
         if self.stores.pop(address, None) is not None:
+            del self._lists[address]
             for known in self._partitions.values():
                 known.held.pop(address, None)
 
@@ -301,7 +371,8 @@ class SurveyMachine:
         question = self._schedule.poll.question + (0 if is_asked_for else 1)
         return self._partitions.setdefault(partition, _Known(question))
 
-    def _note_topic(self, topic: str, now: float) -> bool:
+    def _note_topic(self, topic: str, now: float, *, is_listed: bool = False) -> bool:
+        """Note a topic, and return whether it is observed. Topics of a list are asked for when the list is complete."""
         if topic in self._topics or self._named:
             return topic in self._topics
         if len(self._topics) >= TOPICS_MAX:
@@ -309,13 +380,21 @@ class SurveyMachine:
             return False
         self._topics[topic] = set()
         self._schedule.note_news(now)
-        self._schedule.ask_soon(now)
+        if not is_listed:
+            self._schedule.ask_soon(now)
         return True
 
     def _view_node(self, node: NodeView) -> NodeView:
         if node.address not in self.stores:
             return node
-        return attrs.evolve(node, has_answered=self._has_answered(node.address, self._schedule.first_question))
+        topics = self._lists[node.address]
+        return attrs.evolve(
+            node,
+            has_answered=self._has_answered(node.address, self._schedule.first_question),
+            lists_topics=None if self._named or self._is_libdafka else topics.is_complete,
+            topics_held=topics.topics_held,
+            partitions_held=topics.partitions_held,
+        )
 
     def _view_partition(self, partition: Partition, known: _Known, has_producer: bool) -> PartitionView:
         end = max(known.head_end, *(held.end for held in known.held.values()), 0)

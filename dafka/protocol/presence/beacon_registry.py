@@ -61,7 +61,8 @@ class BeaconRegistry:
         Args:
             nodes_max: Nodes known at once.
             timeout_s: Seconds without a beacon after which a node is forgotten.
-            is_connected: Returns whether a connection, identified by its number, still exists.
+            is_connected: Returns whether a connection, identified by its number, still exists. It is only called when
+                two connections use one address, or a node is silent.
         """
         self.discarded: Counter[str] = Counter()
         self._nodes_max = nodes_max
@@ -103,15 +104,13 @@ class BeaconRegistry:
         return not reason
 
     def expire(self, now: float) -> list[str]:
-        """Forget silent nodes and ended connections, and return the nodes. Runs at most four times per timeout."""
+        """Forget silent nodes, and return them. Runs at most four times per timeout."""
         if now - self._expired_at < self._timeout_s / 4:
             return []
         self._expired_at = now
         silent = [address for address, node in self._nodes.items() if self._is_silent(node, now)]
         for address in silent:
             self._forget_node(address)
-        for connection in [number for number in self._connections if not self._is_connected(number)]:
-            del self._connections[connection]
         return silent
 
     def _is_silent(self, node: _Node, now: float) -> bool:
@@ -121,6 +120,10 @@ class BeaconRegistry:
         return (
             not node.may_be_late or silence >= LATE_FACTOR * self._timeout_s or not self._is_connected(node.connection)
         )
+
+    def forget_connection(self, number: int) -> None:
+        """Forget a connection that has ended. Its nodes are remembered until they are silent, or come back."""
+        self._connections.pop(number, None)
 
     def _refusal(self, address: str, number: int, now: float) -> str:
         connection = self._connections.get(number)

@@ -149,9 +149,12 @@ class DirectoryClient:
     def _register(self, now: float) -> list[TowerAction]:
         if self.is_complete:
             self._wait_s = self._interval_s
-        self._due = now + self._wait_s * (1 - JITTER * self._draw.random())
+        self._due = self._next_due(now, self._wait_s)
         self._wait_s = min(2 * self._wait_s, self._interval_s)
         return [SendToTower(self._tower, self._refresh if self.is_complete else self._request)]
+
+    def _next_due(self, now: float, wait_s: float) -> float:
+        return now + wait_s * (1 - JITTER * self._draw.random())
 
     def _hear_pulse(self, pulse: wire.Pulse, now: float) -> list[PeerChange | TowerAction]:
         if not self.is_complete:
@@ -159,6 +162,7 @@ class DirectoryClient:
             self.has_failed = not self._tower_id and self._pulses >= PULSES_MAX
             return []
         self._interval_s = max(pulse.interval_ms / 1000, INTERVAL_MIN_S)
+        self._due = min(self._due, self._next_due(now, self._interval_s))
         is_current = pulse.tower == self._tower_id and all(
             self._numbers.get(role, 0) == pulse.numbers.get(role, 0) for role in self._wanted
         )
@@ -197,7 +201,7 @@ class DirectoryClient:
             self._ignored = self._peers.ignored
             self.is_complete = True
             self._wait_s = self._interval_s
-            self._due = now + self._wait_s * (1 - JITTER * self._draw.random())
+            self._due = self._next_due(now, self._wait_s)
         return changes
 
     def _add_entry(self, entry: wire.DirectoryEntry) -> list[PeerChange]:

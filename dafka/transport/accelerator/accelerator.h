@@ -1,4 +1,4 @@
-/* The two loops of the transport in C: receive and send messages on a ZeroMQ socket, many in one call.
+/* The loops of the transport in C: receive and send messages on a ZeroMQ socket, many in one call.
 
    `PureLoops` in `dafka/transport/loops.py` is the reference; a test compares the two. Only Python's stable ABI is used.
    libzmq is not linked: its functions are looked up in the library that pyzmq has loaded. No function blocks. The GIL is
@@ -19,6 +19,7 @@
 /* Copied from zmq.h: libzmq's ABI. */
 #define ZMQ_DONTWAIT 1
 #define ZMQ_SNDMORE 2
+#define ZMQ_SRCFD 2
 typedef union {
     unsigned char bytes[64];
     void *alignment;
@@ -39,6 +40,7 @@ typedef struct {
     int (*msg_recv)(zmq_msg_t *, void *, int);
     int (*msg_close)(zmq_msg_t *);
     int (*msg_more)(const zmq_msg_t *);
+    int (*msg_get)(const zmq_msg_t *, int);
     void *(*msg_data)(zmq_msg_t *);
     size_t (*msg_size)(const zmq_msg_t *);
     int (*error_number)(void);
@@ -63,6 +65,7 @@ void raise_failure(State *state, int number);
 void release_returned_loans(void);
 
 PyObject *accelerator_receive(PyObject *module, PyObject *arguments);
+PyObject *accelerator_receive_sourced(PyObject *module, PyObject *arguments);
 PyObject *accelerator_send(PyObject *module, PyObject *arguments);
 
 #endif

@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 4 /* increased with every change that Python code depends on */
+#define INTERFACE 5 /* increased with every change that Python code depends on */
 
 void raise_failure(State *state, int number)
 {
@@ -79,6 +79,7 @@ static PyObject *accelerator_connect(PyObject *module, PyObject *arguments)
         || look_up(library, "zmq_msg_recv", &state->msg_recv) < 0
         || look_up(library, "zmq_msg_close", &state->msg_close) < 0
         || look_up(library, "zmq_msg_more", &state->msg_more) < 0
+        || look_up(library, "zmq_msg_get", &state->msg_get) < 0
         || look_up(library, "zmq_msg_data", &state->msg_data) < 0
         || look_up(library, "zmq_msg_size", &state->msg_size) < 0
         || look_up(library, "zmq_errno", &state->error_number) < 0
@@ -148,6 +149,11 @@ PyDoc_STRVAR(receive_doc,
 "as `frame_bytes` more than its size. Each message is a list of frames. With `gathers_runs`, consecutive records of a\n"
 "partition are one EncodedRun at the position of the first record.");
 
+PyDoc_STRVAR(receive_sourced_doc,
+"receive_sourced(handle, count_max, bytes_max, frame_bytes, /)\n--\n\n"
+"Return up to `count_max` waiting messages as tuples: the descriptor that the message arrived on, or -1, and the list\n"
+"of its frames. The limits are those of `receive`.");
+
 PyDoc_STRVAR(send_doc,
 "send(handle, messages, /)\n--\n\n"
 "Queue messages (sequences of frames, and EncodedRuns) without waiting, and return how many were queued. A message\n"
@@ -156,6 +162,7 @@ PyDoc_STRVAR(send_doc,
 static PyMethodDef functions[] = {
     {"connect", accelerator_connect, METH_VARARGS, connect_doc},
     {"receive", accelerator_receive, METH_VARARGS, receive_doc},
+    {"receive_sourced", accelerator_receive_sourced, METH_VARARGS, receive_sourced_doc},
     {"send", accelerator_send, METH_VARARGS, send_doc},
     {NULL, NULL, 0, NULL},
 };

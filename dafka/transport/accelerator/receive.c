@@ -428,3 +428,48 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
         Py_CLEAR(gathering.items);
     return gathering.items;
 }
+
+/* Returns (descriptor, frames) for the message just received; the descriptor is -1 if libzmq does not know it. */
+static PyObject *sourced_item(State *state, void *socket, Message *message, size_t *size, size_t frame_bytes_min)
+{
+    int descriptor = state->msg_get(&message->frames[0], ZMQ_SRCFD);
+    PyObject *frames = message_list(state, socket, message, size, frame_bytes_min);
+    return frames == NULL ? NULL : Py_BuildValue("iN", descriptor, frames);
+}
+
+PyObject *accelerator_receive_sourced(PyObject *module, PyObject *arguments)
+{
+    State *state = opened_state(module);
+    PyObject *handle;
+    Py_ssize_t count_max, bytes_max, frame_bytes_min;
+    if (state == NULL || !PyArg_ParseTuple(arguments, "Onnn", &handle, &count_max, &bytes_max, &frame_bytes_min))
+        return NULL;
+    if (bytes_max < 0 || frame_bytes_min < 0) {
+        PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
+        return NULL;
+    }
+    void *socket = as_socket(state, handle);
+    if (socket == NULL)
+        return NULL;
+    PyObject *items = PyList_New(0);
+    Message message = {.count = 0};
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_init(&message.frames[index]);
+    size_t size = 0;
+    int failed = items == NULL;
+    for (Py_ssize_t count = 0; !failed && count < count_max && size < (size_t)bytes_max; count++) {
+        int got = receive_frames(state, socket, &message);
+        if (got != GOT_ONE) {
+            failed = got == FAILED;
+            break;
+        }
+        for (int index = 0; index < message.count; index++)
+            size += state->msg_size(&message.frames[index]) + frame_bytes_min;
+        failed = append_new(items, sourced_item(state, socket, &message, &size, frame_bytes_min)) < 0;
+    }
+    for (int index = 0; index < HELD_FRAMES; index++)
+        state->msg_close(&message.frames[index]);
+    if (failed)
+        Py_CLEAR(items);
+    return items;
+}

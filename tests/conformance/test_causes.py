@@ -1,0 +1,100 @@
+"""Consequences of a finding are told apart from it."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from dafka_conformance.causes import attribute_causes
+from dafka_conformance.model import Check, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.report.findings import group_failures
+from dafka_conformance.verdicts import judge_clauses
+from tests.conformance.run_mutant import CATALOG
+
+
+@pytest.mark.parametrize(
+    ("layer", "clauses"),
+    [
+        (Layer.FORM, "grammar.RECORD grammar.dialect signature.value version.sent topic-frame.first address.uuid"),
+        (Layer.CONNECTION, "subscriber.connects publisher.bound subscription.store.record beacon.sockets"),
+        (Layer.ADDRESSING, "topic.ACK topic.DIRECT-RECORD ack.address subject.sent partition.name"),
+        (Layer.NUMBERING, "sequence.first sequence.increment partition.one"),
+        (Layer.BEHAVIOR, "ack.sent fetch.count topic.length grammar.traffic signature.discarded subject.exact"),
+    ],
+)
+def test_layers(layer: Layer, clauses: str) -> None:
+    for clause in clauses.split():
+        assert CATALOG.clauses.get(clause).layer is layer, clause
+
+
+def attributed(*failed: str) -> list[str]:
+    checks = attribute_causes([Check(clause, False, event=0) for clause in failed], CATALOG.clauses)
+    return [check.because for check in checks]
+
+
+def test_finding_of_a_lower_layer_explains_later_ones() -> None:
+    assert attributed("topic.RECORD", "fetch.count", "record.kept-until-ack") == ["", "topic.RECORD", "topic.RECORD"]
+
+
+def test_earlier_findings_and_those_of_the_same_layer_stand_for_themselves() -> None:
+    assert attributed("fetch.count", "topic.RECORD", "topic.HEAD") == ["", "", ""]
+
+
+def test_lowest_layer_is_the_cause() -> None:
+    assert attributed("sequence.increment", "topic.RECORD", "fetch.count") == ["", "", "topic.RECORD"]
+
+
+def test_missing_message_explains_nothing() -> None:
+    missing = [Check("subscriber.connects", False, "it ended by itself"), Check("robust.malformed", False)]
+    assert [check.because for check in attribute_causes(missing, CATALOG.clauses)] == ["", ""]
+
+
+def test_finding_about_an_optional_clause_explains_nothing() -> None:
+    optional = "subscription.consumer.ack"
+    assert not CATALOG.clauses.get(optional).level.is_binding
+    assert attributed(optional, "ack.sent") == ["", ""]
+
+
+def result(scenario: str, *checks: Check) -> ScenarioResult:
+    clauses = tuple(check.clause for check in checks)
+    outcome = Outcome.PASSED if all(check.holds for check in checks) else Outcome.FAILED
+    return ScenarioResult(scenario, "A title.", Role.PRODUCER, Dialect.RFC46, clauses, outcome, checks)
+
+
+FRAME = Check("topic.RECORD", False, "the topic frame is wrong")
+CONSEQUENCE = Check("fetch.count", False, "nothing was sent", because="topic.RECORD")
+
+
+def judged(*results: ScenarioResult) -> Run:
+    verdicts = judge_clauses(CATALOG.clauses, results, [Dialect.RFC46], {})
+    return Run("sample", 0.0, 0.0, results, verdicts)
+
+
+def test_clause_that_fails_by_consequence_is_not_judged() -> None:
+    run = judged(result("producer.a", FRAME, CONSEQUENCE), result("producer.b", Check("fetch.count", True)))
+    found = {verdict.clause.id: verdict for verdict in run.verdicts}
+    assert found["topic.RECORD"].verdict is Verdict.VIOLATES
+    assert (found["fetch.count"].verdict, found["fetch.count"].reason) == (
+        Verdict.NOT_JUDGED,
+        "because of topic.RECORD",
+    )
+    assert not run.conforms
+
+
+def test_clause_that_fails_by_itself_elsewhere_is_violated() -> None:
+    own = attrs.evolve(CONSEQUENCE, because="")
+    run = judged(result("producer.a", FRAME, CONSEQUENCE), result("producer.b", own))
+    (found,) = [verdict for verdict in run.verdicts if verdict.clause.id == "fetch.count"]
+    assert (found.verdict, found.scenarios) == (Verdict.VIOLATES, ("producer.b",))
+
+
+def test_scenarios_of_one_cause_are_one_failure_and_come_first() -> None:
+    run = judged(
+        result("producer.a", Check("fetch.count", False, "too many")),
+        result("producer.b", FRAME, CONSEQUENCE),
+        result("producer.c", FRAME),
+    )
+    first, second = group_failures(run)
+    assert (first.scenario, first.similar, first.cause) == ("producer.b", ("producer.c",), "topic.RECORD")
+    assert (second.scenario, second.similar, second.cause) == ("producer.a", (), "fetch.count")
+    assert [finding.is_violation for finding in first.findings] == [True, False]

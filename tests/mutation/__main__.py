@@ -1,0 +1,108 @@
+"""The command: `python -m tests.mutation`, or `make mutants`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import attrs
+
+from tests.mutation.mutants import Mutant, digest, mutants_of, read
+from tests.mutation.overlay import copy_of_repository
+from tests.mutation.report import is_known, write_page
+from tests.mutation.runner import Result, build_map, kept_results, run_mutants
+from tests.mutation.scope import Package, git, lines_changed_since, read_packages
+from tests.mutation.survivors import read_survivors
+
+
+def main() -> int:
+    """Run mutants; return 1 if one survives that is not known."""
+    options = _parse()
+    if options.report:
+        write_page()
+        return 0
+    changed = lines_changed_since(_base(options.since)) if options.since else None
+    random_ = random.Random(options.seed)
+    results: list[Result] = []
+    # The work tree may change while the mutants run.
+    with copy_of_repository() as tree:
+        for package in read_packages(tree):
+            if options.package and package.name not in options.package:
+                continue
+            mutants = _choose(tree, package, changed, options.file)
+            if options.sample is not None and options.sample < len(mutants):
+                mutants = random_.sample(mutants, options.sample)
+            results += _run(tree, package, mutants, options)
+    return _conclude(results)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutation", description="Count the mutants that tests miss.")
+    parser.add_argument("--package", action="append", help="a package in tests/mutation/scope.toml (default: all)")
+    parser.add_argument("--file", action="append", help="a pattern of files (default: all)")
+    parser.add_argument("--since", metavar="COMMIT", help="only lines that have changed since then")
+    parser.add_argument("--sample", type=int, help="a random sample of this many mutants of each package")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--again", action="store_true", help="also run mutants whose results are known")
+    parser.add_argument("--report", action="store_true", help="write the page with the scores from the known results")
+    return parser.parse_args()
+
+
+def _base(commit: str) -> str:
+    return git("merge-base", commit, "HEAD").strip()
+
+
+def _choose(
+    tree: Path, package: Package, changed: dict[str, set[int]] | None, patterns: list[str] | None
+) -> list[Mutant]:
+    chosen = []
+    for file in package.files:
+        if patterns and not any(fnmatchcase(file, pattern) for pattern in patterns):
+            continue
+        if changed is not None and file not in changed:
+            continue
+        for mutant in mutants_of(file, read(tree, file)):
+            lines = range(mutant.line, mutant.line_end + 1)
+            if changed is None or any(line in changed[file] for line in lines):
+                chosen.append(mutant)
+    return chosen
+
+
+def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.Namespace) -> list[Result]:
+    """Return the results of mutants: those that are known, and those of a run."""
+    sources = {file: digest(read(tree, file)) for file in {mutant.file for mutant in mutants}}
+    known = {} if options.again else kept_results()
+    found = [known[key] for mutant in mutants if (key := (mutant, sources[mutant.file])) in known]
+    unknown = [mutant for mutant in mutants if (mutant, sources[mutant.file]) not in known]
+    if unknown:
+        _say(f"{package.name}: {len(unknown)} mutants, and {len(found)} with known results")
+        tests = build_map(tree, package, set(sources), options.jobs, _say)
+        found += run_mutants(tree, unknown, tests, options.jobs, _say)
+    return found
+
+
+def _conclude(results: list[Result]) -> int:
+    known = read_survivors()
+    alive = [each for each in results if each.outcome in {"survived", "untested"}]
+    new = [each for each in alive if not is_known(each, known)]
+    _say(f"{len(results)} mutants, {len(results) - len(alive)} killed, {len(alive) - len(new)} known survivors")
+    if new:
+        _say(f"\n{len(new)} new survivors. Add a test for each, or an entry to tests/mutation/survivors.toml:\n")
+        for each in sorted(new, key=lambda each: attrs.astuple(each.mutant)):
+            mutant = each.mutant
+            _say(f"{mutant.file}:{mutant.line} {mutant.function} ({mutant.operator}, {each.outcome})")
+            _say(f"    - {each.before}\n    + {each.after}")
+    return 1 if new else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

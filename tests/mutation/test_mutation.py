@@ -1,0 +1,86 @@
+"""The tool that counts what the tests miss: its operators, what it leaves alone, and the list of known survivors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.operators.operator import Example
+
+from tests.mutation.coverage_map import ModuleMap
+from tests.mutation.mutants import Mutant, changed_lines, mutants_of, read
+from tests.mutation.operators import OWN
+from tests.mutation.runner import Map, in_rounds
+from tests.mutation.scope import ROOT, read_packages
+from tests.mutation.survivors import Survivor, read_survivors
+
+EXAMPLES = [(operator, example) for operator in OWN for example in operator.examples()]
+
+
+@pytest.mark.parametrize(("operator", "example"), EXAMPLES, ids=lambda each: getattr(each, "__name__", None))
+def test_an_operator_makes_its_examples(operator: type, example: Example) -> None:
+    assert mutate_code(example.pre_mutation_code, operator(), example.occurrence) == example.post_mutation_code
+
+
+def after_mutation(source: str) -> set[str]:
+    return {changed_lines(source, mutant.apply(source))[1] for mutant in mutants_of("file.py", source)}
+
+
+def test_annotations_texts_and_decorators_are_left_alone() -> None:
+    source = '''@cache(size=1)
+def f(a: int | None = None, b: "list[1]" = ()) -> 1 | 2:
+    """Return 1."""
+    assert a < 1
+    c: int | None = 5
+    raise ValueError(f"{1 + a}", 7)
+'''
+    assert after_mutation(source) == {"pass", "c: int | None = 6", "c: int | None = 4"}
+
+
+def test_a_mutant_knows_its_function_and_its_line() -> None:
+    source = "class A:\n    def f(self):\n        self.x.close()\n        return 5\n"
+    assert {(each.operator, each.function, each.line) for each in mutants_of("file.py", source)} == {
+        ("DeleteStatement", "A.f", 3),
+        ("NumberReplacer", "A.f", 4),
+    }
+
+
+def test_the_scope_has_files_and_tests_for_each_package() -> None:
+    for package in read_packages():
+        assert package.files
+        assert package.test_modules
+        assert all((ROOT / path).is_file() for path in (*package.files, *package.test_modules))
+
+
+def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
+    module = ModuleMap({"m::slow": 2.0, "m::fast": 0.1, "m::other": 0.1}, {}, {"f.py": {3: [0, 1], 4: [2]}})
+    tests = Map([module])
+    assert tests.tests_of(Mutant("f.py", 3, 3, "", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
+    assert tests.tests_of(Mutant("f.py", 9, 9, "", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
+    assert tests.tests_of(Mutant("g.py", 3, 3, "", "NumberReplacer", 0)) == []
+
+
+def test_rounds_hold_each_test_once() -> None:
+    tests = [f"{module}::{number}" for number in range(50) for module in "abc"]
+    first, rest = in_rounds(tests)
+    assert {name[0] for name in first} == {"a", "b"}
+    assert sorted([*first, *rest]) == sorted(tests)
+
+
+@pytest.mark.parametrize("survivor", read_survivors(), ids=lambda each: f"{each.file}:{each.line}")
+def test_each_known_survivor_is_in_the_code_and_has_a_reason(survivor: Survivor) -> None:
+    source = " ".join(read(ROOT, survivor.file).split())
+    assert survivor.line in source, "the line has changed: remove the entry, or run `make mutants` and update it"
+    assert len(survivor.reason.split()) >= 4
+    assert survivor.mutants
+    assert survivor.line not in survivor.mutants
+
+
+def test_a_survivor_describes_one_mutant_only(tmp_path: Path) -> None:
+    path = tmp_path / "survivors.toml"
+    path.write_text('[["f.py"]]\nfunction = "g"\nline = "a < 1"\nmutants = ["a <= 1"]\nreason = "a is never 1"\n')
+    (survivor,) = read_survivors(path)
+    assert survivor.describes("f.py", "g", "a < 1", "a <= 1")
+    assert not survivor.describes("f.py", "g", "a < 1", "a < 2")
+    assert not survivor.describes("f.py", "h", "a < 1", "a <= 1")

@@ -1,0 +1,169 @@
+"""What a store acknowledges, and when: exactly what its storage has made durable, and nothing before."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import StoreMachine
+from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition
+from dafka.protocol.events import StorageFailed, StorageRecovered
+from dafka.protocol.machines.commits import CommitQueue
+from dafka.records import Partition
+from tests.protocol.helpers import HELLO, live, run
+
+OTHER = Partition("hello", "OTHER")
+ME = "STORE"
+
+
+class Store:
+    """A store's machine and its queue, wired as `dafka.roles` wires them."""
+
+    def __init__(self, *ends: Partition, end: int = 1) -> None:
+        self.machine = StoreMachine(ME, Config(), dict.fromkeys(ends, end))
+        self.machine.start(0.0)
+        self.queue = CommitQueue(self.machine)
+
+    def receive(self, first: int, end: int, partition: Partition = HELLO) -> list[Action]:
+        """Receive records, queue those to be appended, and return the other actions."""
+        others: list[Action] = []
+        for action in self.machine.receive([live(first, end, partition)], 0.1):
+            if isinstance(action, Append):
+                self.queue.put_records(action.batch)
+            else:
+                others.append(action)
+        return others
+
+
+def ack(end: int, partition: Partition = HELLO) -> Publish:
+    return Publish(wire.Ack(partition.address, partition.topic, end - 1, ME))
+
+
+def memory(*runs: tuple[int, int]) -> int:
+    return sum(run(first, end).memory_bytes for first, end in runs)
+
+
+def test_an_empty_queue_has_no_work() -> None:
+    assert not Store().queue
+
+
+def test_nothing_is_acknowledged_before_it_is_durable() -> None:
+    store = Store()
+    assert store.receive(0, 3) == []
+    assert store.queue
+    assert store.queue.begin_work() == [run(0, 3)]
+    assert store.receive(0, 3) == [], "a duplicate of what is being written"
+    assert store.machine.durable_end(HELLO) == 0
+    assert store.machine.pending_bytes == memory((0, 3))
+    assert store.queue.work_done(0.2) == [ack(3)]
+    assert store.machine.durable_end(HELLO) == 3
+    assert store.machine.pending_bytes == 0
+    assert not store.queue
+    assert store.receive(0, 3) == [ack(3)], "a duplicate of what is durable"
+
+
+def test_what_arrives_during_a_transaction_forms_the_next_one() -> None:
+    store = Store()
+    store.receive(0, 2)
+    store.queue.begin_work()
+    store.receive(2, 4)
+    store.receive(0, 1, OTHER)
+    store.receive(4, 5)
+    assert store.machine.pending_bytes == memory((0, 2), (2, 4), (4, 5)) + run(0, 1, OTHER).memory_bytes
+    assert store.queue.work_done(0.2) == [ack(2)]
+    assert store.queue
+    assert store.queue.begin_work() == [run(2, 5), run(0, 1, OTHER)]
+    assert store.queue.work_done(0.3) == [ack(5), ack(1, OTHER)]
+    assert store.machine.pending_bytes == 0
+    assert not store.queue
+
+
+def test_transactions_are_counted_with_their_records_and_bytes() -> None:
+    store = Store()
+    store.receive(9, 12)
+    assert (store.queue.records, store.queue.bytes, store.queue.commits) == (0, 0, 0)
+    store = Store(HELLO, end=9)
+    store.receive(9, 12)
+    store.receive(0, 1, OTHER)
+    store.queue.begin_work()
+    assert (store.queue.records, store.queue.bytes, store.queue.commits) == (0, 0, 0)
+    store.queue.work_done(0.2)
+    assert (store.queue.records, store.queue.bytes, store.queue.commits) == (4, len("91011") + len("0"), 1)
+    store.receive(12, 13)
+    store.queue.begin_work()
+    store.queue.work_done(0.3)
+    assert (store.queue.records, store.queue.commits) == (5, 2)
+
+
+def test_a_refused_transaction_is_written_again_before_what_came_later() -> None:
+    store = Store()
+    store.receive(0, 2)
+    first = store.queue.begin_work()
+    store.receive(2, 3)
+    assert store.queue.work_failed("disk full") == [Notify(StorageFailed("disk full"))]
+    assert store.queue.work_failed("disk full") == [], "one event for one trouble"
+    assert store.queue.begin_work() == first == [run(0, 2)]
+    assert store.machine.durable_end(HELLO) == 0
+    assert store.machine.pending_bytes == memory((0, 2), (2, 3))
+    assert store.queue.work_done(0.3) == [Notify(StorageRecovered()), ack(2)]
+    assert store.queue.begin_work() == [run(2, 3)]
+    assert store.queue.work_done(0.4) == [ack(3)], "it recovers once"
+    assert store.queue.begin_work() == []
+    assert store.queue.work_failed("again") == [Notify(StorageFailed("again"))]
+
+
+def test_a_reset_comes_first_and_drops_the_records_that_wait_for_it() -> None:
+    store = Store(HELLO, OTHER)
+    store.receive(1, 2, OTHER)
+    store.receive(1, 4)
+    store.queue.put_reset(ResetPosition(HELLO, 10))
+    store.queue.put_records(run(10, 12))
+    assert store.machine.pending_bytes == run(1, 2, OTHER).memory_bytes + memory((10, 12))
+    assert store.queue.begin_work() == ResetPosition(HELLO, 10)
+    assert store.queue.begin_work() == ResetPosition(HELLO, 10), "the same until it is done"
+    assert store.queue.work_done(0.2) == [ack(10)]
+    assert store.machine.earliest[HELLO] == 10
+    assert store.queue.begin_work() == [run(1, 2, OTHER), run(10, 12)]
+
+
+def test_a_queue_with_nothing_but_a_reset_has_work() -> None:
+    store = Store(HELLO)
+    store.queue.put_reset(ResetPosition(HELLO, 10))
+    assert store.queue
+    store.queue.begin_work()
+    assert store.queue, "what has begun is not done"
+    store.queue.work_done(0.1)
+    assert not store.queue
+
+
+def test_a_later_reset_of_a_partition_replaces_the_one_that_waits() -> None:
+    store = Store(HELLO, OTHER)
+    store.queue.put_reset(ResetPosition(HELLO, 10))
+    store.queue.put_reset(ResetPosition(OTHER, 5))
+    store.queue.put_reset(ResetPosition(HELLO, 20))
+    assert store.queue.begin_work() == ResetPosition(HELLO, 20)
+    store.queue.work_done(0.1)
+    assert store.queue.begin_work() == ResetPosition(OTHER, 5)
+    store.queue.work_done(0.2)
+    assert not store.queue
+
+
+def test_a_refused_reset_is_tried_again() -> None:
+    store = Store(HELLO)
+    store.queue.put_reset(ResetPosition(HELLO, 10))
+    store.queue.begin_work()
+    assert store.queue.work_failed("no") == [Notify(StorageFailed("no"))]
+    assert store.queue.begin_work() == ResetPosition(HELLO, 10)
+    assert store.queue.work_done(0.2) == [Notify(StorageRecovered()), ack(10)]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_records_announced_after_their_producer_left_reach_each_subscriber(count: int) -> None:
+    store = Store()
+    for number in range(count):
+        store.machine.receive_subscriptions([wire.Subscription(wire.Command.DIRECT_HEAD, f"S{number}")], 0.0)
+    store.receive(0, 3)
+    store.queue.begin_work()
+    heads = [Publish(wire.DirectHead(f"S{number}", HELLO.address, HELLO.topic, 2)) for number in range(count)]
+    assert store.queue.work_done(0.2) == [ack(3), *heads]

@@ -1,0 +1,463 @@
+"""The limits of the protocol's parts at their edges, and what is free again after they were reached."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dafka import wire
+from dafka.config import FetchConfig
+from dafka.protocol import polling
+from dafka.protocol.ordering import buffers, fetch_planner, gap_resolver
+from dafka.protocol.ordering.buffers import BatchBuffer, RetransmitBuffer
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.ordering.fetch_planner import FetchPlanner
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING, PATIENCE_ATTEMPTS, GapResolver
+from dafka.protocol.ordering.reassembler import IDLE_S, Reassembler
+from dafka.protocol.polling import PendingPeers, RetrySchedule, StorePoll
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.protocol.token_bucket import TokenBucket
+from dafka.records import SEQUENCE_MAX, Partition
+from dafka.wire import Command
+from tests.protocol.helpers import HELLO, contents, run
+
+A, B, C, D = (Partition("hello", address) for address in "ABCD")
+
+
+def store(address: str, *, active: bool = True) -> wire.Subscription:
+    return wire.Subscription(Command.CONSUMER_HELLO, address, active)
+
+
+def answer(sender: str, sequence: int, end: int = 5, partition: Partition = A) -> wire.DirectEarliest:
+    return wire.DirectEarliest("ME", sender, partition.address, partition.topic, sequence, end)
+
+
+def resolver(*stores: str) -> GapResolver:
+    made = GapResolver()
+    made.node_settled()
+    for address in stores:
+        made.note_subscription(store(address), "ME")
+    return made
+
+
+# Who may hold missing records
+
+
+@pytest.mark.parametrize(
+    ("sequence", "counts"),
+    [(0, False), (1, False), (2, True), (SEQUENCE_MAX, True), (SEQUENCE_MAX + 1, False), (HOLDS_NOTHING, True)],
+)
+def test_an_answer_must_lie_after_the_missing_record(sequence: int, counts: bool) -> None:
+    made = resolver("S")
+    made.add_answer(answer("S", sequence, end=2), 1)
+    assert made.answered_partitions() == ([A] if counts else [])
+    expected = sequence if counts and sequence != HOLDS_NOTHING else None
+    assert made.resume_sequence(A, 1, 0) == expected
+
+
+@pytest.mark.parametrize(("unrecoverable_end", "resumes"), [(1, None), (2, 7)])
+def test_a_record_at_the_unrecoverable_end_is_not_lost(unrecoverable_end: int, resumes: int | None) -> None:
+    made = resolver("S")
+    made.add_answer(answer("S", 7, end=unrecoverable_end), 1)
+    assert made.resume_sequence(A, 1, 0) == resumes
+
+
+@pytest.mark.parametrize(("attempts", "resumes"), [(PATIENCE_ATTEMPTS - 1, None), (PATIENCE_ATTEMPTS, 5)])
+def test_a_silent_store_is_waited_for_a_number_of_attempts(attempts: int, resumes: int | None) -> None:
+    made = resolver("S", "SILENT")
+    made.add_answer(answer("S", 5), 0)
+    assert made.resume_sequence(A, 0, attempts) == resumes
+
+
+def test_answers_count_until_the_position_moves() -> None:
+    made = resolver("S", "T")
+    made.add_answer(answer("S", 5), 0)
+    assert made.take_newly_answered() == [A]
+    assert made.take_newly_answered() == []
+    made.add_answer(answer("T", 6), 2)
+    assert made.resume_sequence(A, 2, PATIENCE_ATTEMPTS - 1) is None, "the answer of S was about another record"
+    assert made.take_newly_answered() == [A]
+    assert made.resume_sequence(A, 3, PATIENCE_ATTEMPTS) is None
+    assert made.answered_partitions() == []
+
+
+def test_before_it_has_settled_nothing_is_answered() -> None:
+    made = GapResolver()
+    made.note_subscription(store("S"), "ME")
+    made.add_answer(answer("S", 5), 0)
+    assert (made.answered_partitions(), made.take_newly_answered()) == ([], [])
+    made.node_settled()
+    assert made.answered_partitions() == [A]
+
+
+@pytest.mark.parametrize("topic", ["", "ME"])
+def test_neither_the_own_address_nor_an_empty_one_is_a_store(topic: str) -> None:
+    assert resolver(topic).stores == set()
+    other = wire.Subscription(Command.RECORD, "S")
+    made = resolver()
+    made.note_subscription(other, "ME")
+    assert made.stores == set()
+
+
+def test_a_node_that_leaves_and_returns_counts_as_a_store_again() -> None:
+    made = resolver("S")
+    made.add_node("S")
+    made.remove_node("S")
+    assert made.stores == set()
+    made.add_node("S")
+    assert made.stores == {"S"}
+    made.note_subscription(store("S", active=False), "ME")
+    made.add_node("S")
+    assert made.stores == set()
+
+
+def test_the_partitions_producer_is_asked_only_while_it_is_known() -> None:
+    made = resolver("S")
+    made.add_answer(answer("S", 5), 0)
+    made.add_node("A")
+    assert made.resume_sequence(A, 0, 0) is None
+    made.add_answer(answer("A", 7), 0)
+    assert made.resume_sequence(A, 0, 0) == 5
+    made.forget_partition(A)
+    made.add_answer(answer("S", 5), 0)
+    made.remove_node("A")
+    assert made.resume_sequence(A, 0, 0) == 5
+
+
+def test_stores_answers_and_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap_resolver, "STORES_MAX", 2)
+    assert resolver("S", "T", "U").stores == {"S", "T"}
+    monkeypatch.setattr(gap_resolver, "NODES_MAX", 1)
+    made = resolver("S")
+    made.add_node("X")
+    made.add_node("A")
+    made.add_answer(answer("S", 5), 0)
+    assert made.resume_sequence(A, 0, 0) == 5, "the producer was not remembered"
+
+
+def test_room_for_answers_is_free_again_when_a_partition_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gap_resolver, "ANSWERS_MAX", 3)
+    made = resolver("S", "T")
+    for _ in range(3):
+        for partition in (A, B, C, D):
+            made.add_answer(answer("S", 5, partition=partition), 0)
+            made.add_answer(answer("S", 6, partition=partition), 0)
+        assert made.answered_partitions() == [A, B, C]
+        assert made.resume_sequence(A, 0, PATIENCE_ATTEMPTS) == 6, "a repeated answer replaces the first"
+        made.add_answer(answer("T", 5, partition=B), 0)
+        assert made.resume_sequence(B, 0, 0) is None
+        for partition in (A, B, C):
+            made.forget_partition(partition)
+
+
+# Fetching
+
+
+def missing(end: int, first: int = 0) -> Cursor:
+    cursor = Cursor(first)
+    cursor.note_known_end(end)
+    return cursor
+
+
+def planner(**settings_: int) -> FetchPlanner:
+    return FetchPlanner(FetchConfig(**{"page_records_first": 10, "page_records_max": 100, **settings_}))
+
+
+def test_repeated_fetches_for_new_peers_are_limited_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_planner, "RENEWALS_MAX", 2)
+    plan = planner()
+    cursors = {partition: missing(5) for partition in (A, B, C)}
+
+    def refetched(now: float) -> list[Partition]:
+        for partition, cursor in cursors.items():
+            plan.allow_refetch(partition, cursor, now)
+        return [partition for partition, cursor in cursors.items() if plan.plan_fetch(partition, cursor, now)]
+
+    assert refetched(0.0) == [A, B, C]
+    assert refetched(0.1) == [A, B]
+    assert refetched(1.0) == []
+    assert refetched(1.1) == [A, B]
+    assert refetched(2.0) == []
+    assert refetched(2.1) == [A, B]
+
+
+def test_a_page_is_not_repeated_while_other_answers_arrive_for_a_limited_time() -> None:
+    plan, cursor = planner(retry_ms=500, retry_max_ms=2000), missing(100)
+    assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
+    plan.note_answer(0.4)
+    assert plan.expire_pages(0.5) == []
+    assert plan.deadline() == 0.9
+    for now in (0.8, 1.2, 1.6, 1.9):
+        plan.note_answer(now)
+        assert plan.expire_pages(now) == []
+    assert plan.expire_pages(1.99) == []
+    assert plan.expire_pages(2.0) == [A], "patience ends after retry_max_ms"
+    assert plan.attempts(A) == 1
+
+
+def test_partitions_that_have_proven_themselves_have_as_much_room_again() -> None:
+    plan = planner(partitions_max=1)
+    proven = []
+    for address in "WXYZ":
+        cursor = missing(5)
+        cursor.add_batch(run(0, 1), 2**20)
+        proven.append((Partition("hello", address), cursor))
+    assert plan.plan_fetch(A, missing(5), 0.0) == (0, 5)
+    assert plan.plan_fetch(B, missing(5), 0.0) is None, "not proven: it waits"
+    assert [plan.plan_fetch(partition, cursor, 0.0) for partition, cursor in proven] == [(1, 4), None, None, None]
+    assert plan.active_partitions() == [A, proven[0][0]]
+    assert plan.next_waiting() is None
+    plan.mark_complete(A)
+    assert plan.next_waiting() is None
+    plan.mark_complete(proven[0][0])
+    assert plan.next_waiting() == B
+
+
+def test_pages_of_all_partitions_share_the_records_in_flight() -> None:
+    plan = planner(page_bytes_max=1000, page_records_max=60)
+    for partition in (A, B):
+        plan.note_record_size(partition, 20, 2)
+    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 60)
+    assert plan.plan_fetch(B, missing(500), 0.0) == (0, 30)
+    plan.forget_partition(A)
+    assert plan.plan_fetch(A, missing(500), 0.0) == (0, 10), "its size is forgotten: a first page"
+
+
+def test_dropped_records_move_a_page_back_and_never_forward() -> None:
+    plan, cursor = planner(), missing(100)
+    assert plan.plan_fetch(A, cursor, 0.0) == (0, 10)
+    plan.note_dropped(A, 50)
+    plan.note_dropped(B, 0)
+    assert plan.plan_fetch(A, cursor, 0.0) is None
+    plan.note_dropped(A, 3)
+    assert plan.plan_fetch(A, cursor, 0.0) == (3, 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 30), st.integers(1, 8), st.integers(0, 4)), max_size=25)
+)
+def test_the_memory_ahead_of_gaps_is_what_the_cursors_hold(steps: list[tuple[Partition, int, int, int]]) -> None:
+    room = run(0, 10).memory_bytes
+    made = Reassembler("ME", FetchConfig(ahead_bytes_max=room))
+    for partition, first, count, kind in steps:
+        if partition not in made.cursors:
+            made.follow_partition(partition, 0)
+        if kind == 0:
+            made.reset_to(partition, max(first, made.cursors[partition].next_sequence))
+        elif kind == 1 and first > 20:
+            made.forget_partition(partition)
+        else:
+            made.add_batch(run(first, first + count, partition))
+        held = sum(cursor.ahead_bytes for cursor in made.cursors.values())
+        assert made._ahead_bytes == held <= room
+        for cursor in made.cursors.values():
+            assert cursor.ahead_bytes == sum(batch.memory_bytes for batch in cursor._ahead)
+
+
+def test_a_forgotten_partition_leaves_nothing_behind() -> None:
+    made = Reassembler("ME", FetchConfig(), unproven_max=1)
+    made.follow_partition(A, 0, since=0.0)
+    assert not made.has_room()
+    made.note_known_end(A, 20)
+    made.add_batch(run(5, 9, A))
+    assert len(made.due_fetches(0.0)) == 1
+    made.note_known_end(A, 30)
+    made.forget_partition(A)
+    assert made.has_room()
+    assert made._ahead_bytes == 0
+    assert made.due_fetches(0.1) == []
+    assert made.tick(1e6) == []
+    assert made.deadline() == float("inf")
+
+
+def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
+    made = Reassembler("ME", FetchConfig(), unproven_max=4)
+    for number, partition in enumerate((A, B, C)):
+        made.follow_partition(partition, 0, since=float(number))
+    assert made.has_room()
+    assert made.idle_partitions(IDLE_S - 0.1) == []
+    assert made.idle_partitions(IDLE_S) == [A], "half of the room is kept"
+    made.follow_partition(D, 0, since=3.0)
+    assert not made.has_room()
+    assert made.idle_partitions(IDLE_S) == [A]
+    assert made.idle_partitions(IDLE_S + 9) == [A, B]
+    made.add_batch(run(0, 1, A))
+    assert made.has_room(), "a partition with records is proven"
+    assert made.idle_partitions(IDLE_S + 9) == [B]
+
+
+# Buffers
+
+
+def test_a_retransmit_buffer_reads_exactly_what_is_held() -> None:
+    buffer = RetransmitBuffer(HELLO, 10)
+    assert buffer.read(10, 1, 100) is None
+    buffer.push(contents(10, 14))
+    buffer.push(contents(14, 16))
+    assert len(buffer) == 6
+    assert buffer.content_bytes == 12
+    assert buffer.read(9, 9, 100) is None
+    assert buffer.read(16, 1, 100) is None
+    assert buffer.read(15, 9, 100) == run(15, 16)
+    assert buffer.read(12, 1, 100) == run(12, 13)
+    assert buffer.read(13, 9, 100) == run(13, 14)
+    assert buffer.read(14, 9, 100) == run(14, 16)
+    buffer.release(13)
+    assert buffer.read(12, 1, 100) is None
+    assert buffer.read(13, 1, 100) == run(13, 14)
+    buffer.release(14)
+    assert buffer.content_bytes == 4
+    buffer.release(99)
+    assert (len(buffer), buffer.content_bytes, buffer.first_sequence, buffer.end_sequence) == (0, 0, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("records_max", "bytes_max", "first"), [(6, 99, 10), (5, 99, 12), (4, 99, 12), (3, 99, 14), (0, 99, 14)]
+)
+def test_trimming_a_retransmit_buffer_keeps_what_both_limits_allow(
+    records_max: int, bytes_max: int, first: int
+) -> None:
+    for limits in ((records_max, bytes_max), (99, 2 * records_max)):
+        buffer = RetransmitBuffer(HELLO, 10)
+        for start in (10, 12, 14):
+            buffer.push(contents(start, start + 2))
+        buffer.trim(*limits)
+        assert buffer.first_sequence == first
+
+
+def test_a_batch_buffer_joins_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "TAKE_RECORDS_MAX", 4)
+    buffer = BatchBuffer()
+    for first, end in ((0, 2), (2, 4), (4, 5), (5, 15), (15, 16), (17, 18)):
+        buffer.add_batch(run(first, end))
+    taken = []
+    while buffer:
+        first_sequences = buffer.first_sequences()
+        taken.append(buffer.take_batch())
+        assert first_sequences == {HELLO: taken[-1].first_sequence}
+    assert taken == [run(0, 4), run(4, 5), run(5, 15), run(15, 16), run(17, 18)]
+
+
+def test_dropping_returns_the_memory_of_what_waited() -> None:
+    buffer = BatchBuffer()
+    for partition, first, end in ((A, 0, 2), (B, 0, 1), (A, 2, 3), (Partition("other", "A"), 0, 9)):
+        buffer.add_batch(run(first, end, partition))
+    assert buffer.drop_partition(A) == run(0, 2, A).memory_bytes + run(2, 3, A).memory_bytes
+    assert buffer.drop_partition(A) == 0
+    assert buffer.drop_topic("hello") == run(0, 1, B).memory_bytes
+    assert buffer.first_sequences() == {Partition("other", "A"): 0}
+
+
+# Polls, schedules, rates
+
+
+def test_a_poll_repeats_its_question_with_growing_waits() -> None:
+    poll = StorePoll(patience_s=10.0, retry_s=1.0, retry_factor=2.0)
+    assert poll.deadline() == float("inf")
+    waits, now = [], 0.0
+    for _ in range(4):
+        poll.note_asked(now)
+        waits.append(poll.retry_due - now)
+        assert not poll.take_retry(poll.retry_due - 0.01)
+        now = poll.retry_due
+        assert poll.take_retry(now)
+        assert poll.retry_due == float("inf"), "no repetition until it is asked again"
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    poll.restart_retries()
+    poll.note_asked(100.0)
+    assert poll.retry_due == 101.0
+    poll.note_asked(100.0, 0.25)
+    assert poll.retry_due == 100.25
+
+
+def test_a_poll_ends_with_its_answers_or_its_patience() -> None:
+    poll = StorePoll(patience_s=10.0, retry_s=1.0, quiet_s=2.0)
+    poll.restart_patience(5.0)
+    assert poll.patience_until == 15.0
+    assert poll.is_answered([], 0.0, is_pending=False)
+    assert not poll.is_answered([], 0.0, is_pending=True)
+    assert not poll.is_answered(["S"], 14.9, is_pending=False)
+    assert poll.is_answered(["S"], 15.0, is_pending=True)
+    poll.add_answer("S")
+    assert poll.is_answered(["S"], 0.0, is_pending=False)
+    poll.question = 1
+    assert poll.unanswered(["S"]) == ["S"]
+    poll.add_answer("S", 2)
+    poll.add_answer("S", 0)
+    assert poll.has_answered("S", 2)
+    assert not poll.has_answered("S", 3)
+    poll.forget_answers("S")
+    assert not poll.has_answered("S", 0)
+    poll.restart_quiet(1.0)
+    poll.restart_quiet(0.0)
+    assert poll.quiet_until == 3.0
+    assert not poll.is_quiet(2.9)
+    assert poll.is_quiet(3.0)
+
+
+def test_a_schedule_beyond_its_limit_drops_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polling, "KEYS_MAX", 2)
+    schedule = RetrySchedule[str]()
+    for now, key in enumerate("aba"):
+        schedule.schedule(key, float(now))
+    assert schedule.deadline() == 6.0
+    schedule.schedule("c", 3.0)
+    assert schedule.take_due(100.0) == ["a", "c"]
+    assert schedule.deadline() == 130.0
+    assert schedule.take_due(129.9) == []
+    assert schedule.take_due(130.0) == ["a", "c"]
+    assert schedule.deadline() == float("inf")
+
+
+def test_a_node_is_pending_until_it_connects() -> None:
+    pending = PendingPeers(1)
+    for address in ("", "A", "B"):
+        pending.add_node(address)
+    assert pending.addresses == {"A", "B"}
+    pending.note_subscription("A")
+    pending.note_subscription("B")
+    assert pending.addresses == set()
+    for address in ("A", "B"):
+        pending.add_node(address)
+    assert pending.addresses == {"B"}, "one connected node is remembered"
+    pending.remove_node("A")
+    pending.add_node("A")
+    assert pending.addresses == {"A", "B"}
+
+
+@pytest.mark.parametrize(("now", "tokens", "is_taken"), [(0.0, 3.0, False), (0.5, 1.0, True), (0.49, 1.0, False)])
+def test_an_empty_bucket_fills_at_its_rate(now: float, tokens: float, is_taken: bool) -> None:
+    bucket = TokenBucket(2.0, 3.0, 0.0)
+    assert bucket.try_take(0.0, 3.0)
+    assert bucket.try_take(now, tokens) is is_taken
+
+
+def test_a_bucket_never_holds_more_than_its_burst_and_may_be_overdrawn() -> None:
+    bucket = TokenBucket(2.0, 3.0, 0.0)
+    assert not bucket.try_take(100.0, 3.1)
+    assert bucket.spend(100.0, 4.0) == -1.0
+    assert not bucket.try_take(100.9, 1.0)
+    assert bucket.try_take(101.0, 1.0)
+
+
+def test_subscribers_are_remembered_up_to_the_limit() -> None:
+    known = SubscriberSet(Command.DIRECT_HEAD, 2)
+    for topic in ("", "A", "B", "C"):
+        known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, topic))
+    known.note_subscription(wire.Subscription(Command.HEAD, "D"))
+    assert list(known) == ["A", "B"]
+    known.note_subscription(wire.Subscription(Command.HEAD, "A", active=False))
+    known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, "A", active=False))
+    known.note_subscription(wire.Subscription(Command.DIRECT_HEAD, "C"))
+    assert list(known) == ["B", "C"]
+    assert "A" not in known
+
+
+def test_only_a_node_that_understands_it_is_told_the_earliest_record() -> None:
+    responder = EarliestResponder(10)
+    fetch = wire.Fetch("P", "C", "t", 3, 9)
+    assert responder.answer(fetch, "ME", 7, 6) is None
+    responder.note_subscription(wire.Subscription(Command.DIRECT_EARLIEST, "C"))
+    assert responder.answer(fetch, "ME", 7, 6) == wire.DirectEarliest("C", "ME", "P", "t", 7, 6)

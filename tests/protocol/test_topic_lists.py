@@ -1,0 +1,217 @@
+"""GET-TOPICS and DIRECT-TOPICS (erratum 27): a store lists its topics, and an observer collects the lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from dafka import Config, Partition, wire
+from dafka.endpoints import PeerEndpoint
+from dafka.protocol import PeerJoined, StoreMachine, SurveyMachine
+from dafka.protocol.actions import Action
+from dafka.protocol.answering.topic_responder import PAGE_BYTES_MAX
+from dafka.protocol.observing import survey_machine
+from dafka.protocol.observing.survey_machine import PAGES_MAX
+from dafka.protocol.presence.peer_limits import TOO_OFTEN
+from dafka.transport.connector import MESSAGE_BYTES_MAX
+from dafka.wire import Command, Dialect, encode
+from tests.protocol.helpers import published, subscription
+
+ME = "OBSERVER"
+STORE = "STORE"
+QUESTIONS: tuple[type[Any], ...] = (wire.GetTopics, wire.GetHeads, wire.Fetch)
+LONGEST = [f"{number:05}".ljust(255, "x") for number in range(40)]
+
+
+def make_store(topics: Iterable[str] = (), partitions: int = 1) -> StoreMachine:
+    """Return a store that holds 10 records in each of the partitions of each topic, and that the observer hears."""
+    ends = {Partition(topic, f"{number:032X}"): 10 for topic in topics for number in range(partitions)}
+    store = StoreMachine(STORE, Config(), ends)
+    store.receive_subscriptions(subscription(Command.DIRECT_TOPICS, ME), 0.0)
+    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, ME), 0.0)
+    store.receive_subscriptions(subscription(Command.DIRECT_EARLIEST, ME), 0.0)
+    return store
+
+
+def ask(store: StoreMachine, after: str = "", *, address: str = ME, now: float = 1.0) -> list[wire.DirectTopics]:
+    return published(store.receive([wire.GetTopics(STORE, address, after)], now), wire.DirectTopics)
+
+
+def list_topics(store: StoreMachine) -> list[wire.DirectTopics]:
+    """Ask for page after page until the list ends."""
+    pages = ask(store)
+    while pages[-1].remaining:
+        pages += ask(store, pages[-1].subjects[-1])
+    return pages
+
+
+def test_a_store_lists_its_topics_once_each_in_pages_of_limited_size() -> None:
+    pages = list_topics(make_store(reversed(LONGEST), partitions=3))
+    assert len(pages) > 1
+    assert [topic for page in pages for topic in page.subjects] == LONGEST
+    assert {(page.requestor, page.address, page.partitions) for page in pages} == {(ME, STORE, 120)}
+    listed = 0
+    for page in pages:
+        listed += len(page.subjects)
+        assert page.remaining == len(LONGEST) - listed
+        assert sum(4 + len(topic) for topic in page.subjects) <= PAGE_BYTES_MAX
+        assert all(sum(map(len, encode(page, dialect))) <= MESSAGE_BYTES_MAX for dialect in Dialect)
+
+
+def test_an_empty_store_says_so() -> None:
+    assert ask(make_store()) == [wire.DirectTopics(ME, STORE, "", (), 0, 0)]
+
+
+def test_a_list_continues_after_a_topic_that_is_unknown() -> None:
+    (page,) = ask(make_store(["a", "c"]), "b")
+    assert (page.subjects, page.remaining) == (("c",), 0)
+
+
+def test_a_new_topic_is_listed_at_once() -> None:
+    store = make_store(["a"])
+    assert ask(store)[0].subjects == ("a",)
+    store.records_committed({}, 1.0)
+    store.reassembler.follow_partition(Partition("b", "P"), 0, 1.0)
+    store.records_committed({Partition("b", "P"): 1}, 1.0)
+    assert ask(store)[0].subjects == ("a", "b")
+
+
+def test_only_a_node_that_subscribes_gets_an_answer() -> None:
+    store = make_store(["a"])
+    assert ask(store, address="STRANGER") == []
+    assert ask(store, address=ME) != []
+
+
+def test_a_store_does_not_answer_for_another_one() -> None:
+    store = make_store(["a"])
+    assert published(store.receive([wire.GetTopics("STORE2", ME, "")], 1.0), wire.DirectTopics) == []
+
+
+def test_questions_beyond_the_limit_are_discarded() -> None:
+    store = make_store(["a"])
+    answers = [answer for _ in range(30_000) for answer in ask(store)]
+    assert 100 < len(answers) < 30_000
+    assert store.discarded[TOO_OFTEN] == 30_000 - len(answers)
+
+
+class Play:
+    """An observer and one store, whose messages reach each other unless a test drops them."""
+
+    def __init__(self, store: StoreMachine, topics: Iterable[str] = (), *, lists: bool = True) -> None:
+        self.store = store
+        self.machine = SurveyMachine(ME, Config(), topics)
+        self.now = 100.0
+        self.dropped = 0
+        self.machine.start(self.now)
+        self.machine.note_discovery(PeerJoined(STORE, PeerEndpoint("tcp://10.0.0.1:7000")), self.now)
+        commands = [Command.CONSUMER_HELLO, Command.DIRECT_EARLIEST, *([Command.GET_TOPICS] if lists else [])]
+        for command in commands:
+            self.machine.receive_subscriptions(subscription(command, STORE), self.now)
+
+    def survey(self, drop: int = 0) -> None:
+        """Carry out a round. Drop the first pages of the list."""
+        actions = self.machine.begin_round(self.now) + self.machine.node_settled(self.now)
+        for _ in range(10_000):
+            if self.machine.is_complete:
+                return
+            asked = [message for kind in QUESTIONS for message in published(actions, kind)]
+            told = self.store.receive(asked, self.now)
+            while self.store.deadline() <= self.now + 0.01:
+                self.now = max(self.now, self.store.deadline())
+                told += self.store.tick(self.now)
+            pages: list[wire.BatchedMessage] = list(published(told, wire.DirectTopics))
+            self.dropped += len(pages[:drop])
+            drop, pages = max(drop - len(pages), 0), pages[drop:]
+            answers = [*pages, *published(told, wire.DirectHead), *published(told, wire.DirectEarliest)]
+            actions = self.machine.receive_from_store(STORE, answers, self.now) if answers else []
+            if not actions:
+                self.now = max(self.now, self.machine.deadline())
+                actions = self.machine.tick(self.now)
+        raise AssertionError("the round does not end")
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic.name for topic in self.machine.survey(self.now).topics if topic.is_stored]
+
+
+@pytest.mark.parametrize("drop", [0, 1, 2])
+def test_an_observer_learns_all_topics_and_their_partitions(drop: int) -> None:
+    play = Play(make_store(LONGEST, partitions=2))
+    play.survey(drop)
+    assert play.dropped == drop
+    survey = play.machine.survey(play.now)
+    assert play.topics == LONGEST
+    assert {(each.partitions, each.is_stored) for each in survey.topics} == {(2, True)}
+    assert {each.lag for each in survey.partitions} == {0}
+    (node,) = survey.nodes
+    assert (node.lists_topics, node.topics_held, node.partitions_held) == (True, 40, 80)
+    assert [fault for fault in survey.faults(0) if "tower" not in fault] == []
+
+
+def test_a_second_round_lists_again() -> None:
+    play = Play(make_store(["a"]))
+    play.survey()
+    partition = Partition("b", "P")
+    play.store.reassembler.follow_partition(partition, 0, play.now)
+    play.store.records_committed({partition: 1}, play.now)
+    play.survey()
+    assert play.topics == ["a", "b"]
+
+
+def test_named_topics_need_no_list() -> None:
+    play = Play(make_store(["a", "b"]), ["a"])
+    play.survey()
+    survey = play.machine.survey(play.now)
+    assert [topic.name for topic in survey.topics] == ["a"]
+    assert survey.nodes[0].lists_topics is None
+
+
+def test_a_store_that_does_not_list_is_a_fault_unless_topics_are_named() -> None:
+    for topics, is_fault in ((), True), (("a",), False):
+        play = Play(make_store(["a"]), topics, lists=False)
+        play.survey()
+        faults = " ".join(play.machine.survey(play.now).faults(0))
+        assert ("does not list its topics, so that some may be missing here: name the topics" in faults) is is_fault
+
+
+def test_a_stored_topic_of_unknown_size_is_a_fault() -> None:
+    play = Play(make_store(["a"]))
+    actions = play.machine.begin_round(play.now) + play.machine.node_settled(play.now)
+    assert published(actions, wire.GetTopics) == [wire.GetTopics(STORE, ME, "")]
+    play.machine.receive_from_store(STORE, [wire.DirectTopics(ME, STORE, "", ("a",), 0, 1)], play.now)
+    faults = list(play.machine.survey(play.now).faults(0))
+    assert "topic a is stored, but no store has said how much of it" in faults
+
+
+def test_a_list_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey_machine, "TOPICS_MAX", 50)
+    play = Play(make_store())
+    actions: list[Action] = play.machine.begin_round(play.now) + play.machine.node_settled(play.now)
+    asked = published(actions, wire.GetTopics)
+    pages = 0
+    while asked:
+        pages += 1
+        page = wire.DirectTopics(ME, STORE, asked[-1].after, (f"{pages}",), 2**32 - 1, 1)
+        asked = published(play.machine.receive_from_store(STORE, [page], play.now), wire.GetTopics)
+    assert pages == PAGES_MAX
+    assert len(play.topics) == 50
+    assert "only 50 topics are shown: there are more" in play.machine.survey(play.now).limits
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        wire.DirectTopics(ME, "OTHER", "", ("x",), 0, 1),
+        wire.DirectTopics("OTHER", STORE, "", ("x",), 0, 1),
+        wire.DirectTopics(ME, STORE, "unasked", ("x",), 0, 1),
+    ],
+)
+def test_a_page_that_was_not_asked_for_is_discarded(page: wire.DirectTopics) -> None:
+    play = Play(make_store())
+    play.machine.begin_round(play.now)
+    play.machine.node_settled(play.now)
+    assert play.machine.receive_from_store(STORE, [page], play.now) == []
+    assert play.topics == []
+    assert play.machine.discarded.total() == 1

@@ -1,0 +1,247 @@
+"""Many nodes that start at once: counts the connections and messages of the cluster, and its time until all is stored.
+
+    python -m tests.simulation.crowd --nodes 1000
+
+The nodes are those of the simulation, without faults: producers that publish one record each, two stores, three
+consumers and a tower. All nodes share the cores of one machine. A node handles a message in `MESSAGE_S`, and waits for
+a core if all are busy. So a storm of messages takes virtual time, as on a real machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+
+from dafka.config import Config
+from tests.simulation.clock import Clock
+from tests.simulation.cluster import Cluster
+from tests.simulation.nodes import SimulatedNode
+from tests.simulation.plan import Member, Plan
+
+TOPIC = "orders"
+STORES = 2
+CONSUMERS = 3
+
+MESSAGE_S = 20e-6
+"""Seconds of a core in which a node handles a message."""
+
+CORES = 2
+
+STEP_S = 0.05
+"""Virtual seconds between two looks at whether everything is stored."""
+
+SETTLE_S_MAX = 120.0
+"""Virtual seconds after which the crowd is given up."""
+
+REST_S = 10.0
+"""Virtual seconds between joining and counting the messages of an idle cluster: what joining has caused is over."""
+
+IDLE_S = 10.0
+"""Virtual seconds in which the messages of an idle cluster are counted."""
+
+
+class Processor:
+    """The cores that all nodes share. Nodes wait in a queue, and each handles everything that has arrived for it."""
+
+    def __init__(self, clock: Clock, cores: int) -> None:
+        self._clock = clock
+        self._idle = cores
+        self._queue: deque[SimulatedNode] = deque()
+
+    def look(self, node: SimulatedNode) -> None:
+        """Let a node look at its messages as soon as a core is idle."""
+        self._queue.append(node)
+        self._next()
+
+    def _next(self) -> None:
+        while self._idle and self._queue:
+            node = self._queue.popleft()
+            seconds = node.waiting * MESSAGE_S
+            self._idle -= 1
+            node.look()
+            self._clock.after(seconds, self._done)
+
+    def _done(self) -> None:
+        self._idle += 1
+        self._next()
+
+
+@attrs.frozen
+class Share:
+    """The messages of the nodes of one role: of the average node and of the busiest one."""
+
+    mean: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:,.1f} (most {self.most:,.1f})"
+
+
+@attrs.frozen
+class Traffic:
+    """The messages of one period.
+
+    Attributes:
+        roles: By role, the messages that a node handles: from peers and from the tower.
+        tower: The messages that the tower gets, divided by the number of nodes.
+    """
+
+    roles: dict[str, Share]
+    tower: float
+
+    def per_second(self, seconds: float) -> Traffic:
+        """Return the traffic of one second."""
+        roles = {role: Share(share.mean / seconds, share.most / seconds) for role, share in self.roles.items()}
+        return Traffic(roles, self.tower / seconds)
+
+
+CONNECTIONS_MAX = 10.0
+"""Connections for each producer: from and to the stores, and from the consumers."""
+
+JOINING_MAX = {"producer": 100.0, "store": 20.0, "consumer": 20.0, "tower": 10.0}
+"""Messages of a node until everything is stored; those of a store and a consumer, and of the tower, for each node."""
+
+IDLE_MAX = {"producer": 10.0, "store": 5.0, "consumer": 5.0, "tower": 2.0}
+"""The same, per second of an idle cluster."""
+
+
+@attrs.frozen
+class CrowdReport:
+    """What a crowd needed.
+
+    Attributes:
+        nodes: The number of producers.
+        stored_s: Virtual seconds until every first record was stored in all stores; None if that took too long.
+        stored: The number of records stored by then.
+        connections: The number of connections between nodes.
+        joining: The messages until everything was stored.
+        idle: The messages per second of the idle cluster.
+        run_s: The processor time of the simulation, in seconds.
+    """
+
+    nodes: int
+    stored_s: float | None
+    stored: int
+    connections: int
+    joining: Traffic
+    idle: Traffic
+    run_s: float
+
+    def excesses(self) -> Iterator[str]:
+        """Yield a sentence about each figure that grows faster than the crowd."""
+        if self.stored_s is None:
+            yield f"{self.stored:,} of {self.nodes:,} stored after {SETTLE_S_MAX:.0f} s"
+        if self.connections > CONNECTIONS_MAX * self.nodes:
+            found_mean = self.connections / self.nodes
+            yield f"{found_mean:,.1f} connections for each producer, at most {CONNECTIONS_MAX} expected"
+        for title, traffic, limits in (("joining", self.joining, JOINING_MAX), ("idle", self.idle, IDLE_MAX)):
+            found = {role: share.most for role, share in traffic.roles.items()}
+            for role in ("store", "consumer"):
+                found[role] /= self.nodes
+            found["tower"] = traffic.tower
+            for role, limit in limits.items():
+                if found[role] > limit:
+                    yield f"{title}: {role}: {found[role]:,.1f} messages, at most {limit} expected"
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as text."""
+        after = f"after {self.stored_s:.2f} s" if self.stored_s is not None else f"NOT after {SETTLE_S_MAX:.0f} s"
+        yield f"{self.nodes:,} producers: {self.stored:,} first records stored {after}; simulated in {self.run_s:.1f} s"
+        yield f"  connections: {self.connections:,}, {self.connections / self.nodes:,.1f} for each producer"
+        for title, traffic in (("joining", self.joining), ("idle, per second", self.idle)):
+            yield f"  {title}: the tower gets {traffic.tower:,.2f} messages for each node"
+            for role, share in traffic.roles.items():
+                yield f"    each {role} handles {share} messages"
+
+
+class Crowd(Cluster):
+    """A cluster of many producers that start at once."""
+
+    def __init__(self, producers: int, cores: int = CORES) -> None:
+        members = [
+            Member("T1", "tower"),
+            *(Member(f"S{number}", "store") for number in range(1, STORES + 1)),
+            *(Member(f"C{number}", "consumer", topics=(TOPIC,)) for number in range(1, CONSUMERS + 1)),
+            *(Member(f"P{number}", "producer", topics=(TOPIC,)) for number in range(1, producers + 1)),
+        ]
+        super().__init__(Plan(1, Config(), tuple(members), (), chunk_records_max=1000, disk_s=0.002))
+        self._first_form_only = frozenset()
+        self._size = producers
+        self._processor = Processor(self.clock, cores)
+        self._beacons = 0
+
+    def wake(self, node: SimulatedNode, delay: float) -> None:
+        """See `World.wake`."""
+        self.clock.after(delay, self._processor.look, node)
+
+    def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
+        """Count a beacon, and send it."""
+        self._beacons += 1
+        super().send_to_tower(node, tower, frames)
+
+    def measure(self) -> CrowdReport:
+        """Start all nodes at once, wait until everything is stored, and count the messages."""
+        began = time.process_time()
+        for member in self.plan.members:
+            self._start(member)
+        for producer in self.producers.values():
+            producer.publish_records(1)
+        stored_s = None
+        while stored_s is None and self.clock.now < SETTLE_S_MAX:
+            self.clock.run(self.clock.now + STEP_S)
+            if self._stored() == self._size:
+                stored_s = self.clock.now
+        stored = self._stored()
+        joining = self._traffic()
+        self.clock.run(self.clock.now + REST_S)
+        connections = sum(len(node.outgoing) for node in self.nodes())
+        before = self._counts()
+        self.clock.run(self.clock.now + IDLE_S)
+        idle = self._traffic(before).per_second(IDLE_S)
+        return CrowdReport(self._size, stored_s, stored, connections, joining, idle, time.process_time() - began)
+
+    def _stored(self) -> int:
+        """Return the number of producers whose record is stored in every store, and acknowledged."""
+        return sum(
+            producer.machine.acknowledged_end == 1
+            and all(store.disk.end(producer.partition) == 1 for store in self.stores.values())
+            for producer in self.producers.values()
+        )
+
+    def _counts(self) -> tuple[int, dict[str, int]]:
+        return self._beacons, {node.name: node.handled for node in self.nodes()}
+
+    def _traffic(self, before: tuple[int, dict[str, int]] = (0, {})) -> Traffic:
+        """Return the traffic since these counts."""
+        beacons, handled = self._counts()
+        shares = {}
+        for role, nodes in (("producer", self.producers), ("store", self.stores), ("consumer", self.consumers)):
+            counts = [handled[name] - before[1].get(name, 0) for name in nodes]
+            shares[role] = Share(sum(counts) / len(counts), max(counts))
+        return Traffic(shares, (beacons - before[0]) / len(handled))
+
+
+def main() -> None:
+    """Simulate crowds of several sizes, and print what they needed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.crowd", description=main.__doc__)
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[10, 100, 300], metavar="N", help="numbers of producers"
+    )
+    parser.add_argument("--cores", type=int, default=CORES, help="cores that all nodes share (default: %(default)s)")
+    arguments = parser.parse_args()
+    # The objects of a crowd refer to each other all the time: looking for garbage among them costs a third of the time.
+    gc.disable()
+    for nodes in arguments.nodes:
+        report = Crowd(nodes, arguments.cores).measure()
+        print("\n".join(report.lines()), flush=True)
+        for excess in report.excesses():
+            print(f"  too much: {excess}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,17 @@
+"""The crowd: what many nodes that start at once need, counted in the simulation."""
+
+from tests.simulation.crowd import Crowd
+
+
+def test_every_first_record_of_a_crowd_is_stored() -> None:
+    report = Crowd(20).measure()
+    assert (report.stored, report.stored_s is not None) == (20, True)
+    assert report.joining.tower >= 1
+    assert report.idle.roles["producer"].mean > 0
+
+
+def test_fewer_cores_take_a_crowd_longer() -> None:
+    slow, fast = Crowd(20, cores=1).measure(), Crowd(20, cores=100).measure()
+    assert slow.stored_s is not None
+    assert fast.stored_s is not None
+    assert slow.stored_s >= fast.stored_s

@@ -1,0 +1,272 @@
+"""The edges of the wire's limits, and what a decoder remembers from one message to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from dafka.errors import EncodingError, WireError
+from dafka.records import Partition, RecordBatch
+from dafka.wire import (
+    BatchDecoder,
+    BatchEncoder,
+    ConsumerHello,
+    Dialect,
+    DirectRecord,
+    Fetch,
+    Head,
+    Message,
+    NodeBeacon,
+    Record,
+    RecordRun,
+    StoreHello,
+    TowerBeacon,
+    batch,
+    codec,
+    decode,
+    encode,
+)
+from dafka.wire.batch import EncodedRun
+from dafka.wire.primitives import FrameReader
+
+KEY = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
+
+
+def record(sequence: int, *, address: str = "P", dialect: Dialect = Dialect.RFC46) -> list[bytes]:
+    return encode(Record(address, "t", sequence, b"%d" % sequence), dialect)
+
+
+def run(first_sequence: int, count: int, *, address: str = "P") -> RecordRun:
+    contents = [b"%d" % sequence for sequence in range(first_sequence, first_sequence + count)]
+    return RecordRun(RecordBatch(Partition("t", address), first_sequence, contents))
+
+
+# Numbers and texts
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+@pytest.mark.parametrize(
+    "message",
+    [
+        Record("P" * 255, "t" * 255, 2**64 - 1, b""),
+        DirectRecord("C" * 255, "P", "t", 2**64 - 1, b""),
+        Fetch("P", "C", "t", 2**64 - 1, 2**32 - 1),
+        ConsumerHello("S", "C", ("",) * 65_536),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_the_largest_values_survive_encoding_and_decoding(message: Message, dialect: Dialect) -> None:
+    assert decode(encode(message, dialect)) == (message, dialect)
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: Record("P", "t", 2**64, b""), "sequence"),
+        (lambda: Record("P", "t", -1, b""), "sequence"),
+        (lambda: Record("P", "t", True, b""), "sequence"),
+        (lambda: Fetch("P", "C", "t", 0, 2**32), "count"),
+        (lambda: Record("P" * 256, "t", 0, b""), "address"),
+        (lambda: Record("P", "t" * 256, 0, b""), "subject"),
+        (lambda: Record("P", "t", 0, "text"), "content"),  # type: ignore[arg-type]
+        (lambda: ConsumerHello("S", "C", ("t", "t" * 256)), "subjects"),
+        (lambda: ConsumerHello("S", "C", "topic"), "subjects"),
+    ],
+)
+def test_a_value_beyond_the_largest_makes_no_message(make: object, field: str) -> None:
+    with pytest.raises(EncodingError) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.field == field
+
+
+def test_more_topics_than_one_greeting_may_have_are_rejected_before_they_are_read() -> None:
+    hello = encode(ConsumerHello("S", "C", ("",) * 65_537), Dialect.RFC46)
+    with pytest.raises(WireError, match="at most 65536 strings") as caught:
+        decode(hello)
+    assert caught.value.offset == len(b"\xaa\xa5W\1\1C")
+
+
+@pytest.mark.parametrize(
+    ("data", "offset"),
+    [
+        (b"\0\0\0\2\0\0\0\1a\0\0\0", 4),  # 2 strings need 8 bytes, and 8 are left: the second one lacks one
+        (b"\0\0\0\2\0\0\0\1a\0\0\0\2b", 13),  # the second text is cut
+        (b"\0\0\0\1\0\0\1\0" + b"a" * 256, 4),  # a text of 256 bytes
+        (b"\0\0\0\2\0\0\0", 0),  # no room for two lengths
+    ],
+)
+def test_malformed_strings_are_rejected_at_their_offset(data: bytes, offset: int) -> None:
+    reader = FrameReader(b"x" + data, 1)
+    with pytest.raises(WireError) as caught:
+        reader.read_strings("subjects")
+    assert caught.value.field == "subjects"
+    assert caught.value.offset is not None
+    assert caught.value.offset - 1 >= offset
+
+
+def test_strings_end_where_the_next_field_begins() -> None:
+    reader = FrameReader(b"\0\0\0\3\0\0\0\1a\0\0\0\0\0\0\0\2bc\7")
+    assert reader.read_strings("subjects") == ("a", "", "bc")
+    assert reader.read_number_1("next") == 7
+    reader.expect_end()
+
+
+@pytest.mark.parametrize("missing", range(1, 8))
+def test_a_number_that_is_cut_short_is_rejected_with_what_is_left(missing: int) -> None:
+    reader = FrameReader(b"x" * (8 - missing))
+    with pytest.raises(WireError, match=f"8 bytes, the frame has {8 - missing} left") as caught:
+        reader.read_number_8("sequence")
+    assert caught.value.offset == 0
+    assert reader.offset == 0, "a failed read consumes nothing"
+
+
+def test_a_number_that_fills_the_frame_is_read() -> None:
+    reader = FrameReader(b"\0\0\0\0\0\0\1\2")
+    assert reader.read_number_8("sequence") == 258
+    reader.expect_end()
+
+
+# Beacons of closed clusters
+
+
+def test_a_closed_clusters_beacon_carries_the_key() -> None:
+    frames = [b"B", b"N", b"tcp://h:80", KEY.encode()]
+    beacon = TowerBeacon.decode(frames, has_key=True)
+    assert beacon == TowerBeacon("N", "tcp://h:80", KEY)
+    assert beacon.peer_endpoint.key == KEY
+    assert beacon.encode() == frames
+
+
+@pytest.mark.parametrize("key", [b"", KEY[:-1].encode(), KEY.encode() + b"0", b"~" + KEY[1:].encode(), b"\xff" * 40])
+def test_a_closed_clusters_beacon_with_a_malformed_key_is_rejected(key: bytes) -> None:
+    with pytest.raises(WireError) as caught:
+        TowerBeacon.decode([b"B", b"N", b"tcp://h:80", key], has_key=True)
+    assert caught.value.field == "key"
+
+
+@pytest.mark.parametrize(("has_key", "count"), [(True, 3), (True, 5), (False, 4), (False, 2)])
+def test_a_beacon_with_a_key_too_many_or_too_few_is_rejected(has_key: bool, count: int) -> None:
+    frames = [b"B", b"N", b"tcp://h:80", KEY.encode(), b""][:count]
+    with pytest.raises(WireError) as caught:
+        TowerBeacon.decode(frames, has_key=has_key)
+    assert caught.value.field == "frames"
+
+
+@pytest.mark.parametrize("length", [1, 255])
+def test_an_address_of_1_to_255_bytes_is_read(length: int) -> None:
+    assert NodeBeacon.decode([b"B", b"u" * length, b"h", b"80"]).address == "u" * length
+
+
+# The batch decoder
+
+
+def test_an_empty_gathered_run_of_a_known_partition_is_no_message() -> None:
+    decoder = BatchDecoder()
+    assert decoder.decode([record(0)]) == [run(0, 1)]
+    assert decoder.decode([EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 1, [])]) == []
+    assert decoder.discarded == {}
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_known_header_with_another_number_of_frames_is_counted(dialect: Dialect) -> None:
+    decoder = BatchDecoder()
+    good = record(0, dialect=dialect)
+    assert decoder.decode([good]) == [run(0, 1)]
+    assert decoder.decode([[*good, b"more"]]) == []
+    assert decoder.discarded == ({"frames": 1} if dialect is Dialect.RFC46 else {"signature": 1})
+    assert decoder.decode([record(1, dialect=dialect)]) == [run(1, 1)], "what follows is decoded"
+
+
+@pytest.mark.parametrize("frames", [[], [b""], [b"M"], [b"Mt"], [b"D"], [b"Mt", b""], [b"M", b"", b""]])
+def test_too_short_messages_are_counted(frames: list[bytes]) -> None:
+    decoder = BatchDecoder()
+    assert decoder.decode([frames, record(0)]) == [run(0, 1)]
+    assert sum(decoder.discarded.values()) == 1
+
+
+def test_the_decoder_names_the_dialects_that_it_has_read() -> None:
+    decoder = BatchDecoder()
+    decoder.decode([[b"Mt", b"\xaa\xa5M\2"]])
+    assert decoder.dialects == set()
+    decoder.decode([record(0, dialect=Dialect.LIBDAFKA)])
+    assert decoder.dialects == {Dialect.LIBDAFKA}
+    decoder.decode([encode(Head("P", "t", 3), Dialect.RFC46)])
+    assert decoder.dialects == {Dialect.LIBDAFKA, Dialect.RFC46}
+
+
+class SlowDecodes:
+    """Counts the messages that the batch decoder cannot recognize by their headers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(codec, "decode", self._decode)
+
+    def _decode(self, frames: Sequence[bytes]) -> tuple[Message, Dialect]:
+        self.count += 1
+        return decode(frames)
+
+
+def test_headers_are_remembered_up_to_the_limit_and_then_all_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "HEADERS_MAX", 3)
+    slow = SlowDecodes(monkeypatch)
+    decoder = BatchDecoder()
+    for sequence in range(4):
+        for address in "ABC":
+            decoder.decode([record(sequence, address=address)])
+    assert slow.count == 3, "each header is decoded once while there is room"
+    decoder.decode([record(0, address="D")])
+    assert slow.count == 4
+    decoder.decode([record(4, address="A"), record(1, address="D")])
+    assert slow.count == 5, "the fourth header made room for itself and three others"
+
+
+def test_as_many_interleaved_answers_as_the_limit_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "OPEN_RUNS_MAX", 3)
+    starts = [0, 100, 200]
+    interleaved = [record(start + step) for step in range(3) for start in starts]
+    assert BatchDecoder().decode(interleaved) == [run(start, 3) for start in starts]
+
+
+def test_one_answer_more_than_the_limit_closes_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "OPEN_RUNS_MAX", 3)
+    messages = [record(sequence) for sequence in (0, 100, 200, 300, 101, 201, 301, 1)]
+    assert BatchDecoder().decode(messages) == [run(0, 1), run(100, 2), run(200, 2), run(300, 2), run(1, 1)]
+
+
+def test_a_repeated_record_begins_a_run_of_its_own() -> None:
+    assert BatchDecoder().decode([record(0), record(1), record(1), record(2)]) == [run(0, 2), run(1, 2)]
+
+
+def test_a_gathered_run_continues_an_earlier_run_after_another_one() -> None:
+    gathered = EncodedRun(b"Mt", b"\xaa\xa5M\1\1P\1t", 2, [b"2", b"3"])
+    decoder = BatchDecoder()
+    assert decoder.decode([record(0), record(1), record(9), gathered, record(4)]) == [run(0, 5), run(9, 1)]
+
+
+# The batch encoder
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_a_run_for_a_requestor_is_written_as_direct_records(dialect: Dialect) -> None:
+    direct = RecordRun(RecordBatch(Partition("t", "P"), 2**64 - 2, [b"a", b"b"]), "C")
+    (encoded,) = BatchEncoder(dialect).encode([direct])
+    assert isinstance(encoded, EncodedRun)
+    expected = [
+        encode(DirectRecord("C", "P", "t", 2**64 - 2 + at, each), dialect) for at, each in enumerate((b"a", b"b"))
+    ]
+    assert [list(frames) for frames in encoded.messages()] == expected
+
+
+@pytest.mark.parametrize(("first_sequence", "is_written"), [(2**64 - 2, True), (2**64 - 1, False)])
+def test_a_run_of_two_records_must_end_at_the_largest_sequence(first_sequence: int, is_written: bool) -> None:
+    encoder = BatchEncoder(Dialect.RFC46)
+    assert bool(encoder.encode([run(first_sequence, 2)])) is is_written
+    assert encoder.discarded == ({} if is_written else {"sequence": 1})
+
+
+def test_a_message_that_cannot_be_written_does_not_end_the_batch() -> None:
+    encoder = BatchEncoder(Dialect.LIBDAFKA)
+    encoded = encoder.encode([StoreHello("a\0", "S"), StoreHello("C", "S"), StoreHello("b\0", "S")])
+    assert encoded == [encode(StoreHello("C", "S"), Dialect.LIBDAFKA)]
+    assert encoder.discarded == {"consumer": 2}
