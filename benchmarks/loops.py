@@ -40,7 +40,7 @@ def measure(loops: Loops, records: int, dialect: Dialect) -> tuple[float, float]
             loops.send(near, encoder.encode([run]))
 
     def receive(far: zmq.Socket[bytes]) -> None:
-        while items := loops.receive_runs(far, loops.receive_count_max, BYTES_MAX):
+        while items := loops.receive_runs(far, loops.receive_count_max, loops.receive_count_max, BYTES_MAX):
             decoder.decode(items)
 
     return through_sockets(send, receive)

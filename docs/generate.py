@@ -73,8 +73,7 @@ A setting whose name ends with `_ms` takes a number of milliseconds, or text wit
 or one text with commas.
 
     [beacon]
-    tower_sub = ["tcp://tower-a:5556", "tcp://tower-b:5556"]
-    tower_pub = ["tcp://tower-a:5557", "tcp://tower-b:5557"]
+    tower = ["tower-a", "tower-b"]
 
     [consumer]
     offset_reset = "earliest"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 import attrs
@@ -21,6 +22,11 @@ GROUP_HEAD = 26
 LABEL_WIDTH = 260
 BAR_WIDTH = 420
 VALUE_WIDTH = 260
+TITLE_HEIGHT = 36
+LINE_HEIGHT = 16
+LINE_LENGTH = 140
+"""The longest line below the title, in characters."""
+
 COLORS = ("#3b6ea5", "#c8553d", "#588b5b", "#8d6a9f", "#c9a227", "#4f9d9d", "#7a7a7a", "#a85c7a")
 
 
@@ -72,6 +78,7 @@ def to_json(results: Results) -> str:
     ]
     document = {
         "version": VERSION,
+        "date": results.date,
         "settings": dict(results.settings),
         "machine": dict(results.machine),
         "systems": list(results.systems),
@@ -114,8 +121,10 @@ def to_svg(results: Results) -> str:
     Raises:
         MissingExtraError: If the extra `bench` is not installed.
     """
-    groups = list(_groups(results))
-    height = groups[-1].bars[-1].y + 2 * ROW_HEIGHT if groups else ROW_HEIGHT
+    lines = list(describe_run(results))
+    top = TITLE_HEIGHT + LINE_HEIGHT * len(lines) + ROW_HEIGHT
+    groups = list(_groups(results, top))
+    height = groups[-1].bars[-1].y + 2 * ROW_HEIGHT if groups else top + ROW_HEIGHT
     with require_extra("bench", "a plot"):
         import jinja2  # noqa: PLC0415 (an extra)
 
@@ -123,6 +132,8 @@ def to_svg(results: Results) -> str:
         loader=jinja2.PackageLoader("dafka.bench", "."), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("plot.svg.jinja").render(
+        title="Benchmark of " + " and ".join(results.systems),
+        lines=lines,
         groups=groups,
         width=LABEL_WIDTH + BAR_WIDTH + VALUE_WIDTH,
         height=height,
@@ -131,9 +142,30 @@ def to_svg(results: Results) -> str:
     )
 
 
-def _groups(results: Results) -> Iterator[_PlotGroup]:
+def describe_run(results: Results) -> Iterator[str]:
+    """Yield lines that say what was run, when, and on which machine."""
+    settings = dict(results.settings)
+    nodes = settings.pop("nodes", {})
+    if isinstance(nodes, Mapping):
+        settings |= nodes
+    yield from textwrap.wrap(f"{results.date or 'undated'}: {_describe(settings)}", LINE_LENGTH)
+    yield f"bars: medians of all rounds; lines: from the lowest to the highest; ratios: to {results.base}"
+    yield from textwrap.wrap(f"machine: {_describe(results.machine)}", LINE_LENGTH)
+
+
+def _describe(values: Mapping[str, object]) -> str:
+    return "; ".join(f"{name.replace('_', ' ')} {_format_value(value)}" for name, value in values.items())
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_format_value, value))
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _groups(results: Results, top: int) -> Iterator[_PlotGroup]:
     colors = {name: COLORS[number % len(COLORS)] for number, name in enumerate(results.systems)}
-    y = 4
+    y = top
     for (job, name), rows in groupby(results.rows(), key=lambda row: (row.job, row.figure)):
         found = list(rows)
         longest = max(row.value.high for row in found) or 1.0

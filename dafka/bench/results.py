@@ -100,6 +100,7 @@ class Results:
         left_out: The names of the systems that could not run, and the reasons.
         samples: Every measurement of every round.
         failures: The jobs that failed.
+        date: When the run began, in UTC.
     """
 
     settings: Mapping[str, object]
@@ -109,6 +110,7 @@ class Results:
     left_out: Mapping[str, str]
     samples: Sequence[Sample]
     failures: Sequence[Failure]
+    date: str = ""
 
     def rows(self) -> list[Row]:
         """Return the summary of every figure of every system, in the order of jobs, figures and systems."""

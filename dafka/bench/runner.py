@@ -7,6 +7,7 @@ import platform
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import zmq
@@ -55,6 +56,7 @@ async def run_jobs(
     if not running:
         raise BenchError("none of the systems can run: " + "; ".join(f"{n}: {why}" for n, why in left_out.items()))
     names = [system.name for system in running]
+    date = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     if base and base not in names:
         raise BenchError(f"expected a base among {', '.join(map(repr, names))}, not {base!r}")
     samples: list[Sample] = []
@@ -72,7 +74,7 @@ async def run_jobs(
                         samples.append(Sample(job.name, system.name, number, measured))  # noqa: PERF401
                 except BenchError as error:
                     failures.append(Failure(job.name, system.name, number, str(error)))
-    return Results(settings or {}, describe_machine(), names, base or names[0], left_out, samples, failures)
+    return Results(settings or {}, describe_machine(), names, base or names[0], left_out, samples, failures, date)
 
 
 def _opener(system: System, folder: Path | None) -> Callable[[ClusterSetup], AbstractAsyncContextManager[Cluster]]:

@@ -52,6 +52,13 @@ def _store_options(command: Callable[..., Any]) -> Callable[..., Any]:
         setting_option(
             "store", "retention_records", "N", "How many records of each partition to keep.", default="without limit"
         ),
+        setting_option(
+            "store",
+            "forget_empty_after_ms",
+            "DURATION",
+            "Forget a partition without records when nothing was heard of it for this long, such as 7d.",
+            default="30d",
+        ),
     )
     return add_options(command, *options)
 

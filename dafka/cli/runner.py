@@ -177,7 +177,8 @@ class Supervisor:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str | None]:
         """Serve metrics and notify the service manager during the block, which gets the metrics' URL, if any."""
-        async with open_operations(self.monitor, self._config.metrics.listen, self._notifier) as url:
+        metrics = self._config.metrics
+        async with open_operations(self.monitor, metrics.listen, self._notifier, metrics.topics_max) as url:
             if url is not None:
                 COMMAND_LOG.write(MetricsServed(f"{url}/metrics"))
             yield url

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import click
@@ -136,13 +138,24 @@ def _add_advice(record: logging.LogRecord) -> bool:
     return True
 
 
-def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+def output_has_colour() -> bool:
+    """Return whether standard output shows colours: a terminal, unless NO_COLOR is set."""
+    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def print_table(
+    names: tuple[str, ...],
+    numbers: tuple[str, ...],
+    rows: Iterable[tuple[str, ...]],
+    colours: Sequence[str] = (),
+) -> None:
     """Print a table: fitted to the width of a terminal, otherwise one line per row.
 
     Args:
         names: the headings of the columns of text, which come first.
         numbers: the headings of the columns of numbers, which are aligned to the right.
         rows: the cells.
+        colours: the colour of each row on a terminal; empty for none.
     """
     cells = [tuple(map(escape_unprintable, row)) for row in rows]
     if sys.stdout is None or not sys.stdout.isatty():
@@ -159,9 +172,9 @@ def print_table(names: tuple[str, ...], numbers: tuple[str, ...], rows: Iterable
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     mark = "T\n" if output.width < TIME_COLUMNS else "T"
-    for row in cells:
+    for row, colour in zip_longest(cells, colours, fillvalue=""):
         figures = (_TIME_MARK.sub(mark, cell) for cell in row[len(names) :])
-        table.add_row(*map(Text, (*row[: len(names)], *figures)))
+        table.add_row(*map(Text, (*row[: len(names)], *figures)), style=colour)
     output.print(table)
 
 

@@ -183,6 +183,9 @@ class ProducerConfig:
     """How long a closing producer waits for the next ACK before it gives up."""
     silence_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long no ACK may come while records are unacknowledged before this is reported as an event."""
+    new_partition_after_ms: int = attrs.field(default=5000, converter=to_milliseconds, validator=check_milliseconds(0))
+    """How long all stores may lack acknowledged records until the producer begins a new partition, because the stores
+    began anew. 0: without limit."""
     spool: str = attrs.field(default="", validator=check_text)
     """A storage URL. If set, records are durable there before they are published, and a producer that was killed
     continues its own partition from it."""
@@ -228,6 +231,10 @@ class StoreConfig:
     """How many records of a partition are kept; the oldest are dropped first. 0: without limit."""
     retention_interval_ms: int = attrs.field(default=60_000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often retention runs."""
+    forget_empty_after_ms: int = attrs.field(
+        default=30 * 24 * 3_600_000, converter=to_milliseconds, validator=check_milliseconds(0)
+    )
+    """How long nothing may be heard of a partition without records before the store forgets it. 0: without limit."""
     retry_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How long the store waits after its storage failed, as on a full disk, before it tries again."""
     slow_commit_ms: int = attrs.field(default=2000, converter=to_milliseconds, validator=check_milliseconds(1))
@@ -280,6 +287,9 @@ class MetricsConfig:
 
     listen: str = attrs.field(default="", validator=check_listen_address)
     """`PORT` (of 127.0.0.1) or `ADDRESS:PORT`. Port 0 is any free port. Empty: nothing is served."""
+    topics_max: int = attrs.field(default=100, validator=check_count(0))
+    """How many topics have metrics of their own. Further ones are added up under the label `other`. 0: there are no
+    metrics by topic."""
 
     @property
     def address(self) -> tuple[str, int]:

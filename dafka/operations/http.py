@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, ge
 
 from dafka.config import MetricsConfig
 from dafka.errors import AddressInUseError
-from dafka.operations.metrics import make_registry
+from dafka.operations.metrics import TOPICS_MAX, make_registry
 from dafka.operations.monitor import Monitor
 
 LIVE, READY, METRICS = "/livez", "/readyz", "/metrics"
@@ -62,9 +62,9 @@ Handler: TypeAlias = Callable[[Mapping[str, str]], Answer]
 """Answers a GET, given the request's headers with lower-case names. It must not wait."""
 
 
-def make_handlers(monitor: Monitor) -> dict[str, Handler]:
+def make_handlers(monitor: Monitor, topics_max: int = TOPICS_MAX) -> dict[str, Handler]:
     """Return the handlers of `/metrics` for Prometheus, and of `/livez` and `/readyz` for supervisors, by path."""
-    registry = make_registry(monitor)
+    registry = make_registry(monitor, topics_max)
 
     def metrics(headers: Mapping[str, str]) -> Answer:
         try:

@@ -1,15 +1,18 @@
 """Prometheus metrics of the nodes of one process, read from their counters at each scrape.
 
-The values of all nodes of a role are added up, so the number of series depends on neither nodes nor partitions. Reading
+The values of all nodes of a role are added up, so the number of series depends on neither nodes nor partitions. The
+number of topics with series of their own is limited. Reading
 the lag examines every partition. With very many partitions, a scrape may therefore return the values of an earlier one,
 so that reading takes a small share of the time. This module needs the extra `dafka[metrics]`.
 """
 
 from __future__ import annotations
 
+import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from typing import TypeAlias
 
 import attrs
@@ -17,9 +20,14 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from dafka.config import MetricsConfig
 from dafka.operations.monitor import Monitor, MonitoredNode, role_of
 from dafka.records import Partition
-from dafka.roles import ConsumerStatistics, Histogram, ProducerStatistics, StoreStatistics, TowerStatistics
+from dafka.roles import ConsumerStatistics, Histogram, Producer, ProducerStatistics, StoreStatistics, TowerStatistics
+from dafka.transport import choose_loops
+
+TOPICS_MAX = MetricsConfig().topics_max
+"""How many topics have series of their own by default."""
 
 CACHE_FACTOR = 20
 """The values of a scrape are reused for this multiple of the time that reading them took."""
@@ -56,6 +64,14 @@ COUNTERS = {
     "dafka_discarded_messages": MetricHelp("Messages of peers that were discarded.", ("reason",)),
     "dafka_retention_dropped_records": MetricHelp("Records that a store's retention dropped."),
     "dafka_unrecoverable_records": MetricHelp("Records that a consumer skipped because no node holds them any more."),
+    "dafka_replaced_partitions": MetricHelp(
+        "New partitions that a producer began because no store could continue the one before."
+    ),
+    "dafka_topic_records": MetricHelp(
+        "Records of the topic that are durable in a store, that a producer sent, or up to the positions of a consumer; "
+        "with those that were dropped since.",
+        ("topic",),
+    ),
     "dafka_beacons": MetricHelp("Beacons that a tower passed on."),
 }
 
@@ -65,11 +81,14 @@ GAUGES = {
     "dafka_peers": MetricHelp("Peers that the node connects to."),
     "dafka_known_nodes": MetricHelp("Nodes that a tower introduces."),
     "dafka_partitions": MetricHelp("Partitions that a store holds or a consumer follows."),
+    "dafka_full_stores": MetricHelp("Stores that take no further partition, or whose storage fails."),
     "dafka_lag_records": MetricHelp(
         "Records known to exist that are not yet durable in the store, or not yet received by the consumer's program."
     ),
     "dafka_lag_records_max": MetricHelp("The lag, in records, of the partition with the largest lag."),
     "dafka_lagging_partitions": MetricHelp("Partitions with any lag."),
+    "dafka_topic_partitions": MetricHelp("Partitions of the topic in a store or of a consumer.", ("topic",)),
+    "dafka_topic_lag_records": MetricHelp("The lag, in records, of all partitions of the topic.", ("topic",)),
     "dafka_pending_bytes": MetricHelp(
         "Bytes received that are not yet durable in the store, or not yet received by the consumer's program."
     ),
@@ -79,6 +98,13 @@ GAUGES = {
     ),
 }
 
+BUILD_INFO = "dafka_build_info"
+BUILD_TEXT = "Always 1. The labels are the versions of dafka and Python, and whether the transport is compiled."
+BUILD_LABELS = ("version", "python", "transport")
+
+OTHER_TOPICS = "other"
+"""The label of the topics beyond the limit, all together."""
+
 COMMIT_SECONDS = "dafka_commit_duration_seconds"
 COMMIT_TEXT = "Seconds that a store's storage took for each transaction, until its records were durable."
 
@@ -86,17 +112,18 @@ _LARGEST = {"dafka_lag_records_max"}
 """Metrics whose value is the largest value of all nodes, not the sum."""
 
 
-def make_registry(monitor: Monitor) -> CollectorRegistry:
+def make_registry(monitor: Monitor, topics_max: int = TOPICS_MAX) -> CollectorRegistry:
     """Return a registry with the metrics of a monitor's nodes and of the process (memory, CPU time, open files).
 
     Args:
         monitor: The nodes.
+        topics_max: How many topics have series of their own.
 
     Returns:
         A new registry.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(monitor))
+    registry.register(NodeCollector(monitor, topics_max=topics_max))
     ProcessCollector(registry=registry)
     return registry
 
@@ -104,13 +131,17 @@ def make_registry(monitor: Monitor) -> CollectorRegistry:
 class NodeCollector(Collector):
     """A collector of the metrics of a monitor's nodes, for a Prometheus registry."""
 
-    def __init__(self, monitor: Monitor, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, monitor: Monitor, clock: Callable[[], float] = time.monotonic, topics_max: int = TOPICS_MAX
+    ) -> None:
         """Create a collector.
 
         Args:
             monitor: The nodes.
             clock: Returns the time in seconds.
+            topics_max: How many topics have series of their own; 0 for no metrics by topic.
         """
+        self._labels = TopicLabels(topics_max)
         self._monitor = monitor
         self._clock = clock
         self._metrics: list[Metric] = []
@@ -124,7 +155,7 @@ class NodeCollector(Collector):
         """
         begun = self._clock()
         if begun >= self._cached_until:
-            self._metrics = _read(self._monitor)
+            self._metrics = _read(self._monitor, self._labels)
             self._cached_until = begun + CACHE_FACTOR * (self._clock() - begun)
         return iter(self._metrics)
 
@@ -137,13 +168,32 @@ class NodeCollector(Collector):
         return []
 
 
-def _read(monitor: Monitor) -> list[Metric]:
+class TopicLabels:
+    """The topics that have series of their own: the first ones that were seen, so that no series is ever cut.
+
+    Args:
+        topics_max: How many there may be.
+    """
+
+    def __init__(self, topics_max: int) -> None:
+        self.topics_max = topics_max
+        self._topics: set[str] = set()
+
+    def label(self, topic: str) -> str:
+        """Return the label of a topic: its name, or `other`."""
+        if topic not in self._topics and len(self._topics) < self.topics_max:
+            self._topics.add(topic)
+        return topic if topic in self._topics else OTHER_TOPICS
+
+
+def _read(monitor: Monitor, labels: TopicLabels) -> list[Metric]:
     samples: dict[str, Samples] = {}
     commits: dict[str, list[Histogram]] = {}
     for node in monitor.nodes:
         role = role_of(node)
         found = node.statistics()
         _add(samples.setdefault(role, {}), _health_samples(node) | _samples(found) | _discard_samples(node))
+        _add(samples[role], _topic_samples(node, found, labels))
         if isinstance(found, StoreStatistics):
             commits.setdefault(role, []).append(found.commit_seconds)
     metrics: list[Metric] = []
@@ -158,7 +208,47 @@ def _read(monitor: Monitor) -> list[Metric]:
     histogram = HistogramMetricFamily(COMMIT_SECONDS, COMMIT_TEXT, labels=("role",))
     for role, each in commits.items():
         histogram.add_metric([role], *_buckets(each))
-    return [*metrics, histogram]
+    build = GaugeMetricFamily(BUILD_INFO, BUILD_TEXT, labels=BUILD_LABELS)
+    build.add_metric((_version(), platform.python_version(), choose_loops().name), 1)
+    return [*metrics, histogram, build]
+
+
+def _version() -> str:
+    try:
+        return version("dafka")
+    except PackageNotFoundError:  # run from the source tree
+        return "unknown"
+
+
+def _topic_samples(node: MonitoredNode, found: Statistics, labels: TopicLabels) -> Samples:
+    """Return the values by topic. Topics with the same label are added up."""
+    records: Counter[str] = Counter()
+    partitions: Counter[str] = Counter()
+    lag: Counter[str] = Counter()
+    if not labels.topics_max:
+        return {}
+    if isinstance(found, StoreStatistics):
+        for topic, counts in sorted(found.topics.items()):
+            label = labels.label(topic)
+            records[label] += counts.records
+            partitions[label] += counts.partitions
+    elif isinstance(found, ConsumerStatistics):
+        for partition, position in found.positions.items():
+            label = labels.label(partition.topic)
+            records[label] += position
+            partitions[label] += 1
+    elif isinstance(node, Producer) and isinstance(found, ProducerStatistics):
+        return {"dafka_topic_records": {(labels.label(node.partition.topic),): found.records}}
+    else:
+        return {}
+    for partition, count in found.lag.items():
+        lag[labels.label(partition.topic)] += count
+    lag.update(dict.fromkeys(records, 0))
+    return {
+        "dafka_topic_records": {(label,): count for label, count in records.items()},
+        "dafka_topic_partitions": {(label,): count for label, count in partitions.items()},
+        "dafka_topic_lag_records": {(label,): count for label, count in lag.items()},
+    }
 
 
 def _fill(metric: CounterMetricFamily | GaugeMetricFamily, name: str, samples: Mapping[str, Samples]) -> None:
@@ -205,6 +295,7 @@ def _store_samples(found: StoreStatistics) -> Samples:
         "dafka_peers": {(): found.peers},
         "dafka_partitions": {(): found.partitions},
         "dafka_pending_bytes": {(): found.pending_bytes},
+        "dafka_full_stores": {(): found.is_full},
         **_lag_samples(found.lag),
     }
 
@@ -216,6 +307,7 @@ def _producer_samples(found: ProducerStatistics) -> Samples:
         "dafka_fetches": {("received",): found.fetches_received},
         "dafka_peers": {(): found.peers},
         "dafka_unacknowledged_records": {(): found.unacknowledged},
+        "dafka_replaced_partitions": {(): found.partitions_replaced},
         "dafka_unacknowledged_bytes": {(): found.unacknowledged_bytes},
     }
 

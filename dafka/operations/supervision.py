@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import trio
 
+from dafka.config import MetricsConfig
 from dafka.extras import require_extra
 from dafka.groups import single_exception
 from dafka.operations.monitor import Monitor
@@ -20,7 +21,7 @@ from dafka.operations.systemd import STOPPING, Notifier, report_state
 
 @asynccontextmanager
 async def open_operations(
-    monitor: Monitor, listen: str = "", notifier: Notifier | None = None
+    monitor: Monitor, listen: str = "", notifier: Notifier | None = None, topics_max: int | None = None
 ) -> AsyncIterator[str | None]:
     """Serve the health and the metrics of a monitor's nodes for the duration of a block.
 
@@ -28,6 +29,7 @@ async def open_operations(
         monitor: The nodes.
         listen: `PORT` or `ADDRESS:PORT` of the HTTP server. Port 0 takes a free one. If empty, there is no server.
         notifier: Reports the state to systemd. If None, nothing is reported.
+        topics_max: How many topics have metrics of their own; by default as `[metrics] topics_max`.
 
     Yields:
         The URL of the HTTP server; None without one.
@@ -45,7 +47,8 @@ async def open_operations(
                 with require_extra("metrics", "the HTTP server for metrics and health"):
                     from dafka.operations.http import make_handlers, open_server  # noqa: PLC0415 (slow to load)
 
-                url = await stack.enter_async_context(open_server(listen, make_handlers(monitor)))
+                topics = MetricsConfig().topics_max if topics_max is None else topics_max
+                url = await stack.enter_async_context(open_server(listen, make_handlers(monitor, topics)))
             nursery = await stack.enter_async_context(trio.open_nursery())
             if notifier:
                 nursery.start_soon(report_state, monitor.health, notifier)

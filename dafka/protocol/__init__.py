@@ -15,6 +15,7 @@ from dafka.protocol.events import (
     FetchUnanswered,
     ForeignDialect,
     PartitionHalted,
+    PartitionReplaced,
     PartitionSilent,
     PeerJoined,
     PeerLeft,
@@ -23,6 +24,7 @@ from dafka.protocol.events import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     TowerHostUnresolved,
     TowersHeard,
@@ -30,6 +32,7 @@ from dafka.protocol.events import (
 )
 from dafka.protocol.machines.commits import (
     CommitQueue,
+    ForgetPartitions,
 )
 from dafka.protocol.machines.consumer import (
     ConsumerMachine,
@@ -113,6 +116,7 @@ __all__ = [
     "FetchResponder",
     "FetchUnanswered",
     "ForeignDialect",
+    "ForgetPartitions",
     "Incomplete",
     "IntroducedAtLoopback",
     "KeyIdentity",
@@ -122,6 +126,7 @@ __all__ = [
     "NodeCallbacks",
     "NodeView",
     "PartitionHalted",
+    "PartitionReplaced",
     "PartitionSilent",
     "PartitionView",
     "PeerIdentity",
@@ -141,6 +146,7 @@ __all__ = [
     "StorageFailed",
     "StorageLost",
     "StorageRepaired",
+    "StoreFull",
     "StoreMachine",
     "StoresSilent",
     "SubscribeAtTower",

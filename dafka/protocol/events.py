@@ -212,6 +212,45 @@ class RecordsDropped:
 
 
 @attrs.frozen
+class PartitionsForgotten:
+    """A store has forgotten partitions: all their records were dropped, and nothing was heard of them for a while.
+
+    Attributes:
+        partitions: The number of partitions.
+    """
+
+    partitions: int
+
+    def __str__(self) -> str:
+        partitions = "1 partition" if self.partitions == 1 else f"{self.partitions} partitions"
+        return f"Forgot {partitions} without records, of which nothing was heard for a while"
+
+
+@attrs.frozen
+class StoreFull:
+    """A store takes no further partition, so that new producers get no ACKs. Known partitions continue.
+
+    Attributes:
+        reason: The limit that is reached.
+        limit: Its value.
+    """
+
+    reason: str
+    limit: int
+
+    def __str__(self) -> str:
+        return f"The store is full ({self.reason}: {self.limit}); new producers get no ACKs"
+
+
+@attrs.frozen
+class StoreHasRoom:
+    """A store takes new partitions again after `StoreFull`."""
+
+    def __str__(self) -> str:
+        return "The store takes new partitions again"
+
+
+@attrs.frozen
 class StoresSilent:
     """No store has acknowledged records for a while, although some are unacknowledged.
 
@@ -225,6 +264,29 @@ class StoresSilent:
 
     def __str__(self) -> str:
         return f"No store has acknowledged records for {self.seconds:.0f} s; {self.unacknowledged} are unacknowledged"
+
+
+@attrs.frozen
+class PartitionReplaced:
+    """A producer has begun a new partition, because no store could continue the one before.
+
+    The stores had lost records that they had acknowledged, for example because their only file was deleted.
+
+    Attributes:
+        partition: The partition before.
+        replacement: The address of the new partition, of the same topic.
+        records: The number of unacknowledged records that the new partition begins with.
+    """
+
+    partition: Partition
+    replacement: str
+    records: int
+
+    def __str__(self) -> str:
+        return (
+            f"No store has the earlier records of {self.partition} any more; continuing as the new partition "
+            f"{self.replacement}, with {self.records} unacknowledged records"
+        )
 
 
 @attrs.frozen
@@ -304,6 +366,10 @@ Event: TypeAlias = (
     | RecordsUnrecoverable
     | PartitionHalted
     | RecordsDropped
+    | PartitionsForgotten
+    | StoreFull
+    | StoreHasRoom
+    | PartitionReplaced
     | StoresSilent
     | StoresHeard
     | StorageRepaired

@@ -6,19 +6,24 @@ libdafka's stores then stay silent, so a poll also ends when its patience runs o
 
 Three users share `StorePoll`: `HeldEndQuery` (one partition), `ReaderMachine` (the topics of one
 reader) and `PollSchedule` (the whole cluster, for an observer). `PendingPeers` tells them whether a discovered node may
-still turn out to be a store. `RetrySchedule` repeats messages that no node answers.
+still turn out to be a store. `RetrySchedule` repeats messages that no node answers, and `LastingQuestion` one whose
+answer may change at any time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
+from zlib import crc32
 
 RETRY_WAITS_S = (5.0, 30.0)
 """Seconds after which a message is sent for the second and the third time."""
 
 KEYS_MAX = 10_000
 """Messages of one schedule that wait for their repetition; beyond that the oldest is dropped."""
+
+LASTING_INTERVAL_S = 60.0
+"""Seconds between two repetitions of a lasting question in the long run."""
 
 _Key = TypeVar("_Key")
 
@@ -193,3 +198,62 @@ class RetrySchedule(Generic[_Key]):
     def deadline(self) -> float:
         """Return when `take_due` next returns something."""
         return min((time for time, _ in self._due.values()), default=float("inf"))
+
+
+class LastingQuestion:
+    """A question that is repeated as long as there is a node to answer it.
+
+    Args:
+        address: The address of the node that asks. Different nodes ask at different times.
+        first_waits_s: Seconds after which it is repeated at first.
+    """
+
+    def __init__(self, address: str, first_waits_s: Sequence[float] = ()) -> None:
+        self._address = address
+        self._first_waits_s = tuple(first_waits_s)
+        self._number = 0
+        self._due = float("inf")
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the question was asked, and will be repeated."""
+        return self._due < float("inf")
+
+    def note_asked(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> None:
+        """Begin anew: the question has just been sent, to a node that may not have received it."""
+        self._number = 0
+        self._schedule(now, interval_s)
+
+    def stop(self) -> None:
+        """Stop asking: there is no node to answer."""
+        self._due = float("inf")
+
+    def take_due(self, now: float, interval_s: float = LASTING_INTERVAL_S) -> bool:
+        """Return whether to repeat the question now; if so, schedule the next time.
+
+        Args:
+            now: The time.
+            interval_s: Seconds between two repetitions after the first ones.
+
+        Returns:
+            Whether to repeat it.
+        """
+        if now < self._due:
+            return False
+        self._number += 1
+        self._schedule(now, interval_s)
+        return True
+
+    def deadline(self) -> float:
+        """Return when `take_due` next returns True."""
+        return self._due
+
+    def _schedule(self, now: float, interval_s: float) -> None:
+        is_first = self._number < len(self._first_waits_s)
+        wait_s = self._first_waits_s[self._number] if is_first else interval_s
+        self._due = now + jittered(wait_s, self._address, self._number)
+
+
+def jittered(seconds: float, address: str, number: int) -> float:
+    """Return a time from three to five quarters of this one, which differs between nodes and between repetitions."""
+    return seconds * (0.75 + 0.5 * crc32(f"{address} {number}".encode()) / 2**32)

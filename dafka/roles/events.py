@@ -24,6 +24,7 @@ from dafka.protocol import (
     IntroducedAtLoopback,
     LoopbackOnly,
     PartitionHalted,
+    PartitionReplaced,
     PartitionSilent,
     PeerNotAuthorized,
     PeerRefused,
@@ -32,6 +33,7 @@ from dafka.protocol import (
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     TowerHostAmbiguous,
     TowerHostUnresolved,
@@ -64,11 +66,13 @@ _WARNINGS = (
     RefusedByPeer,
     PeerNotAuthorized,
     PartitionHalted,
+    PartitionReplaced,
     PartitionSilent,
     RecordsUnrecoverable,
     StorageFailed,
     StorageLost,
     StorageRepaired,
+    StoreFull,
     StoresSilent,
     PeerRefused,
     TowersSilent,
@@ -115,6 +119,10 @@ class EventFeed:
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
         self._buckets: dict[type[Event], TokenBucket] = {}
+
+    def rename(self, logger: logging.Logger, node: str) -> None:
+        """Log under another address from now on: the node has begun anew."""
+        self.log = NodeLog(logger, node)
 
     def put(self, event: Event) -> None:
         """Add an event, wake the readers, and log it."""

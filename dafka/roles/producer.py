@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 
 import attrs
 import trio
 
 from dafka.config import Config
 from dafka.contents import count_bytes, take_within
-from dafka.errors import ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
+from dafka.errors import AddressInUseError, ConfigError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.groups import single_exception
-from dafka.protocol import ProducerMachine, ReadRequest, StorageFailed
+from dafka.protocol import Machine, PartitionReplaced, ProducerMachine, ReadRequest, StorageFailed
 from dafka.records import SEQUENCE_MAX, Partition, RecordBatch, new_address
 from dafka.roles.arguments import check_contents, check_topic
+from dafka.roles.events import EventFeed
 from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
-from dafka.storage import READ_BYTES, Storage, open_storage
+from dafka.storage import READ_BYTES, DeletesPartitions, Storage, open_storage, read_range
 from dafka.wire import Dialect, Role
 
 RUN_RECORDS_MAX = 4000
@@ -28,7 +29,20 @@ RUN_RECORDS_MAX = 4000
 RUN_BYTES_MAX = 2**20
 """Bytes published before incoming messages get their turn, which may exceed the limit for unacknowledged bytes."""
 
+REPLACEMENTS_DOUBLED_MAX = 10
+"""New partitions after which the wait for the next one doubles no more. It doubles, so that a faulty store causes few
+partitions."""
+
+REBIND_S = 0.1
+"""Seconds until a new partition's node tries again to listen where the one before it has just listened."""
+
+REBIND_ATTEMPTS = 100
+
+SPOOL_RETRY_S = 1.0
+"""Seconds until a new partition is tried again to be begun in a spool that failed."""
+
 _ACKNOWLEDGED = "acknowledged"
+_REPLACEMENTS = "replacements"
 _ADDRESS = re.compile("[0-9A-F]{32}")
 
 
@@ -45,6 +59,7 @@ class ProducerStatistics:
         fetches_received: FETCHes answered.
         records_sent: Records sent in answers to FETCHes.
         bytes_sent: The bytes of their contents.
+        partitions_replaced: New partitions begun because no store could continue the one before.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
     """
@@ -57,6 +72,7 @@ class ProducerStatistics:
     fetches_received: int
     records_sent: int
     bytes_sent: int
+    partitions_replaced: int
     discarded: dict[str, int]
     peers: int
 
@@ -71,6 +87,9 @@ class Producer(NodeRole):
         endpoint: The endpoint that other nodes connect to.
         events: The events of the producer since it was opened; an async iterable.
         partition: The topic and the producer's address: the name of its partition.
+
+    If no store can continue its partition, it begins a new one, with another address and endpoint, and sequences from 0
+    on (`PartitionReplaced`).
     """
 
     def __init__(
@@ -84,18 +103,27 @@ class Producer(NodeRole):
     ) -> None:
         """Create the producer. Programs call `open_producer` instead."""
         super().__init__(machine, sockets, config)
-        self.partition = machine.partition
-        self._machine = machine
         self._config = config.producer
+        self._whole_config = config
         self._content_bytes_max = config.node.message_bytes_max
         self._spool = spool
         self._is_named = is_named
-        self._replies = FetchReplies(sockets, machine.responder, self._read)
         self._sending = trio.Lock()
+        self._publishing = trio.Lock()  # held while the machine is replaced
+        self._replaced = 0
+        self._sequence_shift = 0  # a record's number in this producer, less its sequence
         self._progress = trio.lowlevel.ParkingLot()
         self._records = 0
         self._bytes = 0
         self._is_closed = False
+
+    def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
+        assert isinstance(machine, ProducerMachine)
+        super()._attach(machine, sockets, config)
+        self.partition = machine.partition
+        self._machine = machine
+        self._stranded = trio.Event()
+        self._replies = FetchReplies(sockets, machine.responder, self._read)
 
     async def send(self, content: bytes) -> int:
         """Publish one record. `send_many` is much faster for many.
@@ -127,7 +155,7 @@ class Producer(NodeRole):
             contents: The contents of the records, each at most `[node] message_bytes_max` bytes.
 
         Returns:
-            The records' sequences.
+            The records' sequences. If a new partition was begun meanwhile, those of the last records are its.
 
         Raises:
             RecordError: A content is not bytes, or too large. Nothing was published.
@@ -137,13 +165,13 @@ class Producer(NodeRole):
         """
         check_contents(contents, self._content_bytes_max)
         async with self._sending:
-            first_sequence = self._machine.next_sequence
             start = 0
             while start < len(contents):
                 run = take_within(contents, start, RUN_RECORDS_MAX, RUN_BYTES_MAX)
                 await self._send_run(run)
                 start += len(run)
-            return range(first_sequence, self._machine.next_sequence)
+            end_sequence = self._machine.next_sequence
+            return range(max(end_sequence - len(contents), 0), end_sequence)
 
     async def wait_stored(self) -> None:
         """Wait until `[producer] min_stores` stores have acknowledged every record sent so far.
@@ -154,9 +182,9 @@ class Producer(NodeRole):
             StorageError: A store holds more of the partition than this producer has published, whose address was given.
             trio.ClosedResourceError: The producer's block has been left.
         """
-        end_sequence = self._machine.next_sequence
+        end = self._sequence_shift + self._machine.next_sequence
         await trio.lowlevel.checkpoint()
-        while self._machine.acknowledged_end < end_sequence:
+        while self._acknowledged_count() < end:
             self._check_open()
             self._check_rival()
             await self._progress.park()
@@ -173,18 +201,52 @@ class Producer(NodeRole):
             fetches_received=machine.fetches_received,
             records_sent=machine.responder.records_sent,
             bytes_sent=machine.responder.bytes_sent,
+            partitions_replaced=self._replaced,
             discarded=self.discarded(),
             peers=self._node.peers,
         )
 
-    async def _run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Run the producer's tasks until cancelled."""
+    async def _run(self, task_status: trio.TaskStatus[Producer] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the producer's tasks until its partition cannot be continued, or until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._replies.run)
             if self._spool is not None:
                 nursery.start_soon(self._trim_spool, self._spool)
             await nursery.start(self._run_node)
-            task_status.started()
+            task_status.started(self)
+            await self._stranded.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _replace_partition(self) -> ProducerMachine:
+        """Return the machine of a new partition that begins with the unacknowledged records of this one."""
+        old, config = self._machine, self._whole_config
+        first = old.unstored_from
+        partition = Partition(self.partition.topic, new_address())
+        self._replaced += 1
+        if self._spool is None:
+            machine = _make_machine(config, partition, replaced=self._replaced)
+            for batch in old.retransmit_buffer.batches_from(first):
+                machine.publish(batch.contents, trio.current_time())
+        else:
+            await self._replace_in_spool(self._spool, first, partition)
+            count = old.next_sequence - first
+            machine = _make_machine(config, partition, count, is_spooled=True, replaced=self._replaced)
+        self._sequence_shift += first
+        self.events.put(PartitionReplaced(old.partition, partition.address, old.next_sequence - first))
+        return machine
+
+    async def _replace_in_spool(self, spool: Storage, first_sequence: int, partition: Partition) -> None:
+        """Continue the spool with a new partition; retry while it fails, as on a full disk."""
+        while True:
+            try:
+                with trio.CancelScope(shield=True):
+                    return await _replace_in_spool(spool, self.partition, first_sequence, partition)
+            except StorageError as error:
+                self.events.put(StorageFailed(str(error)))
+                await trio.sleep(SPOOL_RETRY_S)
+
+    def _acknowledged_count(self) -> int:
+        return self._sequence_shift + self._machine.acknowledged_end
 
     async def wait_acknowledged(self) -> None:
         """Wait for outstanding ACKs, as leaving the block does. Each ACK restarts the time that is waited.
@@ -197,14 +259,14 @@ class Producer(NodeRole):
         with trio.move_on_after(timeout):
             if self._records:
                 await self.wait_settled()
-        machine = self._machine
-        while machine.unacknowledged:
-            acknowledged_end = machine.acknowledged_end
+        while self._machine.unacknowledged:
+            acknowledged = self._acknowledged_count()
             with trio.move_on_after(timeout) as scope:
-                while machine.acknowledged_end == acknowledged_end:
+                while self._acknowledged_count() == acknowledged:
                     self._check_rival()
                     await self._progress.park()
             if scope.cancelled_caught:
+                machine = self._machine
                 raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
         if self._records:
             self._check_rival()
@@ -216,10 +278,15 @@ class Producer(NodeRole):
 
     async def _send_run(self, contents: Sequence[bytes]) -> None:
         self._check_open()
-        await trio.lowlevel.checkpoint()
-        while not self._machine.has_room():
+        while True:
+            async with self._publishing:
+                self._check_open()
+                if self._machine.has_room():
+                    await self._publish(contents)
+                    return
             await self._progress.park()
-            self._check_open()
+
+    async def _publish(self, contents: Sequence[bytes]) -> None:
         self._check_stored()
         if self._spool is not None:
             with trio.CancelScope(shield=True):
@@ -256,6 +323,8 @@ class Producer(NodeRole):
     def _on_change(self) -> None:
         self._replies.wake()
         self._progress.unpark_all()
+        if self._machine.is_stranded:
+            self._stranded.set()
 
     async def _read(self, request: ReadRequest) -> RecordBatch | None:
         if self._spool is not None:
@@ -315,24 +384,57 @@ async def open_producer(
         )
     _check_identity(address, next_sequence, config)
     with single_exception():
-        async with AsyncExitStack() as stack:
-            spool = (
-                await stack.enter_async_context(open_storage(config.producer.spool)) if config.producer.spool else None
-            )
-            machine = await _make_machine(topic, config, spool, address, next_sequence)
-            own_address = machine.partition.address
-            sockets = await stack.enter_async_context(
-                open_sockets(own_address, config, Role.PRODUCER, config.producer.high_watermark)
-            )
-            producer = Producer(machine, sockets, config, spool, is_named=address is not None)
+        async with open_storage(config.producer.spool) if config.producer.spool else nullcontext() as spool:
+            machine = await _open_machine(topic, config, spool, address, next_sequence)
             async with trio.open_nursery() as nursery:
-                await nursery.start(producer._run)
+                producer: Producer = await nursery.start(_serve, machine, config, spool, address is not None)
                 try:
                     yield producer
                     await producer.wait_acknowledged()
                 finally:
                     producer._close()
                     nursery.cancel_scope.cancel()
+
+
+async def _serve(
+    machine: ProducerMachine,
+    config: Config,
+    spool: Storage | None,
+    is_named: bool,
+    *,
+    task_status: trio.TaskStatus[Producer],
+) -> None:
+    """Run a producer until cancelled. Each new partition is a new node, since its address is the partition's."""
+    async with open_sockets(
+        machine.partition.address, config, Role.PRODUCER, config.producer.high_watermark
+    ) as sockets:
+        producer = Producer(machine, sockets, config, spool, is_named=is_named)
+        await producer._run(task_status)
+        await producer._publishing.acquire()
+    try:
+        while True:
+            machine = await producer._replace_partition()
+            async with AsyncExitStack() as stack:
+                sockets = await _open_sockets_again(stack, machine.partition.address, config, producer.events)
+                producer._attach(machine, sockets, config)
+                producer._publishing.release()
+                producer._on_change()
+                await producer._run()
+                await producer._publishing.acquire()
+    finally:
+        if producer._publishing.statistics().owner is trio.lowlevel.current_task():
+            producer._publishing.release()
+
+
+async def _open_sockets_again(stack: AsyncExitStack, address: str, config: Config, events: EventFeed) -> NodeSockets:
+    """Open the sockets of a producer that has just closed those of its former address, perhaps at the same port."""
+    for _ in range(REBIND_ATTEMPTS):
+        opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
+        with suppress(AddressInUseError):
+            return await stack.enter_async_context(opening)
+        await trio.sleep(REBIND_S)
+    opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
+    return await stack.enter_async_context(opening)
 
 
 def _check_identity(address: str | None, next_sequence: int, config: Config) -> None:
@@ -346,20 +448,15 @@ def _check_identity(address: str | None, next_sequence: int, config: Config) -> 
         raise ConfigError("address: expected none with a spool, which has its own; give one or the other")
 
 
-async def _make_machine(
+async def _open_machine(
     topic: str, config: Config, spool: Storage | None, address: str | None, next_sequence: int
 ) -> ProducerMachine:
     """Return the machine of a new partition, of the one in the spool, or of the one with this address."""
     if spool is None:
-        return ProducerMachine(
-            Partition(topic, address or new_address()),
-            config.producer,
-            config.fetch.replies_max,
-            reply_records_max=config.fetch.reply_records_max,
-            next_sequence=next_sequence,
-            acknowledged_end=0 if config.producer.min_stores else next_sequence,
-        )
-    partition = Partition(topic, spool.identity)
+        acknowledged_end = 0 if config.producer.min_stores else next_sequence
+        partition = Partition(topic, address or new_address())
+        return _make_machine(config, partition, next_sequence, acknowledged_end, is_named=address is not None)
+    partition = await _find_spooled_partition(spool, topic)
     info = (await spool.partitions(topic)).get(partition)
     acknowledged = await spool.load_positions(_ACKNOWLEDGED)
     end = 0 if info is None else info.end_sequence
@@ -368,12 +465,54 @@ async def _make_machine(
         raise StorageSequenceError(
             f"{config.producer.spool}: the spool ends at {end}, before acknowledged records (up to {acknowledged_end})"
         )
+    return _make_machine(config, partition, end, acknowledged_end, is_spooled=True)
+
+
+def _make_machine(
+    config: Config,
+    partition: Partition,
+    next_sequence: int = 0,
+    acknowledged_end: int = 0,
+    *,
+    is_spooled: bool = False,
+    is_named: bool = False,
+    replaced: int = 0,
+) -> ProducerMachine:
+    """Return a machine. A partition whose address the program gave is never replaced."""
+    stranded_after_s = config.producer.new_partition_after_ms / 1000 * 2 ** min(replaced, REPLACEMENTS_DOUBLED_MAX)
     return ProducerMachine(
         partition,
         config.producer,
         config.fetch.replies_max,
         reply_records_max=config.fetch.reply_records_max,
-        next_sequence=end,
+        next_sequence=next_sequence,
         acknowledged_end=acknowledged_end,
-        is_spooled=True,
+        is_spooled=is_spooled,
+        stranded_after_s=0.0 if is_named else stranded_after_s,
     )
+
+
+async def _find_spooled_partition(spool: Storage, topic: str) -> Partition:
+    """Return the partition of a topic that a spool continues: the last replacement, or the one with its identity."""
+    replacements = await spool.load_positions(_REPLACEMENTS)
+    found = {partition: number for partition, number in replacements.items() if partition.topic == topic}
+    return max(found, key=lambda partition: found[partition], default=Partition(topic, spool.identity))
+
+
+async def _replace_in_spool(spool: Storage, partition: Partition, first_sequence: int, new: Partition) -> None:
+    """Continue a spool with a new partition, which begins with the records of the old one from a sequence on.
+
+    The saved position decides which one a spool continues. If the process is killed before that, the copy is unused.
+    """
+    info = (await spool.partitions(partition.topic)).get(partition)
+    end_sequence = 0 if info is None else info.end_sequence
+    copied = (await spool.partitions(new.topic)).get(new)  # by an attempt that failed
+    first_copied = first_sequence + (0 if copied is None else copied.end_sequence)
+    async for batch in read_range(spool, partition, first_copied, end_sequence):
+        await spool.append([RecordBatch(new, batch.first_sequence - first_sequence, batch.contents)])
+    numbers = (await spool.load_positions(_REPLACEMENTS)).values()
+    await spool.save_positions(_REPLACEMENTS, {new: max(numbers, default=0) + 1})
+    if isinstance(spool, DeletesPartitions):
+        await spool.delete_partitions([partition])
+    else:
+        await spool.trim(partition, end_sequence)

@@ -24,6 +24,10 @@ class NodeRole:
 
     def __init__(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
         """Connect a machine with its sockets."""
+        self._attach(machine, sockets, config)
+
+    def _attach(self, machine: Machine, sockets: NodeSockets, config: Config) -> None:
+        """Begin as a node with this machine and these sockets."""
         self.address: str = sockets.address
         self.endpoint: str = sockets.endpoint
         self.events: EventFeed = sockets.events

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 
 import attrs
@@ -33,6 +33,7 @@ from dafka.roles.events import EventFeed
 from dafka.roles.exposure import node_warnings
 from dafka.roles.log_events import Started, Stopped
 from dafka.transport import Mesh, Security, find_resolution_problem, open_mesh, open_security
+from dafka.transport.subscribers import Messages
 
 RESOLVE_S = 60.0
 """Seconds until the host name of a tower that cannot be resolved is looked up again."""
@@ -64,6 +65,7 @@ class NodeSockets:
         self._discovery: Discovery | None = None
         self._timer = trio.CancelScope()
         self._is_dialect_reported = False
+        self._hostile = 0
 
     def discarded(self) -> Counter[str]:
         """Return the messages discarded so far, by reason."""
@@ -121,7 +123,8 @@ class NodeSockets:
                 node.discovered(report, trio.current_time())
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive_messages, node)
+            nursery.start_soon(self._receive_messages, node, self._mesh.subscriber.receive)
+            nursery.start_soon(self._receive_messages, node, self._mesh.subscriber.receive_restricted)
             nursery.start_soon(self._receive_subscriptions, node)
             nursery.start_soon(self._keep_time, node)
             nursery.start_soon(self._watch_connections, node)
@@ -141,14 +144,15 @@ class NodeSockets:
             host = bound_host
         return Advertisement(self.address, host, self._mesh.port, self._role)
 
-    async def _receive_messages(self, node: Node) -> None:
-        subscriber, hostile = self._mesh.subscriber, 0
+    async def _receive_messages(
+        self, node: Node, receive: Callable[[], Awaitable[tuple[Messages, PeerEndpoint]]]
+    ) -> None:
         while True:
-            items, source = await subscriber.receive()
+            items, source = await receive()
             messages = self._identity.verify_messages(self._decoder.decode(items), source)
             node.receive(messages, trio.current_time())
-            hostile, before = self._hostile_count(node), hostile
-            subscriber.report_discards(source, hostile - before)
+            before, self._hostile = self._hostile, self._hostile_count(node)
+            self._mesh.subscriber.report_discards(source, self._hostile - before)
             if self._decoder.dialects - {self._dialect} and not self._is_dialect_reported:
                 self._is_dialect_reported = True
                 (other,) = self._decoder.dialects - {self._dialect}
@@ -184,7 +188,7 @@ class NodeSockets:
 
 @asynccontextmanager
 async def open_sockets(
-    address: str, config: Config, role: wire.Role, high_watermark: int
+    address: str, config: Config, role: wire.Role, high_watermark: int, events: EventFeed | None = None
 ) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
@@ -193,6 +197,7 @@ async def open_sockets(
         config: The configuration.
         role: The node's role. The name of its logger is `dafka.<role>`.
         high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
+        events: The events of the node, if it had another address before.
 
     Yields:
         The sockets, bound and not yet served.
@@ -201,7 +206,11 @@ async def open_sockets(
         AddressInUseError: The configured endpoint cannot be bound.
         ConfigError: The configured keys are invalid.
     """
-    events = EventFeed(logging.getLogger(f"dafka.{role.name.lower()}"), address)
+    logger = logging.getLogger(f"dafka.{role.name.lower()}")
+    if events is None:
+        events = EventFeed(logger, address)
+    else:
+        events.rename(logger, address)
     security = open_security(config)
     with ExitStack() as closed:
         async with open_mesh(_choose_family(config), high_watermark, security, events.put) as mesh:

@@ -13,6 +13,7 @@ from dafka.errors import StorageError, StorageLostError
 from dafka.groups import single_exception
 from dafka.protocol import (
     CommitQueue,
+    ForgetPartitions,
     ReadRequest,
     RecordsDropped,
     ResetPosition,
@@ -28,7 +29,8 @@ from dafka.roles.log_events import CommitSlow, RecordsUnwritten, StorageOpened
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
-from dafka.storage import DetectsRemoval, RetentionPolicy, Storage, open_storage
+from dafka.storage import DeletesPartitions, DetectsRemoval, RetentionPolicy, Storage, open_storage
+from dafka.storage.plugin_helpers import now_ms
 from dafka.wire import Role
 
 STUCK_S = 60.0
@@ -37,8 +39,24 @@ STUCK_S = 60.0
 SLOW_COMMIT_REPEAT_S = 60.0
 """Seconds after which a slow commit is logged again."""
 
+FORGET_PAUSE_S = 1.0
+"""Seconds until further partitions are forgotten, if there are many."""
+
 REMOVAL_CHECK_S = 1.0
 """Seconds between two checks whether the storage was removed; it may be idle otherwise."""
+
+
+@attrs.frozen
+class TopicCounts:
+    """A topic in a store.
+
+    Attributes:
+        partitions: The number of its partitions that have durable records.
+        records: The records before the end of the durable part of each partition, with those that were dropped since.
+    """
+
+    partitions: int
+    records: int
 
 
 @attrs.frozen
@@ -58,8 +76,10 @@ class StoreStatistics:
         records_sent: Records sent in answers to FETCHes.
         bytes_sent: The bytes of their contents.
         lag: By partition, how many records are known to exist and are not durable here; only partitions that have any.
+        is_full: Whether the store takes no further partition, or its storage fails.
         discarded: Messages that were discarded, by reason.
         peers: Nodes that this one is connected to.
+        topics: The topics that have durable records.
     """
 
     partitions: int
@@ -74,8 +94,10 @@ class StoreStatistics:
     records_sent: int
     bytes_sent: int
     lag: dict[Partition, int]
+    is_full: bool
     discarded: dict[str, int]
     peers: int
+    topics: dict[str, TopicCounts] = attrs.field(factory=dict)
 
 
 class Store(NodeRole):
@@ -126,8 +148,13 @@ class Store(NodeRole):
             records_sent=machine.responder.records_sent,
             bytes_sent=machine.responder.bytes_sent,
             lag=lag,
+            is_full=bool(self._refusal or machine.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
+            topics={
+                topic: TopicCounts(len(partitions), sum(partitions.values()))
+                for topic, partitions in machine.durable.items()
+            },
         )
 
     def health(self) -> Health:
@@ -135,7 +162,7 @@ class Store(NodeRole):
         since = self._writing_since
         waited = 0.0 if since is None else trio.current_time() - since
         trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
-        refusal = f"the storage fails: {self._refusal}" if self._refusal else ""
+        refusal = f"the storage fails: {self._refusal}" if self._refusal else self._machine.full_reason
         return Health(trouble, trouble or refusal or super().health().unready)
 
     async def _run(self, task_status: trio.TaskStatus[Store]) -> None:
@@ -146,6 +173,8 @@ class Store(NodeRole):
                 nursery.start_soon(self._replies.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._run_until_lost, self._retain)
+                if self._config.forget_empty_after_ms and isinstance(self._storage, DeletesPartitions):
+                    nursery.start_soon(self._forget)
                 if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._run_until_lost, self._watch_removal, self._storage)
                 await nursery.start(self._run_node)
@@ -230,6 +259,9 @@ class Store(NodeRole):
         work = self._commits.begin_work()
         if isinstance(work, ResetPosition):
             await self._storage.reset_to(work.partition, work.next_sequence)
+        elif isinstance(work, ForgetPartitions):
+            if isinstance(self._storage, DeletesPartitions):
+                await self._storage.delete_partitions(work.partitions)
         else:
             await self._append(work)
         self._refusal = ""
@@ -247,6 +279,16 @@ class Store(NodeRole):
         if is_slow and self._slow_commit_log.try_take(now):
             records, size = sum(map(len, batches)), sum(batch.content_bytes for batch in batches)
             self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
+
+    async def _forget(self) -> None:
+        """Forget partitions that have ended and hold no records."""
+        while True:
+            await trio.sleep(self._config.retention_interval_ms / 1000)
+            self._machine.drop_silent_unproven(trio.current_time())
+            while silent := self._machine.silent_partitions(trio.current_time()):
+                self._commits.put_silent(silent)
+                self._arrived.unpark_all()
+                await trio.sleep(FORGET_PAUSE_S)
 
     async def _retain(self) -> None:
         """Drop the records beyond the retention limits, at once and then each interval."""
@@ -295,7 +337,13 @@ async def serve_store(
             held = await storage.partitions()
             ends = {partition: info.end_sequence for partition, info in held.items()}
             earliest = {partition: info.earliest_sequence for partition, info in held.items() if info.earliest_sequence}
-            machine = StoreMachine(storage.identity, config, ends, earliest)
+            time_ms = now_ms()
+            idle_s = {
+                partition: (time_ms - info.last_append_at) / 1000
+                for partition, info in held.items()
+                if info.last_append_at is not None
+            }
+            machine = StoreMachine(storage.identity, config, ends, earliest, idle_s)
             async with open_sockets(storage.identity, config, Role.STORE, config.store.high_watermark) as sockets:
                 store = Store(machine, sockets, storage, config)
                 records = sum(info.count for info in held.values())

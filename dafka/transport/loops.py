@@ -48,8 +48,13 @@ class Loops(Protocol):
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
         """Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last."""
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
-        """Return the same, with consecutive records of a partition as one run at the position of the first record."""
+    def receive_runs(
+        self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
+    ) -> list[list[bytes] | EncodedRun]:
+        """Return the same, with consecutive records of a partition as one run at the position of the first record.
+
+        The list has up to `items_max` items.
+        """
 
     def receive_sourced(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[SourcedMessage]:
         """Return the same as `receive`, each message after the descriptor that it arrived on; -1 if there is none."""
@@ -83,7 +88,9 @@ class PureLoops:
             found.append((-1 if source is None else source, frames))
         return found
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
+    def receive_runs(
+        self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
+    ) -> list[list[bytes] | EncodedRun]:
         """See `Loops.receive_runs`. Comparing each header with the expected one is faster than decoding it."""
         items: list[list[bytes] | EncodedRun] = []
         expected: list[bytes] | None = None
@@ -101,16 +108,19 @@ class PureLoops:
             else:
                 items.append(frames)
                 contents = expected = None
-                if not 1 <= len(heading) <= 2 or heading[0][:1] not in _RECORD_IDS or len(heading[-1]) <= NUMBER_8.size:
-                    continue
-                header_prefix = heading[-1][: -NUMBER_8.size]
-                (sequence,) = NUMBER_8.unpack_from(heading[-1], len(header_prefix))
-            sequence += 1
-            if sequence > NUMBER_8_MAX:
-                expected = None
-            else:
-                heading[-1] = header_prefix + NUMBER_8.pack(sequence)
-                expected = heading
+                if 1 <= len(heading) <= 2 and heading[0][:1] in _RECORD_IDS and len(heading[-1]) > NUMBER_8.size:
+                    header_prefix = heading[-1][: -NUMBER_8.size]
+                    (sequence,) = NUMBER_8.unpack_from(heading[-1], len(header_prefix))
+                    expected = heading
+            if expected is not None:
+                sequence += 1
+                if sequence > NUMBER_8_MAX:
+                    expected = None
+                else:
+                    heading[-1] = header_prefix + NUMBER_8.pack(sequence)
+                    expected = heading
+            if len(items) >= items_max:
+                break
         return items
 
     def send(self, socket: zmq.Socket[bytes], messages: Iterable[Sequence[bytes] | EncodedRun]) -> int:
@@ -153,7 +163,7 @@ def _drain(socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> Iterato
 
 
 _MODULE = "dafka.transport._accelerator"
-_INTERFACE = 5
+_INTERFACE = 6
 """The version of the interface that `accelerator/module.c` must have."""
 
 
@@ -171,13 +181,17 @@ class CompiledLoops:
 
     def receive(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes]]:
         """See `Loops.receive`."""
-        messages: list[list[bytes]] = self._receive(socket.underlying, count_max, bytes_max, FRAME_BYTES, False)
+        messages: list[list[bytes]] = self._receive(
+            socket.underlying, count_max, count_max, bytes_max, FRAME_BYTES, False
+        )
         return messages
 
-    def receive_runs(self, socket: zmq.Socket[bytes], count_max: int, bytes_max: int) -> list[list[bytes] | EncodedRun]:
+    def receive_runs(
+        self, socket: zmq.Socket[bytes], count_max: int, items_max: int, bytes_max: int
+    ) -> list[list[bytes] | EncodedRun]:
         """See `Loops.receive_runs`."""
         items: list[list[bytes] | EncodedRun] = self._receive(
-            socket.underlying, count_max, bytes_max, FRAME_BYTES, True
+            socket.underlying, count_max, items_max, bytes_max, FRAME_BYTES, True
         )
         return items
 

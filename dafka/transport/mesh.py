@@ -14,9 +14,10 @@ import zmq
 
 from dafka.config import NodeConfig
 from dafka.protocol import Event
+from dafka.transport.plain_subscriber import PlainSubscriber
 from dafka.transport.publisher import PublisherSocket
 from dafka.transport.security import Security
-from dafka.transport.subscribers import ClosedSubscriber, PlainSubscriber, Subscriber
+from dafka.transport.subscribers import ClosedSubscriber, Subscriber
 from dafka.transport.zap import open_zap_handler
 
 SLACK_S = 2.0
@@ -139,9 +140,8 @@ async def open_mesh(
 
 @contextmanager
 def _open_plain(context: zmq.Context[zmq.Socket[bytes]], options: dict[str, int]) -> Iterator[PlainSubscriber]:
-    subscriber = PlainSubscriber(context.socket(zmq.SocketType.SUB))
+    subscriber = PlainSubscriber(context, options)
     try:
-        subscriber.set_options(**options)
         yield subscriber
     finally:
-        subscriber.close(0)
+        subscriber.close()

@@ -9,6 +9,7 @@ full queue are dropped, as PUB sockets do.
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ import zmq
 from dafka.endpoints import MessageSource, is_ipv6_endpoint
 from dafka.errors import AddressInUseError, TransportError
 from dafka.transport.connections import source_descriptor
-from dafka.transport.loops import choose_loops
+from dafka.transport.loops import SourcedMessage, choose_loops
 from dafka.wire.batch import EncodedRun
 
 RECEIVE_BYTES_MAX = 16 * 1024 * 1024
@@ -39,6 +40,11 @@ SLICE_S = 0.002
 
 SLOW_BATCH_ITEMS = 100
 """A slow batch with more items than this is suspicious: records of correct nodes mostly form runs."""
+
+ITEMS_MAX = 200
+"""Runs and single messages received in one call. Records of correct nodes mostly form runs; peers that flood a node
+send single messages, which take longer to handle.
+"""
 
 COUNT_MIN = 20
 """The fewest messages to receive in one call, however long handling them takes."""
@@ -283,26 +289,47 @@ class RunSocket(BaseSocket):
 
         If records arrive in a stream, and are handled faster than they arrive, wait a moment for more.
         """
-        self._adjust_count_max()
+        self.adjust_count_max()
         if self._is_streaming:
             await trio.sleep(GATHER_S)
         items = await self._receive(self.receive_nowait)
-        self._note_returned(items)
+        self.note_returned(items)
         self._is_streaming = STREAM_COUNT_MIN <= self._returned_count < self.count_max
         return items
 
+    async def receive_sourced(self, count_max: int | None = None) -> list[SourcedMessage]:
+        """Wait for messages, and return each with the descriptor that it arrived on. A checkpoint.
+
+        Args:
+            count_max: The number of messages to receive; by default as many as `receive_many` would.
+
+        Returns:
+            The messages. The caller passes them to `note_returned` if it left out `count_max`.
+        """
+        if count_max is None:
+            self.adjust_count_max()
+            count_max = min(self.count_max, ITEMS_MAX)
+        return await self._receive(functools.partial(self._receive_sourced_nowait, count_max))
+
     def receive_nowait(self) -> list[list[bytes] | EncodedRun]:
-        """Return the waiting messages, up to `count_max` and `RECEIVE_BYTES_MAX`."""
+        """Return the waiting messages, up to `count_max`, `ITEMS_MAX` and `RECEIVE_BYTES_MAX`."""
         if self._held:
             return list(self._take_held())
-        return self._loops.receive_runs(self._socket, self.count_max, RECEIVE_BYTES_MAX)
+        return self._loops.receive_runs(self._socket, self.count_max, ITEMS_MAX, RECEIVE_BYTES_MAX)
 
-    def _note_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
+    def _receive_sourced_nowait(self, count_max: int) -> list[SourcedMessage]:
+        if not self._held:
+            return self._loops.receive_sourced(self._socket, count_max, RECEIVE_BYTES_MAX)
+        held, self._held = self._held, []
+        return [(_source_number(frames[0]), [frame.bytes for frame in frames]) for frames in held]
+
+    def note_returned(self, items: list[list[bytes] | EncodedRun]) -> None:
+        """Note messages that are handled until the next call that receives or that adjusts `count_max`."""
         self._returned_count = sum(len(item.contents) if isinstance(item, EncodedRun) else 1 for item in items)
         self._returned_items = len(items)
         self._returned_at = time.perf_counter()
 
-    def _adjust_count_max(self) -> None:
+    def adjust_count_max(self) -> None:
         """Receive fewer messages at once if handling them takes long, so that other tasks can run."""
         if not self._returned_count:
             return
@@ -316,10 +343,13 @@ class RunSocket(BaseSocket):
 
 
 def _message_source(frame: zmq.Frame) -> MessageSource:
+    return MessageSource(_property(frame, "Peer-Address"), _property(frame, "User-Id"), _source_number(frame))
+
+
+def _source_number(frame: zmq.Frame) -> int:
+    """Return the descriptor that a frame arrived on; -1 if there is none."""
     source = source_descriptor(frame)
-    return MessageSource(
-        _property(frame, "Peer-Address"), _property(frame, "User-Id"), -1 if source is None else source
-    )
+    return -1 if source is None else source
 
 
 def _property(frame: zmq.Frame, name: str) -> str:

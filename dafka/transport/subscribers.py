@@ -1,9 +1,6 @@
 """The subscriber of a node, which receives messages from the publishers of its peers.
 
-In a plain cluster, one SUB socket is connected to all peers. Identifying the sender of each message costs time, so it
-is only done when many messages have to be discarded, or handling them takes long. Then the connection of each message
-is known. A connection with too many discarded messages is ended for a while, and for twice as long each time. Other
-peers are not affected.
+`PlainSubscriber` is that of a plain cluster.
 
 In a closed cluster, libzmq reports the key of a message's sender only on connections that the sender made, not on
 those that this node made. A node therefore has one SUB socket for each key that it connects to.
@@ -12,7 +9,7 @@ those that this node made. A node therefore has one SUB socket for each key that
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -22,41 +19,13 @@ import zmq
 from dafka.endpoints import ConnectionChange, PeerEndpoint, is_key
 from dafka.errors import TransportError
 from dafka.protocol import Event, PeerNotAuthorized, RefusedByPeer
-from dafka.protocol.token_bucket import TokenBucket
-from dafka.transport.connections import source_descriptor
-from dafka.transport.connector import EVENT_HEADING, Connector
+from dafka.transport.connector import Connector
 from dafka.transport.security import Security
 from dafka.transport.socket import RunSocket
 from dafka.wire.batch import EncodedRun
 
-DISCARDS_PER_S = 500
-"""The number of messages discarded in a second at which identification of senders begins."""
-
-IDENTIFY_S = 5.0
-"""Seconds for which senders are identified after many messages were discarded."""
-
-IDENTIFY_SLOW_S = 1.0
-"""Seconds for which senders are identified after a batch of many single messages took long to handle."""
-
-IDENTIFY_SLOW_INTERVAL_S = 20.0
-"""The shortest interval between two identifications of senders because of slow batches, in seconds."""
-
-TOLERATED_PER_S = 200
-"""Discarded messages from one peer that are tolerated per second in the long run."""
-
-TOLERATED_BURST = 2000
-"""Discarded messages from one peer that are tolerated at once."""
-
-SUSPENSION_S = 5.0
-"""Seconds for which a connection is ended the first time."""
-
-SUSPENSION_MAX_S = 300.0
-"""The longest time for which a connection is ended, in seconds."""
-
 UNKNOWN_PEER = PeerEndpoint("")
 """The sender of messages whose connection is not identified."""
-
-SUSPENDED = "connection ended for a while: too many discarded messages"
 
 Messages: TypeAlias = list[list[bytes] | EncodedRun]
 
@@ -92,8 +61,14 @@ class Subscriber(Protocol):
         identified. Unknown parts are empty.
         """
 
+    async def receive_restricted(self) -> tuple[Messages, PeerEndpoint]:
+        """Wait for messages of peers that misbehave, and for the time that may be spent on them; see `receive`.
+
+        The time until the next call counts as the time that handling the messages takes.
+        """
+
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
-        """Report how many of the messages that `receive` returned last had to be discarded."""
+        """Report how many of the messages that were received last from a source had to be discarded."""
 
     async def watch(self) -> None:
         """Maintain the connections until cancelled."""
@@ -104,135 +79,6 @@ class Subscriber(Protocol):
         A connection that was lost is made again in the background. A loss may be reported more than once, and for
         peers that were disconnected.
         """
-
-
-class PlainSubscriber(RunSocket):
-    """The `Subscriber` of a plain cluster: one SUB socket.
-
-    Attributes:
-        discarded: Connections ended, by reason.
-    """
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        """Wrap a SUB socket."""
-        super().__init__(socket)
-        self.discarded: Counter[str] = Counter()
-        self._handshakes = self.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
-        self._endpoints: set[str] = set()
-        self._peers: dict[int | None, PeerEndpoint] = {}
-        self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
-        self._buckets: dict[PeerEndpoint, TokenBucket] = {}
-        self._suspensions: dict[str, float] = {}
-        self._suspended_until: dict[str, float] = {}
-        self._discards = 0
-        self._discards_since = 0.0
-        self._identify_until = float("-inf")
-        self._identify_slow_at = float("-inf")
-
-    def connect_peer(self, peer: PeerEndpoint) -> None:
-        """See `Subscriber.connect_peer`. A peer whose connection was ended for a while is connected to later."""
-        if peer.endpoint not in self._suspended_until:
-            self.connect(peer.endpoint)
-        self._endpoints.add(peer.endpoint)
-
-    def disconnect_peer(self, peer: PeerEndpoint) -> None:
-        """See `Subscriber.disconnect_peer`."""
-        if peer.endpoint in self._endpoints:
-            self._endpoints.discard(peer.endpoint)
-            if peer.endpoint not in self._suspended_until:
-                self.disconnect(peer.endpoint)
-
-    async def receive(self) -> tuple[Messages, PeerEndpoint]:
-        """See `Subscriber.receive`. While senders are identified, all messages come from one connection."""
-        if self._waiting_groups:
-            self._adjust_count_max()
-            await trio.lowlevel.checkpoint()
-            return self._next_group()
-        now = trio.current_time()
-        if self.is_slow_batch and now >= self._identify_slow_at:
-            self._identify_slow_at = now + IDENTIFY_SLOW_INTERVAL_S
-            self._identify_until = max(self._identify_until, now + IDENTIFY_SLOW_S)
-        self.is_slow_batch = False
-        if now >= self._identify_until:
-            return await self.receive_many(), UNKNOWN_PEER
-        self._adjust_count_max()
-        self._waiting_groups.extend(await self._receive(self._receive_groups))
-        return self._next_group()
-
-    def report_discards(self, source: PeerEndpoint, count: int) -> None:
-        """See `Subscriber.report_discards`."""
-        now = trio.current_time()
-        if source == UNKNOWN_PEER:
-            if now - self._discards_since >= 1.0:
-                self._discards, self._discards_since = 0, now
-            self._discards += count
-            if self._discards >= DISCARDS_PER_S:
-                self._identify_until = now + IDENTIFY_S
-            return
-        if not count:
-            return
-        self._identify_until = now + IDENTIFY_S
-        bucket = self._buckets.setdefault(source, TokenBucket(TOLERATED_PER_S, TOLERATED_BURST, now))
-        if bucket.spend(now, count) <= 0:
-            del self._buckets[source]
-            self._suspend(source.endpoint, now)
-
-    async def watch(self) -> None:
-        """See `Subscriber.watch`. Connect again to peers whose connection was ended."""
-        while True:
-            await trio.sleep(1.0)
-            now = trio.current_time()
-            for endpoint in [endpoint for endpoint, until in self._suspended_until.items() if until <= now]:
-                del self._suspended_until[endpoint]
-                if endpoint in self._endpoints:
-                    self.connect(endpoint)
-            known = self._endpoints | self._suspended_until.keys()
-            for endpoint in [each for each in self._suspensions if each not in known]:
-                del self._suspensions[endpoint]
-            if now >= self._identify_until:
-                self._buckets.clear()
-
-    async def receive_connections(self) -> list[ConnectionChange]:
-        """See `Subscriber.receive_connections`."""
-        changes: list[ConnectionChange] = []
-        while not changes:
-            for frames in await self._handshakes.receive_many():
-                event, value = EVENT_HEADING.unpack(frames[0])
-                peer = PeerEndpoint(frames[-1].decode("utf-8", "replace"))
-                if event == zmq.EVENT_CONNECTED:
-                    self._peers[value] = peer
-                else:
-                    changes.append(ConnectionChange(peer, event == zmq.EVENT_HANDSHAKE_SUCCEEDED))
-        return changes
-
-    def close(self, linger_ms: int) -> None:
-        """Close the socket and its monitor."""
-        super().close(linger_ms)
-        self._handshakes.close(0)
-
-    def _next_group(self) -> tuple[Messages, PeerEndpoint]:
-        messages, source = self._waiting_groups.popleft()
-        self._note_returned(messages)
-        return messages, source
-
-    def _receive_groups(self) -> list[tuple[Messages, PeerEndpoint]]:
-        """Return the waiting messages, grouped by connection."""
-        groups: dict[int | None, Messages] = {}
-        for frames in self._take_frames(self.count_max):
-            groups.setdefault(source_descriptor(frames[0]), []).append([frame.bytes for frame in frames])
-        return [(messages, self._peers.get(number, UNKNOWN_PEER)) for number, messages in groups.items()]
-
-    def _suspend(self, endpoint: str, now: float) -> None:
-        if endpoint not in self._endpoints or endpoint in self._suspended_until:
-            return
-        suspension = min(2 * self._suspensions.get(endpoint, SUSPENSION_S / 2), SUSPENSION_MAX_S)
-        try:
-            self.disconnect(endpoint)
-        except TransportError:
-            return
-        self._suspensions[endpoint] = suspension
-        self._suspended_until[endpoint] = now + suspension
-        self.discarded[SUSPENDED] += 1
 
 
 class ClosedSubscriber:
@@ -314,6 +160,11 @@ class ClosedSubscriber:
     async def receive(self) -> tuple[Messages, PeerEndpoint]:
         """See `Subscriber.receive`. All messages come from the holder of one key."""
         return await self._deliveries.receive()
+
+    async def receive_restricted(self) -> tuple[Messages, PeerEndpoint]:
+        """Wait until cancelled: authorized peers are trusted not to misbehave."""
+        await trio.sleep_forever()
+        raise AssertionError
 
     def report_discards(self, source: PeerEndpoint, count: int) -> None:
         """Do nothing: an authorized peer is trusted not to flood, and its messages have a separate queue."""

@@ -43,9 +43,9 @@ class Attacker:
         self._messages = generate(attack, target, seed)
         self._pool: list[list[bytes]] = list(islice(self._messages, POOL if attack != "hellos" else 200))
         self._context = zmq.Context()
-        self._begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Become a new node."""
         self.connections += 1
         self._address = uuid4().hex.upper().encode()
         self._beacons = self._context.socket(zmq.XPUB)
@@ -88,7 +88,7 @@ class Attacker:
             if self._subscriptions <= 0:
                 if (now - self._alone_since > 0.3 and self._had_subscriptions) or now - self._alone_since > 3.0:
                     self._end()
-                    self._begin()
+                    self.begin()
                 time.sleep(0.005)
                 continue
             if place >= len(self._pool):
@@ -138,17 +138,32 @@ def _subscriptions(seed: int) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Attack as the line of JSON on standard input says, and print the numbers of sent messages as another line."""
+    """Prepare the attack that a line of JSON on standard input describes, and print a line.
+
+    Attack when another line comes, and print the numbers of sent messages as another line. Making messages takes
+    processor time that a real attacker would spend on its own machine.
+    """
     order = json.loads(sys.stdin.readline())
     target = Target(**order["target"])
-    if order["attack"] == "subscriptions":
+    attacker = None
+    if order["attack"] != "subscriptions":
+        attacker = Attacker(target, order["attack"], order["seed"], order["tower_sub"])
+    say_line(is_ready=True)
+    sys.stdin.readline()
+    if attacker is None:
         sent, connections = flood_subscriptions(order["endpoint"], order["frames"], order["seed"]), 1
     else:
-        attacker = Attacker(target, order["attack"], order["seed"], order["tower_sub"])
+        attacker.begin()
         attacker.run(order["frames"], order["seconds"])
         sent, connections = attacker.sent, attacker.connections
         attacker.close()
-    sys.stdout.write(json.dumps({"sent": sent, "connections": connections}) + "\n")
+    say_line(sent=sent, connections=connections)
+
+
+def say_line(**values: int) -> None:
+    """Print a line of JSON."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 ALL_ATTACKS = (*NODE_ATTACKS, "subscriptions", "mixed")

@@ -212,12 +212,17 @@ async def _measure(
         attacked_node = {"address": said["address"], "topic": TOPIC, "partition": partition, "role": role}
         order = {"target": attacked_node, "attack": attack, "frames": frames // attackers, "seconds": seconds}
         order |= {"tower_sub": where["sub"], "endpoint": said["endpoint"]}
-        began = time.monotonic()
         with ExitStack() as stack:
             running = [
                 stack.enter_context(start("tests.adversarial.attacker", order={**order, "seed": seed + number}))
                 for number in range(attackers)
             ]
+            for process in running:
+                await trio.to_thread.run_sync(process.hear)
+            await _ask(target, honest, Phase())
+            began = time.monotonic()
+            for process in running:
+                process.tell({})
             ended: list[dict[str, Any]] = []
             async with trio.open_nursery() as waiting:
                 for process in running:

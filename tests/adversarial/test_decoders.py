@@ -92,7 +92,7 @@ def test_both_loops_receive_the_same(attack: str) -> None:
             far.connect("inproc://here")
             for message in messages:
                 near.send_multipart(message, zmq.NOBLOCK)
-            items = loops.receive_runs(far, len(messages) + 1, 2**40)
+            items = loops.receive_runs(far, len(messages) + 1, len(messages) + 1, 2**40)
         assert sorted(map(list, iter_frames(items))) == sorted(messages)
         decoder = wire.BatchDecoder()
         found.append((decoder.decode(items), decoder.discarded))

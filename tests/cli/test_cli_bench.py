@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from xml.etree import ElementTree
 
+import attrs
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
@@ -175,6 +176,20 @@ def test_reports_note_units_for_which_lower_is_better() -> None:
     texts = [element.text for element in ElementTree.fromstring(to_svg(results)).iter() if element.text]
     assert "swim: far <out> (ms, lower is better)" in texts
     assert "6.00  (2.00 of base)" in texts
+
+
+def test_a_plot_names_the_systems_the_settings_the_machine_and_the_date() -> None:
+    settings = {"jobs": ["swim"], "records": 5000, "nodes": {"producers": (10, 1000)}}
+    results = attrs.evolve(
+        results_of({"ours": [3], "theirs": [6]}, "ms"),
+        settings=settings,
+        machine={"processors": 2, "memory_mib": 4096},
+        date="2026-01-02 03:04 UTC",
+    )
+    texts = [element.text for element in ElementTree.fromstring(to_svg(results)).iter() if element.text]
+    assert "Benchmark of ours and theirs" in texts
+    assert "2026-01-02 03:04 UTC: jobs swim; records 5,000; producers 10, 1,000" in texts
+    assert "machine: processors 2; memory mib 4,096" in texts
 
 
 def test_percentiles_are_measured_values() -> None:

@@ -16,7 +16,7 @@ SECURITY = {"--key-file", "--authorized-keys"}
 NODE = (
     {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace-ms", "--tower-keys"} | SECURITY | COMMON
 )
-STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records"}
+STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
 OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,

@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from click.testing import CliRunner
 
 from dafka.cli import main
-from tests.cli.harness import DEADLINE_S, Dafka, Running, wait_until
+from dafka.cli.status_output import Shown, print_survey
+from dafka.protocol import ClusterSurvey, NodeView, PartitionView
+from dafka.protocol.observing.cluster_survey import HolderView, NodeState, TopicView
+from dafka.records import Partition, RecordBatch, new_address
+from dafka.storage import open_storage
+from tests.cli.harness import DEADLINE_S, Dafka, Running, open_terminal, wait_until
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "status.md"
 
@@ -72,11 +78,14 @@ def test_page_shows_the_real_output(dafka: Dafka) -> None:
     dafka.start_consumer("orders", "refunds")
 
     def look() -> dict[str, Any] | None:
-        ended = dafka.node("status", "payments", "--json", "--max-lag", "0", "--timeout", f"{DEADLINE_S}s")
+        ended = dafka.node("status", "--json", "--max-lag", "0", "--timeout", f"{DEADLINE_S}s")
         assert ended.errors == ""
         seen: dict[str, Any] = json.loads(ended.output)
         assert ended.status == (1 if seen["faults"] else 0)
-        return seen if [each["head"] for each in seen["partitions"]] == [249] and not seen["faults"] else None
+        for name in ("topics", "partitions"):  # the page shows one topic
+            seen[name] = [each for each in seen[name] if each["topic"] == "payments"]
+        is_stored = [(each["head"], each["lag"]) for each in seen["partitions"]] == [(249, 0)]
+        return seen if is_stored and not seen["faults"] and seen["topics"][0]["stored"] else None
 
     found = wait_until(look, lambda: payments.errors)
     example = json.loads(block("json"))
@@ -92,6 +101,73 @@ def test_page_shows_the_real_output(dafka: Dafka) -> None:
     ended = dafka.node("status")
     assert (ended.status, ended.errors) == (0, "")
     assert shape_of_text(ended.output.decode()) == shape_of_text(block("text"))
+
+
+def test_a_full_store_is_shown_without_producers_and_consumers(dafka: Dafka, tmp_path: Path) -> None:
+    storage = f"sqlite:{tmp_path / 'store.db'}"
+    topics = [f"topic-{number:02}" for number in range(30)]
+
+    async def fill() -> None:
+        async with open_storage(storage) as opened:
+            await opened.append([RecordBatch(Partition(topic, new_address()), 0, [b"0", b"1"]) for topic in topics])
+
+    trio.run(fill)
+    dafka.start_up("--storage", storage)
+    ended = dafka.node("status", "--max-lag", "0", "--timeout", f"{DEADLINE_S}s")
+    lines = ended.output.decode().splitlines()
+    assert (ended.status, ended.errors) == (0, "")
+    assert lines[0].endswith(": 1 node, 1 store, 30 topics, 30 partitions; largest lag 0")
+    assert [line.split() for line in lines if line.startswith("topic-")] == [
+        [topic, "stored", "1", "2", "0"] for topic in topics[:20]
+    ]
+    assert "... and 10 more topics: --all shows them" in lines
+    assert max(map(len, lines)) <= 80
+
+    ended = dafka.node("status", "--all", "--partitions", "--timeout", f"{DEADLINE_S}s")
+    lines = ended.output.decode().splitlines()
+    assert len([line for line in lines if re.match(r"topic-\d\d +stored ", line)]) == 30
+    assert len([line for line in lines if re.match(r"topic-\d\d +[0-9A-F]{32} +gone +1 +1 of 1 +0$", line)]) == 30
+
+
+def survey_with_problems() -> ClusterSurvey:
+    store = NodeView("S", "tcp://10.0.0.1:7000", ("store",), NodeState.UP, 0.0, 0.0, (), has_answered=True)
+    gone = NodeView("G", "tcp://10.0.0.2:7000", ("producer",), NodeState.SILENT, 0.0, 3.0, ())
+    behind = PartitionView(Partition("behind", "P"), True, 10, (HolderView("S", 7, 3),))
+    unknown = PartitionView(Partition("unknown", "P"), True, 10, (HolderView("S", None, None),))
+    topics = (TopicView("a", 0, True), TopicView("behind", 1, False), TopicView("unknown", 1, False))
+    return ClusterSurvey(5.0, (), (gone, store), topics, (behind, unknown), ())
+
+
+def test_what_is_wrong_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    survey = survey_with_problems()
+    print_survey(survey, list(survey.faults(0)), Shown())
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows if row and row[0] in ("a", "behind", "unknown")] == ["unknown", "behind", "a"]
+    assert [row[:2] for row in rows if row and row[0] in ("store", "producer")] == [["producer", "G"], ["store", "S"]]
+    assert ["fault:", "it", "is", "not", "known", "how", "far", "store", "S", "is", "behind", "unknown/P"] in rows
+
+
+def test_unknown_lag_is_a_fault_whatever_the_limit() -> None:
+    faults = list(survey_with_problems().faults(10**9))
+    assert "it is not known how far store S is behind unknown/P" in faults
+    assert not any("records behind" in fault for fault in faults)
+
+
+@pytest.mark.parametrize(("variable", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_a_terminal_shows_problems_in_colour(
+    dafka: Dafka, tower: list[str], monkeypatch: pytest.MonkeyPatch, variable: dict[str, str], is_coloured: bool
+) -> None:
+    def environment(_: object = None) -> dict[str, str]:
+        return {**os.environ, "TERM": "xterm", **variable}
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(dafka, "environment", environment)
+    nowhere = "tcp://127.0.0.1:9"
+    towers = [*tower, "--tower-sub", nowhere, "--tower-pub", nowhere]
+    with open_terminal(dafka, "status", *towers, "--max-lag", "0") as terminal:
+        assert terminal.wait() == 1
+        assert f"fault: no message from the tower at {nowhere}".encode() in terminal.seen
+        assert (b"\x1b[31m" in terminal.seen) is is_coloured
 
 
 def test_stopped_store_is_a_fault_until_it_continues(dafka: Dafka) -> None:
@@ -134,7 +210,7 @@ def test_missing_store_is_a_fault_with_max_lag(dafka: Dafka) -> None:
         return ended.output.decode() if b"fault: no store was found" in ended.output else None
 
     output = wait_until(look, lambda: producer.errors)
-    assert re.search(r"^orders +[0-9A-F]{32} +up +- +0 +- +\?$", output, re.MULTILINE)
+    assert re.search(r"^orders +lag unknown +1 +1 +\?$", output, re.MULTILINE)
 
 
 def test_no_tower_is_an_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,7 +13,7 @@ import attrs
 
 from tests.mutation.mutants import Mutant, digest, mutants_of, read
 from tests.mutation.overlay import copy_of_repository
-from tests.mutation.report import is_known, write_page
+from tests.mutation.report import is_alive, is_known, write_page
 from tests.mutation.runner import Result, build_map, kept_results, run_mutants
 from tests.mutation.scope import Package, git, lines_changed_since, read_packages
 from tests.mutation.survivors import read_survivors
@@ -24,6 +25,7 @@ def main() -> int:
     if options.report:
         write_page()
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     changed = lines_changed_since(_base(options.since)) if options.since else None
     random_ = random.Random(options.seed)
     results: list[Result] = []
@@ -48,6 +50,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--again", action="store_true", help="also run mutants whose results are known")
+    parser.add_argument("--alive", action="store_true", help="run those again that survived, with the tests of today")
     parser.add_argument("--report", action="store_true", help="write the page with the scores from the known results")
     return parser.parse_args()
 
@@ -76,6 +79,9 @@ def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.
     """Return the results of mutants: those that are known, and those of a run."""
     sources = {file: digest(read(tree, file)) for file in {mutant.file for mutant in mutants}}
     known = {} if options.again else kept_results()
+    if options.alive:
+        mutants = [each for each in mutants if is_alive(known.get((each, sources[each.file])))]
+        known = {}
     found = [known[key] for mutant in mutants if (key := (mutant, sources[mutant.file])) in known]
     unknown = [mutant for mutant in mutants if (mutant, sources[mutant.file]) not in known]
     if unknown:
@@ -87,7 +93,7 @@ def _run(tree: Path, package: Package, mutants: list[Mutant], options: argparse.
 
 def _conclude(results: list[Result]) -> int:
     known = read_survivors()
-    alive = [each for each in results if each.outcome in {"survived", "untested"}]
+    alive = [each for each in results if is_alive(each)]
     new = [each for each in alive if not is_known(each, known)]
     _say(f"{len(results)} mutants, {len(results) - len(alive)} killed, {len(alive) - len(new)} known survivors")
     if new:

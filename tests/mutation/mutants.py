@@ -14,6 +14,7 @@ from cosmic_ray.ast import get_ast
 from cosmic_ray.mutating import mutate_code
 
 from tests.mutation.operators import OPERATORS, positions
+from tests.mutation.scope import tuning_names
 
 _NOT_MUTATED_FUNCTIONS = {"__repr__", "__str__"}
 
@@ -118,7 +119,7 @@ class _Structure:
 
     @staticmethod
     def _parts_without_effect(node: ast.AST) -> Iterator[ast.AST]:
-        """Annotations, texts, and what only the type checker sees."""
+        """Annotations, texts, what only the type checker sees, and numbers that any other would do for."""
         match node:
             case ast.arg(annotation=ast.AST() as annotation):
                 yield annotation
@@ -127,6 +128,8 @@ class _Structure:
             case ast.FunctionDef(returns=ast.AST() as returns) | ast.AsyncFunctionDef(returns=ast.AST() as returns):
                 yield returns
             case ast.JoinedStr() | ast.Assert():
+                yield node
+            case ast.Assign(targets=[ast.Name(id=name)]) if name in tuning_names():
                 yield node
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
                 yield node

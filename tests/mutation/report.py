@@ -59,6 +59,11 @@ def scores() -> list[Score]:
     return [_score(package, list(results.values()), survivors) for package in read_packages()]
 
 
+def is_alive(result: Result | None) -> bool:
+    """Return whether a mutant has survived."""
+    return result is not None and result.outcome in {"survived", "untested"}
+
+
 def is_known(result: Result, survivors: Sequence[Survivor]) -> bool:
     """Return whether a mutant is a known survivor."""
     mutant = result.mutant
@@ -73,7 +78,7 @@ def _score(package: Package, results: Sequence[Result], survivors: Sequence[Surv
         package.name,
         sum(len(mutants_of(file, source)) for file, source in sources.items()),
         Counter(each.outcome for each in own),
-        sum(is_known(each, survivors) for each in own if each.outcome in {"survived", "untested"}),
+        sum(is_known(each, survivors) for each in own if is_alive(each)),
     )
 
 

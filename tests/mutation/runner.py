@@ -193,11 +193,12 @@ class _open_pool:  # noqa: N801 (used as a context manager only)
         overlays = context.SimpleQueue()
         for _ in range(self._jobs):
             overlays.put(str(self._stack.enter_context(copy_of_tree(self._tree))))
-        return self._stack.enter_context(
-            ProcessPoolExecutor(
-                self._jobs, mp_context=context, initializer=partial(_begin_worker, overlays, self._modules)
-            )
+        executor = ProcessPoolExecutor(
+            self._jobs, mp_context=context, initializer=partial(_begin_worker, overlays, self._modules)
         )
+        # If it is interrupted, it does not begin what still waits.
+        self._stack.callback(executor.shutdown, cancel_futures=True)
+        return executor
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -29,11 +31,21 @@ class Package:
 
 def read_packages(root: Path = ROOT) -> tuple[Package, ...]:
     """Return all packages."""
-    table = tomllib.loads((HERE / "scope.toml").read_text(encoding="utf-8"))
     return tuple(
         Package(name, _expand(root, entry["files"], "*.py"), _expand(root, entry["tests"], "test_*.py"))
-        for name, entry in table.items()
+        for name, entry in _table().items()
+        if "files" in entry
     )
+
+
+def tuning_names() -> frozenset[str]:
+    """Return the names of the numbers that are not mutated."""
+    return frozenset(_table()["tuning"]["names"])
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads((HERE / "scope.toml").read_text(encoding="utf-8"))
 
 
 def _expand(root: Path, patterns: list[str], within_folders: str) -> tuple[str, ...]:

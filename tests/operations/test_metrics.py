@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,22 @@ import zmq
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+import dafka
 from dafka import Consumer, Partition
 from dafka.operations import metrics
-from dafka.operations.metrics import COMMIT_SECONDS, COUNTERS, GAUGES, NodeCollector, make_registry
+from dafka.operations.metrics import (
+    BUILD_INFO,
+    COMMIT_SECONDS,
+    COUNTERS,
+    GAUGES,
+    NodeCollector,
+    TopicLabels,
+    make_registry,
+)
 from dafka.operations.monitor import Monitor
 from dafka.roles import ConsumerStatistics, Health, Histogram
 from dafka.testing import open_cluster
+from dafka.transport import choose_loops
 from dafka.wire import Command
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "operate.md"
@@ -26,9 +37,9 @@ Values = dict[tuple[str, ...], float]
 """Values by the name of the sample and the values of its labels, in the order of the labels' names."""
 
 
-def read(monitor: Monitor) -> Values:
+def read(monitor: Monitor, topics_max: int = 100) -> Values:
     registry = CollectorRegistry()
-    registry.register(NodeCollector(monitor))
+    registry.register(NodeCollector(monitor, topics_max=topics_max))
     text = generate_latest(registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     found = {(each.name, *(each.labels[label] for label in sorted(each.labels))): each.value for each in samples}
@@ -183,7 +194,7 @@ def test_nodes_of_a_role_are_added_up_and_partitions_have_no_series() -> None:
     monitor = Monitor()
     monitor.add(consumer_with({Partition("t", "A"): 3}, Health(unready="no tower is heard")))
     one = read(monitor)
-    monitor.add(consumer_with({Partition(f"t{number}", "B"): number for number in range(1, 1001)}))
+    monitor.add(consumer_with({Partition("t", f"B{number}"): number for number in range(1, 1001)}))
     both = read(monitor)
     assert both.keys() == one.keys()
     assert (one["dafka_nodes", "consumer"], both["dafka_nodes", "consumer"]) == (1, 2)
@@ -223,11 +234,69 @@ def test_the_histograms_of_several_stores_are_added_up() -> None:
 
 
 def test_the_page_lists_every_metric_and_no_others() -> None:
-    names = {f"{name}_total" for name in COUNTERS} | {*GAUGES, COMMIT_SECONDS}
+    names = {f"{name}_total" for name in COUNTERS} | {*GAUGES, COMMIT_SECONDS, BUILD_INFO}
     documented = set(re.findall(r"^\| `(dafka_\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
     assert documented == names
     rows = dict(re.findall(r"^\| `(dafka_\w+)` \| ([^|]*) \|", PAGE.read_text("utf-8"), re.MULTILINE))
     for name, described in COUNTERS.items():
         assert rows[f"{name}_total"].strip().split(", ") == ["`role`", *(f"`{label}`" for label in described.labels)]
     exported = {metric.name for metric in make_registry(Monitor()).collect() if metric.name.startswith("dafka")}
-    assert exported == {*COUNTERS, *GAUGES, COMMIT_SECONDS}
+    assert exported == {*COUNTERS, *GAUGES, COMMIT_SECONDS, BUILD_INFO}
+
+
+def test_the_build_is_described() -> None:
+    (found,) = [name for name in read(Monitor()) if name[0] == BUILD_INFO]
+    assert sorted(found[1:]) == sorted((dafka.__version__, platform.python_version(), choose_loops().name))
+
+
+def test_topics_beyond_the_limit_are_added_up_as_other() -> None:
+    monitor = Monitor()
+    monitor.add(consumer_with({Partition(f"t{number % 5}", f"{number}"): 10 for number in range(20)}))
+    found = read(monitor, topics_max=2)
+    for name, each in (
+        ("dafka_topic_lag_records", 40),
+        ("dafka_topic_records_total", 28),
+        ("dafka_topic_partitions", 4),
+    ):
+        by_topic = {labels[2]: value for labels, value in found.items() if labels[0] == name}
+        assert by_topic == {"t0": each, "t1": each, "other": 3 * each}
+
+
+def test_a_topic_keeps_its_label() -> None:
+    labels = TopicLabels(2)
+    assert [labels.label(topic) for topic in ("a", "b", "c", "a", "b", "d")] == ["a", "b", "other", "a", "b", "other"]
+
+
+def test_there_are_no_metrics_by_topic_without_topics() -> None:
+    monitor = Monitor()
+    monitor.add(consumer_with({Partition("t", "A"): 3}))
+    assert not [name for name in read(monitor, topics_max=0) if name[0].startswith("dafka_topic")]
+
+
+async def test_metrics_by_topic_agree_with_the_work_of_the_nodes() -> None:
+    monitor = Monitor()
+    async with (
+        open_cluster() as cluster,
+        cluster.consumer(["a", "b"]) as consumer,
+        cluster.producer("a") as first,
+        cluster.producer("b") as second,
+    ):
+        assert cluster.store is not None
+        for node in (cluster.store, consumer, first):
+            monitor.add(node)
+        await first.send_many([b"1"] * 30)
+        await second.send_many([b"1"] * 7)
+        await first.wait_stored()
+        await second.wait_stored()
+        await wait_for(monitor, ("dafka_topic_lag_records", "consumer", "a"), 30)
+        await wait_for(monitor, ("dafka_topic_lag_records", "consumer", "b"), 7)
+        given = 0
+        while given < 37:
+            given += len(await consumer.next_batch())
+        found = read(monitor)
+    for role in ("store", "consumer"):
+        assert found["dafka_topic_records_total", role, "a"] == 30
+        assert found["dafka_topic_records_total", role, "b"] == 7
+        assert found["dafka_topic_partitions", role, "a"] == found["dafka_topic_partitions", role, "b"] == 1
+        assert found["dafka_topic_lag_records", role, "a"] == found["dafka_topic_lag_records", role, "b"] == 0
+    assert found["dafka_topic_records_total", "producer", "a"] == 30

@@ -8,6 +8,7 @@ from typing import Protocol
 from dafka import wire
 from dafka.protocol import (
     Event,
+    ForgetPartitions,
     PartitionHalted,
     RecordsUnrecoverable,
     ResetPosition,
@@ -136,6 +137,10 @@ class Checks:
         if isinstance(work, ResetPosition):
             self._cluster.note(f"{store.name} skips {work.partition} to {work.next_sequence}")
             return
+        if isinstance(work, ForgetPartitions):
+            for partition in work.partitions:
+                self._cluster.note(f"{store.name} forgets {partition}")
+            return
         for batch in work:
             if batch.end_sequence > self.published_ends.get(batch.partition, 0):
                 raise Violation("stored but never published", f"{store.name}: {describe(batch)}")
@@ -259,7 +264,9 @@ class Checks:
         for partition in self.published_ends:
             end = cluster.final_end(partition)
             for store in cluster.stores.values():
-                if (found := store.disk.end(partition)) != end and (store.name, partition) not in self._halted:
+                found = store.disk.end(partition)
+                is_forgotten = not found and self.has_ended(partition)
+                if found != end and (store.name, partition) not in self._halted and not is_forgotten:
                     return f"{store.name} has {partition} up to {found}, not {end}"
                 if store.commits:
                     return f"{store.name} is writing"
@@ -282,11 +289,30 @@ class Checks:
         if position >= end:
             return None
         cursor = consumer.machine.reassembler.cursors.get(partition)
+        if cursor is None and self.has_ended(partition):
+            return None
         if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):
             return None
         return f"{consumer.name} was given {partition} up to {position}, not {end}"
+
+    def has_ended(self, partition: Partition) -> bool:
+        """Return whether a partition has no producer, and no store has records of it."""
+        logs = (store.disk.logs.get(partition) for store in self._cluster.stores.values())
+        return not self._cluster.is_alive(partition) and not any(log is not None and log.contents for log in logs)
+
+    def check_forgotten(self) -> None:
+        """Check that every store has forgotten the partitions that have ended, unless it misses records of them."""
+        for store in self._cluster.stores.values():
+            for partition, log in store.disk.logs.items():
+                # A store keeps a partition of which it misses records, in case another one comes back with them.
+                is_whole = store.machine.reassembler.cursors[partition].known_end == log.end
+                if is_whole and self.has_ended(partition):
+                    raise Violation("not forgotten", f"{store.name} still knows {partition}")
+            for partition in store.machine.reassembler.cursors:
+                if partition not in store.disk.logs and not self._cluster.is_alive(partition):
+                    raise Violation("not forgotten", f"{store.name} still follows {partition}")
 
     def check_end(self) -> None:
         """Check what must hold when every node has everything: empty buffers, and limits for a whole life."""

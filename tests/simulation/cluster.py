@@ -31,6 +31,9 @@ ROUNDS_MAX = 160
 QUIET_S = 1.5
 """Seconds at the end during which nothing may happen any more."""
 
+FORGET_WAITS = 1.5
+"""Times the wait of the stores after which they must have forgotten the ended partitions."""
+
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
@@ -109,6 +112,11 @@ class Cluster:
         if missing := self.checks.find_missing():
             raise Violation("lost again", missing)
         self.checks.check_end()
+        if self.plan.forgets:
+            self.clock.run(self.clock.now + FORGET_WAITS * self.plan.config.store.forget_empty_after_ms / 1000)
+            if missing := self.checks.find_missing():
+                raise Violation("lost again", missing)
+            self.checks.check_forgotten()
 
     def note(self, text: str) -> None:
         """Record a line of the history."""

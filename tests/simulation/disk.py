@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from dafka.protocol import ResetPosition
+from dafka.protocol import ForgetPartitions, ResetPosition
 from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import PartitionInfo, RetentionPolicy
@@ -58,13 +58,18 @@ class Disk:
                 raise Violation("skip back", f"{work.partition} from {log.end} to {work.next_sequence}")
             self.logs[work.partition] = Log(work.next_sequence)
             return
+        if isinstance(work, ForgetPartitions):
+            for partition in work.partitions:
+                if self.logs.pop(partition, Log()).contents:
+                    raise Violation("forgot records", str(partition))
+            return
         for batch in work:
             self._append(batch, now)
 
     def write_torn(self, work: StorageWork, now: float, draw: random.Random, *, is_atomic: bool) -> None:
         """Write what a node was writing when it crashed: all, nothing or a part of it."""
         choice = draw.random()
-        if isinstance(work, ResetPosition) or is_atomic or choice < 0.5:
+        if isinstance(work, (ResetPosition, ForgetPartitions)) or is_atomic or choice < 0.5:
             if choice % 0.5 < 0.25:
                 self.write(work, now)
             return

@@ -14,6 +14,13 @@ from dafka.config import Config
 TOPICS = ("orders", "orders2")
 """One topic is a prefix of the other, so that ZeroMQ delivers both to a subscriber of the first."""
 
+FORGET_AFTER_MS = 15_000
+"""How long stores wait before they forget a partition, in plans in which they do: longer than any fault."""
+
+
+REPEATED_S = 36.0
+"""Seconds after which nodes have repeated everything that they tell each other when they connect."""
+
 
 @attrs.frozen
 class Member:
@@ -95,6 +102,11 @@ class Plan:
         return all(step.kind in ("publish", "save positions") for step in self.steps)
 
     @property
+    def forgets(self) -> bool:
+        """Whether partitions that have ended are forgotten within the simulated time."""
+        return self.config.store.forget_empty_after_ms == FORGET_AFTER_MS
+
+    @property
     def ends(self) -> float:
         """The time at which the last step is over."""
         ends = [step.time + step.seconds for step in self.steps] + [member.joins for member in self.members]
@@ -115,10 +127,14 @@ def make_plan(seed: int) -> Plan:
         steps += _make_faults(draw, members, duration)
     if draw.random() < 0.3:
         steps += _make_misfortune(draw, members)
+    # Drawn from numbers of their own, so that the other parts of a seed's plan do not depend on these faults.
+    rare = random.Random(f"unseen producer {seed}")
+    if rare.random() < 0.1:
+        steps += _make_unseen_producer(rare, members)
     stores = sum(member.role == "store" for member in members)
     return Plan(
         draw_seed=draw.getrandbits(48),
-        config=_make_config(draw, stores),
+        config=_make_config(draw, stores, forgets=random.Random(seed + 1).random() < 0.7),
         members=tuple(members),
         steps=tuple(sorted(steps, key=lambda step: step.time)),
         chunk_records_max=draw.choice((3, 20, 200)),
@@ -233,6 +249,34 @@ def _make_misfortune(draw: random.Random, members: list[Member]) -> list[Step]:
     return [away, last, *([death] if draw.random() < 0.7 else []), *([link] if draw.random() < 0.5 else [])]
 
 
+def _make_unseen_producer(draw: random.Random, members: list[Member]) -> list[Step]:
+    """Return the only life of a producer, of which another node, cut from the towers, does not hear.
+
+    The connections of that node last. At times a store is paused when the producer dies, so that it loses and finds
+    nodes whose connections last. The producer in `members` is changed: it joins when the other node is cut.
+    """
+    towers = [member.name for member in members if member.role == "tower"]
+    stores = [member.name for member in members if member.role == "store"]
+    others = [member.name for member in members if member.role in ("store", "consumer")]
+    if not stores:
+        return []
+    producer = draw.choice([member for member in members if member.role == "producer"])
+    other = draw.choice(others)
+    wait = draw.choice((1.0, REPEATED_S))
+    time = round(max(member.joins for member in members) + wait * draw.uniform(1.0, 1.1), 3)
+    joins = round(time + 0.02, 3)
+    members[members.index(producer)] = attrs.evolve(producer, joins=joins, spool=False)
+    steps = [Step(time, "cut link", (other, tower), seconds=round(draw.uniform(2.5, 5.0), 3)) for tower in towers]
+    steps.append(Step(round(joins + 0.3, 3), "publish", (producer.name,), amount=draw.choice((1, 20))))
+    death = round(joins + draw.uniform(1.2, 2.5), 3)
+    steps.append(Step(death, "die", (producer.name,)))
+    if draw.random() < 0.5:
+        paused = draw.choice(stores)
+        seconds = round(draw.uniform(1.0, 5.0), 3)
+        steps.append(Step(round(death - draw.uniform(0.0, 0.5), 3), "pause", (paused,), seconds=seconds))
+    return steps
+
+
 def _make_fault(draw: random.Random, kind: str, members: list[Member], duration: float) -> list[Step]:
     candidates = [member.name for member in members if member.role in _FAULTS[kind]]
     time = round(draw.uniform(0, duration), 3)
@@ -252,7 +296,7 @@ def _make_fault(draw: random.Random, kind: str, members: list[Member], duration:
     return [Step(time, kind, who, seconds=0.0 if kind == "die" else seconds)]
 
 
-def _make_config(draw: random.Random, stores: int) -> Config:
+def _make_config(draw: random.Random, stores: int, *, forgets: bool) -> Config:
     defaults = Config()
 
     def small(default: int, chance: float, *values: int) -> int:
@@ -280,5 +324,6 @@ def _make_config(draw: random.Random, stores: int) -> Config:
             retention_ms=2000 if retention else 0,
             retention_interval_ms=700,
             retry_ms=draw.choice((100, 1000)),
+            forget_empty_after_ms=FORGET_AFTER_MS if retention and forgets else defaults.store.forget_empty_after_ms,
         )
     )

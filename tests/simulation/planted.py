@@ -134,7 +134,14 @@ def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
     _after(patch, StoreMachine, "_direct_heads", all_known)
 
 
+def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
+    patch.setattr("dafka.protocol.answering.head_rounds.HeadRounds.schedule", lambda *_: None)
+    patch.setattr("dafka.protocol.polling.LastingQuestion.note_asked", lambda *_: None)
+    patch.setattr(StoreMachine, "_announce_producer", lambda *_: [])
+
+
 def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
+    heads_are_exchanged_only_when_a_connection_begins(patch)  # later exchanges would hide this bug
     subscribed = StoreMachine.receive_subscriptions
 
     def once(self: StoreMachine, subscriptions: Any, now: float) -> Any:
@@ -147,10 +154,12 @@ def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
 
 
 def what_a_full_queue_dropped_is_not_told_again(patch: Patch) -> None:
+    heads_are_exchanged_only_when_a_connection_begins(patch)
     patch.setattr("dafka.protocol.polling.RetrySchedule.schedule", lambda *_: None)
 
 
 def another_stores_hello_is_passed_over(patch: Patch) -> None:
+    heads_are_exchanged_only_when_a_connection_begins(patch)
     meet = StoreMachine._greet_peer
 
     def meet_others(self: StoreMachine, command: Command, topic: str, now: float) -> Any:
@@ -428,9 +437,10 @@ PLANTED = [
     Planted(failed_write_is_forgotten, 8, "gap in a log"),
     Planted(written_bytes_stay_counted, 0, "memory"),
     Planted(trimmed_records_are_not_noted, 9, "not converged"),
-    Planted(heads_are_told_to_stores_before_durable, 1, "DIRECT-HEAD before durable"),
-    Planted(peer_that_reconnects_is_not_greeted_again, 886, "not converged"),
-    Planted(what_a_full_queue_dropped_is_not_told_again, 586, "not converged"),
+    Planted(heads_are_told_to_stores_before_durable, 4, "DIRECT-HEAD before durable"),
+    Planted(heads_are_exchanged_only_when_a_connection_begins, 273, "not converged"),
+    Planted(peer_that_reconnects_is_not_greeted_again, 244, "not converged"),
+    Planted(what_a_full_queue_dropped_is_not_told_again, 20, "not converged"),
     Planted(another_stores_hello_is_passed_over, 52, "not converged"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_dropped, 0, "not published in order"),
@@ -441,19 +451,19 @@ PLANTED = [
     Planted(resumes_at_what_was_acknowledged, 49, "gap in a log"),
     Planted(spool_is_trimmed_before_ack, 7, "gave up recoverable records"),
     Planted(another_topics_records_are_taken, 4, "another topic's record"),
-    Planted(records_are_delivered_before_order, 1, "gap in a log"),
-    Planted(duplicates_are_taken, 1, "gap in a log"),
-    Planted(overlaps_are_taken_whole, 60, "another record's content"),
+    Planted(records_are_delivered_before_order, 16, "gap at a consumer"),
+    Planted(duplicates_are_taken, 3, "given twice"),
+    Planted(overlaps_are_taken_whole, 13, "gap in a log"),
     Planted(heads_are_understood_one_too_low, 0, "not converged"),
-    Planted(lost_fetch_is_never_repeated, 1, "not converged"),
-    Planted(next_page_begins_one_too_far, 13, "not converged"),
+    Planted(lost_fetch_is_never_repeated, 16, "not converged"),
+    Planted(next_page_begins_one_too_far, 8, "not converged"),
     Planted(fetches_are_repeated_at_once, 110, "storm"),
     Planted(records_ahead_are_kept_without_limit, 105, "memory"),
     Planted(room_is_not_used_again, 2, "memory"),
     Planted(position_is_one_too_far, 8, "position too far"),
-    Planted(topic_given_up_is_remembered, 2, "not converged"),
-    Planted(not_here_is_taken_for_gone, 72, "gave up recoverable records"),
-    Planted(answer_lacks_its_last_record, 0, "not converged"),
+    Planted(topic_given_up_is_remembered, 4, "not converged"),
+    Planted(not_here_is_taken_for_gone, 110, "gave up recoverable records"),
+    Planted(answer_lacks_its_last_record, 2, "not converged"),
     Planted(answer_begins_one_too_far, 0, "not converged"),
     Planted(second_fetch_of_a_node_is_dropped, 21, "not converged"),
     Planted(moved_node_is_not_followed, 100, "not converged"),
@@ -463,7 +473,7 @@ PLANTED = [
     Planted(restarted_tower_is_not_asked, 65, "not converged"),
     Planted(never_settles, 0, "busy"),
     Planted(repeats_what_a_tower_says, 0, "storm"),
-    Planted(subscription_of_own_commands_is_incomplete, 2, "not converged"),
+    Planted(subscription_of_own_commands_is_incomplete, 3, "not converged"),
 ]
 
 

@@ -77,6 +77,7 @@ class SimulatedStore(Answering):
         self._writing: StorageWork | None = None
         if config.store.has_retention:
             self.after(config.store.retention_interval_ms / 1000, self._retain)
+        self.after(config.store.retention_interval_ms / 1000, self._forget)
 
     def on_records(self, batch: RecordBatch) -> None:
         """See `NodeCallbacks`."""
@@ -129,6 +130,13 @@ class SimulatedStore(Answering):
         retention = RetentionPolicy(age_ms=config.retention_ms or None, records_max=config.retention_records or None)
         self.machine.records_trimmed(self.disk.retain(retention, self.cluster.clock.now))
         self.after(config.retention_interval_ms / 1000, self._retain)
+
+    def _forget(self) -> None:
+        self.machine.drop_silent_unproven(self.cluster.clock.now)
+        if silent := self.machine.silent_partitions(self.cluster.clock.now):
+            self.commits.put_silent(silent)
+            self._write()
+        self.after(self._config.retention_interval_ms / 1000, self._forget)
 
 
 class SimulatedProducer(Answering):

@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import attrs
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 from dafka import Config, Store, open_producer, serve_store
 from dafka.errors import DiscoveryError
 from dafka.records import Partition
+from dafka.roles import Reader
 from dafka.spark import publishing
 from dafka.spark.errors import InputChangedError, PublishingError, RowError
 from dafka.spark.publishing import PublishResult, derive_address, publish
@@ -50,6 +53,51 @@ async def publish_part(config: Config, values: Sequence[bytes], stored: Callable
         nursery.start_soon(publish, halting(), ONE_TOPIC, config, TASK)
         await wait_until(stored)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_producer_is_closed_before_its_topic_gets_another(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    running: set[str] = set()
+    opened: list[tuple[str, int]] = []
+
+    @asynccontextmanager
+    async def open_slow_producer(
+        topic: str, config: Config, *, address: str, next_sequence: int
+    ) -> AsyncIterator[RecordingProducer]:
+        assert address not in running, f"two producers of {topic} have the address {address}"
+        running.add(address)
+        opened.append((topic, next_sequence))
+        yield RecordingProducer(next_sequence)
+        await trio.sleep(10)  # the ACKs come late
+        running.remove(address)
+
+    async def find_nothing(*arguments: object) -> int:
+        return 0
+
+    monkeypatch.setattr(publishing, "open_producer", open_slow_producer)
+    monkeypatch.setattr(publishing, "find_stored_end", find_nothing)
+    monkeypatch.setattr(publishing, "PRODUCERS_MAX", 1)
+    reader = object.__new__(Reader)  # not used: the stores hold nothing
+    async with publishing._open_task(reader, Config(), TASK) as task:
+        await task.publish(iter([("a", [b"0", b"1"]), ("b", [b"0"]), ("a", [b"2"]), ("b", [b"1"])]))
+    assert opened == [("a", 0), ("b", 0), ("a", 2), ("b", 1)]
+    assert running == set()
+    assert task.result() == PublishResult(5, 2, 0)
+
+
+@attrs.define
+class RecordingProducer:
+    """A producer without a node, of which only the position is known."""
+
+    next_sequence: int
+
+    async def send_many(self, contents: Sequence[bytes]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.next_sequence += len(contents)
+
+    def statistics(self) -> RecordingProducer:
+        return self
 
 
 async def test_rows_are_stored_when_it_returns(tmp_path: Path) -> None:

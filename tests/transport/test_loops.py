@@ -81,7 +81,7 @@ def check_received(loops: Loops, messages: Sequence[Frames]) -> None:
         sourced = loops.receive_sourced(far, len(messages) + 1, BYTES_MAX)
         assert sourced == [(-1, list(frames)) for frames in messages]
         send_raw(near, messages)
-        items = loops.receive_runs(far, len(messages) + 1, BYTES_MAX)
+        items = loops.receive_runs(far, len(messages) + 1, len(messages) + 1, BYTES_MAX)
         assert received(far) == []
     assert sorted(map(list, iter_frames(items))) == sorted(map(list, messages))
     decoder, reference = BatchDecoder(), Reference()
@@ -127,7 +127,7 @@ def test_interleaved_answers_of_several_nodes_become_one_run_for_each_node(each:
     check_received(each, messages)
     with joined() as (near, far):
         send_raw(near, messages)
-        inbound = BatchDecoder().decode(each.receive_runs(far, len(messages), BYTES_MAX))
+        inbound = BatchDecoder().decode(each.receive_runs(far, len(messages), len(messages), BYTES_MAX))
     assert sum(len(run.batch) for run in inbound if isinstance(run, RecordRun)) == 4 * count
     assert len(inbound) <= 4
 
@@ -142,7 +142,7 @@ def test_interleaved_partitions_become_runs_at_the_positions_of_their_first_reco
     check_received(COMPILED, messages)
     with joined() as (near, far):
         send_raw(near, messages)
-        items = COMPILED.receive_runs(far, len(messages), BYTES_MAX)
+        items = COMPILED.receive_runs(far, len(messages), len(messages), BYTES_MAX)
     assert [type(item) for item in items[:4]] == [list, list, EncodedRun, EncodedRun]
     assert len(items) == 32
 
@@ -164,7 +164,7 @@ def test_contents_of_all_sizes_are_unchanged_in_runs(each: Loops, dialect: Diale
 def test_consecutive_records_become_one_run(each: Loops) -> None:
     with joined() as (near, far):
         send_raw(near, records(Dialect.RFC46, 0, 500))
-        items = each.receive_runs(far, 1000, BYTES_MAX)
+        items = each.receive_runs(far, 1000, 1000, BYTES_MAX)
     assert len(items) <= 2
     assert isinstance(items[-1], EncodedRun)
 
@@ -175,13 +175,13 @@ def test_a_message_of_thousands_of_frames_is_received_whole(each: Loops) -> None
         send_raw(near, [many, [b"next"]])
         assert each.receive(far, 10, BYTES_MAX) == [many, [b"next"]]
         send_raw(near, [many, [b"next"]])
-        assert each.receive_runs(far, 10, BYTES_MAX) == [many, [b"next"]]
+        assert each.receive_runs(far, 10, 10, BYTES_MAX) == [many, [b"next"]]
 
 
 def test_receiving_without_messages_returns_an_empty_list(each: Loops) -> None:
     with joined() as (_, far):
         assert each.receive(far, 10, BYTES_MAX) == []
-        assert each.receive_runs(far, 10, BYTES_MAX) == []
+        assert each.receive_runs(far, 10, 10, BYTES_MAX) == []
         assert each.receive_sourced(far, 10, BYTES_MAX) == []
 
 
@@ -190,8 +190,8 @@ def test_receiving_stops_at_the_limits_of_messages_and_bytes(each: Loops) -> Non
     size = sum(map(len, messages[30])) + 3 * FRAME_BYTES
     with joined() as (near, far):
         send_raw(near, messages)
-        assert list(map(list, iter_frames(each.receive_runs(far, 30, BYTES_MAX)))) == messages[:30]
-        assert list(map(list, iter_frames(each.receive_runs(far, 100, 2 * size + 1)))) == messages[30:33]
+        assert list(map(list, iter_frames(each.receive_runs(far, 30, 30, BYTES_MAX)))) == messages[:30]
+        assert list(map(list, iter_frames(each.receive_runs(far, 100, 100, 2 * size + 1)))) == messages[30:33]
         assert each.receive(far, 100, 1) == messages[33:34]
         assert each.receive(far, 0, BYTES_MAX) == []
         assert each.receive_sourced(far, 2, BYTES_MAX) == [(-1, frames) for frames in messages[34:36]]
@@ -219,6 +219,18 @@ def test_messages_come_with_the_descriptor_that_they_arrived_on(each: Loops) -> 
             sender.close()
         receiver.disable_monitor()
         context.destroy(0)
+
+
+def test_receiving_runs_stops_at_the_limit_of_items(each: Loops) -> None:
+    singles = [[b"x%d" % number] for number in range(5)]
+    with joined() as (near, far):
+        send_raw(near, [*singles, *records(Dialect.RFC46, 0, 50), *singles])
+        assert each.receive_runs(far, 1000, 3, BYTES_MAX) == singles[:3]
+        head = each.receive_runs(far, 1000, 3, BYTES_MAX)
+        assert head[:2] == singles[3:]
+        rest = each.receive_runs(far, 1000, 1000, BYTES_MAX)
+        frames = list(map(list, iter_frames([*head[2:], *rest])))
+        assert frames == [*records(Dialect.RFC46, 0, 50), *singles]
 
 
 def test_empty_frames_count_towards_the_limit_of_bytes(each: Loops) -> None:
@@ -312,7 +324,7 @@ def test_errors_of_libzmq_raise_the_exceptions_of_pyzmq(each: Loops) -> None:
         each.send(closed, [[b""]])
     assert caught.value.errno == errno.ENOTSOCK
     with pytest.raises(zmq.ZMQError) as caught:
-        each.receive_runs(closed, 1, 1)
+        each.receive_runs(closed, 1, 1, 1)
     assert caught.value.errno == errno.ENOTSOCK
     with pytest.raises(zmq.ZMQError) as caught:
         each.send(subscriber, [[b""]])
@@ -334,7 +346,7 @@ def test_memory_and_references_are_released() -> None:
     def move(socket: RawSocket, other: RawSocket) -> int:
         for _ in range(20):
             COMPILED.send(socket, [run, EncodedRun(None, header_prefix, 0, packed), [topic, header_prefix], [b"x"] * 5])
-            COMPILED.receive_runs(other, 1000, BYTES_MAX)
+            COMPILED.receive_runs(other, 1000, 1000, BYTES_MAX)
             COMPILED.send(socket, [[topic, header_prefix], [b"x"] * 5])
             COMPILED.receive_sourced(other, 1000, BYTES_MAX)
             with pytest.raises(TypeError):
@@ -410,9 +422,9 @@ def test_invalid_arguments_of_the_accelerator_raise_errors() -> None:
     with pytest.raises(TypeError):
         module.connect(None, EncodedRun, PackedContents, ValueError)
     with pytest.raises(TypeError):
-        module.receive("no handle", 1, 1, 1, False)
+        module.receive("no handle", 1, 1, 1, 1, False)
     with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):
-        module.receive(1, 1, -1, 1, False)
+        module.receive(1, 1, 1, -1, 1, False)
     with pytest.raises(TypeError):
         module.receive_sourced("no handle", 1, 1, 1)
     with pytest.raises(ValueError, match="expected numbers of bytes that are not negative"):

@@ -51,7 +51,8 @@ class HeadResponder:
     """The requests for heads that one store is answering, in fair turns.
 
     Args:
-        durable: By topic, the end of each partition by its address. No partition ever leaves it.
+        durable: By topic, the end of each partition by its address. When a partition leaves it, `partition_removed`
+            must be called.
         send_heads: Returns the actions that send heads, given a topic, a requestor, the position of the first head, and
             how many to send.
     """
@@ -111,6 +112,12 @@ class HeadResponder:
             request.following.append(message)
         return True
 
+    def partition_removed(self, topic: str) -> None:
+        """Note that a partition of a topic was removed: answers under way begin again, as positions have changed."""
+        for request in (*self._verified.values(), *self._unverified.values()):
+            if request.topics.get(topic):
+                request.repeated.add(topic)
+
     def next_heads(self) -> list[Action]:
         """Return the actions that send the next heads."""
         actions: list[Action] = []
@@ -126,7 +133,7 @@ class HeadResponder:
             self._count -= 1
             actions += self._send_heads(topic, requestor, sent, left)
             sent += left
-            end = len(self._durable[topic])
+            end = len(self._durable.get(topic, ()))
             left -= max(min(end + left - sent, left), 1)
             if sent < end:
                 request.topics[topic] = sent

@@ -6,7 +6,10 @@ durable. A transaction that the storage refused is written again, before anythin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
+
+import attrs
 
 from dafka.protocol.actions import Action, Notify, ResetPosition
 from dafka.protocol.events import StorageFailed, StorageRecovered
@@ -14,8 +17,16 @@ from dafka.protocol.machines.store import StoreMachine
 from dafka.protocol.ordering.buffers import BatchBuffer
 from dafka.records import Partition, RecordBatch
 
-StorageWork: TypeAlias = ResetPosition | list[RecordBatch]
-"""The next work of the storage: reset one partition, or append these runs in one transaction."""
+
+@attrs.frozen
+class ForgetPartitions:
+    """Delete these partitions, which hold no records, from the storage."""
+
+    partitions: tuple[Partition, ...]
+
+
+StorageWork: TypeAlias = ResetPosition | ForgetPartitions | list[RecordBatch]
+"""The next work of the storage: reset one partition, delete partitions, or append these runs in one transaction."""
 
 
 class CommitQueue:
@@ -37,12 +48,13 @@ class CommitQueue:
         self._machine = machine
         self._pending = BatchBuffer()
         self._resets: dict[Partition, int] = {}
+        self._silent: list[Partition] = []
         self._work: StorageWork | None = None
         self._is_failing = False
 
     def __bool__(self) -> bool:
         """Return whether there is work for the storage."""
-        return bool(self._work or self._resets or self._pending)
+        return bool(self._work or self._resets or self._silent or self._pending)
 
     def put_records(self, batch: RecordBatch) -> None:
         """Queue records that the machine wants appended."""
@@ -54,6 +66,10 @@ class CommitQueue:
         self._machine.records_unqueued(self._pending.drop_partition(reset.partition))
         self._resets[reset.partition] = reset.next_sequence
 
+    def put_silent(self, partitions: Iterable[Partition]) -> None:
+        """Queue ended partitions to be forgotten, instead of those that were queued before."""
+        self._silent = list(partitions)
+
     def begin_work(self) -> StorageWork:
         """Return the next work of the storage; call `work_done` or `work_failed` afterward. There must be work.
 
@@ -63,6 +79,9 @@ class CommitQueue:
             if self._resets:
                 partition = next(iter(self._resets))
                 self._work = ResetPosition(partition, self._resets.pop(partition))
+            elif self._silent:
+                silent, self._silent = self._silent, []
+                self._work = ForgetPartitions(self._machine.begin_forgetting(silent))
             else:
                 self._work = self._pending.take_all()
         return self._work
@@ -74,6 +93,8 @@ class CommitQueue:
         self._is_failing = False
         if isinstance(work, ResetPosition):
             return actions + self._machine.position_reset(work.partition, work.next_sequence)
+        if isinstance(work, ForgetPartitions):
+            return actions + self._machine.partitions_deleted()
         assert work is not None
         self._machine.records_unqueued(sum(batch.memory_bytes for batch in work))
         self.records += sum(map(len, work))

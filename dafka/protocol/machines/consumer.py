@@ -15,13 +15,16 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Deliver, Notify, Publish, Subscribe, Unsubscribe
 from dafka.protocol.events import PartitionHeard, PartitionSilent, RecordsUnrecoverable
 from dafka.protocol.ordering.reassembler import Reassembler
-from dafka.protocol.polling import RetrySchedule
+from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import ABSURD_SEQUENCE, MANY_UNPROVEN, TOO_OFTEN, PeerLimits
 from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
 GET_HEADS_INTERVAL = 1.0
 """Seconds between two GET-HEADS for a topic that joining and leaving peers cause. Every node answers each of them."""
+
+ALL_HEADS_PER_S = 50
+"""Heads per second that this consumer may ask stores for in the long run."""
 
 PEERS_REMEMBERED_MAX = 10_000
 """Producers remembered as having joined after this consumer, even if only stores still have their records."""
@@ -65,6 +68,8 @@ class ConsumerMachine:
         self._silence_check_due = float("inf")
         self._heads_wanted: dict[str, None] = {}
         self._get_heads_retries = RetrySchedule[str]()
+        self._heads_question = LastingQuestion(address)
+        self._asked_stores: set[str] = set()
         self._limits = PeerLimits(config.node)
 
     def start(self, now: float) -> list[Action]:
@@ -171,6 +176,9 @@ class ConsumerMachine:
                     self._silent.add(partition)
                     actions.append(Notify(PartitionSilent(partition, now - heard)))
         actions += [Publish(wire.GetHeads(topic, self.address)) for topic in self._get_heads_retries.take_due(now)]
+        interval_s = max(LASTING_INTERVAL_S, len(self.reassembler.cursors) / ALL_HEADS_PER_S)
+        if self._heads_question.take_due(now, interval_s):
+            actions += self._ask_next_store(now)
         return actions + self._due_get_heads(now) + self._due_fetches(now)
 
     def records_buffered(self, memory_bytes: int) -> None:
@@ -186,7 +194,8 @@ class ConsumerMachine:
     def deadline(self) -> float:
         """Return when to call `tick`."""
         heads_due = min((self.topics[topic] for topic in self._heads_wanted), default=float("inf"))
-        return min(self.reassembler.deadline(), self._silence_check_due, self._get_heads_retries.deadline(), heads_due)
+        repeats = min(self._get_heads_retries.deadline(), self._heads_question.deadline())
+        return min(self.reassembler.deadline(), self._silence_check_due, repeats, heads_due)
 
     @property
     def _silence_s(self) -> float:
@@ -298,7 +307,24 @@ class ConsumerMachine:
         if not self._limits.allow_request(store, now):
             self.discarded[TOO_OFTEN] += 1
             return []
+        if not self._heads_question.is_asked:
+            self._heads_question.note_asked(now)
         return [Publish(wire.ConsumerHello(store, self.address, tuple(self.topics)))]
+
+    def _ask_next_store(self, now: float) -> list[Action]:
+        """Ask one store for its heads, and the others in turn later. A store need not have told all that it has.
+
+        A producer may have come and gone while this consumer was connected to stores only.
+        """
+        stores = self.reassembler.gap_resolver.stores
+        if not stores or not self.topics:
+            self._heads_question.stop()
+            return []
+        if self._asked_stores >= stores:
+            self._asked_stores.clear()
+        store = min(stores - self._asked_stores)
+        self._asked_stores = (self._asked_stores & stores) | {store}
+        return self._greet_store(store, now)
 
     def _due_fetches(self, now: float) -> list[Action]:
         if self.buffered_bytes >= self._config.consumer.buffer_bytes_max:

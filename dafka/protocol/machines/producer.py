@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
 
 from dafka import wire
 from dafka.config import NodeConfig, ProducerConfig
@@ -31,8 +33,24 @@ SUBSCRIBERS_MAX = 10_000
 SPOOL_TRIM_RECORDS = 10_000
 """Records that may leave a spool, but stay until this many can be trimmed together."""
 
+ASKING_S = 15.0
+"""Seconds for which a FETCH for records that this producer does not have shows that its store still lacks them; stores
+repeat such FETCHes more often."""
+
+STRANDED_CHECK_S = 0.5
+"""Seconds between two looks at whether any store can still continue the partition."""
+
 STORES_MAX = 1024
 """Stores whose ACKs are counted; ACKs of further ones are discarded."""
+
+
+@attrs.define
+class _Lack:
+    """A store's FETCHes for records that it lacks and this producer does not have: the first and the last time."""
+
+    sequence: int
+    since: float
+    asked_at: float
 
 
 class ProducerMachine:
@@ -47,6 +65,8 @@ class ProducerMachine:
         acknowledged_end: All records before this were acknowledged when the producer was opened.
         is_spooled: Whether a spool holds the records.
         spool_trim_records: Records that stay in the spool until they are trimmed together.
+        stranded_after_s: How long no store may be able to continue the partition until `is_stranded`; 0: without
+            limit.
 
     Attributes:
         partition: The topic and the producer's address.
@@ -57,6 +77,8 @@ class ProducerMachine:
         retransmit_buffer: The records held for FETCHes; empty if a spool holds them.
         responder: Answers FETCHes, from `retransmit_buffer` or the spool.
         discarded: Messages that were discarded, by reason.
+        is_stranded: Whether no store can continue the partition. All connected stores have asked for records that
+            stores had acknowledged, for long enough, and no store that has them is there: the stores began anew.
     """
 
     def __init__(
@@ -70,6 +92,7 @@ class ProducerMachine:
         acknowledged_end: int = 0,
         is_spooled: bool = False,
         spool_trim_records: int = SPOOL_TRIM_RECORDS,
+        stranded_after_s: float = 0.0,
     ) -> None:
         self.partition = partition
         self.next_sequence = next_sequence
@@ -82,6 +105,13 @@ class ProducerMachine:
         self.responder = FetchResponder(self.readable_range, replies_max, fetch_records_max=reply_records_max)
         self.discarded: Counter[str] = Counter()
         self.fetches_received = 0
+        self.is_stranded = False
+        self._stranded_after_s = stranded_after_s
+        self._connected_stores = SubscriberSet(Command.CONSUMER_HELLO, STORES_MAX)
+        self._lacking: dict[str, _Lack] = {}
+        self._nodes: set[str] = set()
+        self._holder_at = 0.0
+        self._stranded_check_due = float("inf")
         self._config = config
         self._is_spooled = is_spooled
         self._spool_earliest = max(acknowledged_end - 1, 0)
@@ -118,6 +148,12 @@ class ProducerMachine:
         if self._config.min_stores:
             return self.acknowledged_end
         return max(min(self.next_sequence + 1 - self._config.unacknowledged_records_max, self._published_end), 0)
+
+    @property
+    def unstored_from(self) -> int:
+        """The first record that a new partition takes over: not acknowledged, or, with `min_stores` 0, in no store."""
+        first = self.acknowledged_end if self._config.min_stores else self.stored_end
+        return min(max(first, self.earliest_sequence), self.next_sequence)
 
     @property
     def is_all_stored(self) -> bool:
@@ -199,17 +235,21 @@ class ProducerMachine:
         for subscription in subscriptions:
             self._earliest_responder.note_subscription(subscription)
             self._listeners.note_subscription(subscription)
+            self._connected_stores.note_subscription(subscription)
             is_new = is_new or (subscription.active and subscription.covers(Command.HEAD, self.partition.topic))
         return self._announce_head(now) if is_new else []
 
     def peer_joined(self, address: str, now: float) -> list[Action]:
         """Note a node that discovery found."""
         self._limits.peer_joined(address)
+        if len(self._nodes) < SUBSCRIBERS_MAX:
+            self._nodes.add(address)
         return []
 
     def peer_left(self, address: str, now: float) -> list[Action]:
         """Note that discovery lost a node. Its ACKs still count, since its records are on disk."""
         self._limits.peer_left(address)
+        self._nodes.discard(address)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -220,13 +260,14 @@ class ProducerMachine:
         if self.unacknowledged and now >= self._silence_due and not self._is_silent:
             self._is_silent = True
             actions.append(Notify(StoresSilent(self.unacknowledged, self._config.silence_ms / 1000)))
+        if now >= self._stranded_check_due:
+            self._check_stranded(now)
         return actions
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
-        if self._is_silent or not self.unacknowledged:
-            return self._head_due
-        return min(self._head_due, self._silence_due)
+        due = min(self._head_due, self._stranded_check_due)
+        return due if self._is_silent or not self.unacknowledged else min(due, self._silence_due)
 
     def has_room(self) -> bool:
         """Return whether more records may be published, rather than too many be held back or unacknowledged."""
@@ -305,8 +346,46 @@ class ProducerMachine:
             return []
         # Records that a store has acknowledged are held by stores. Dropped records beyond that are lost.
         unrecoverable_end = earliest if self.stored_end <= fetch.sequence else 0
+        if not unrecoverable_end:
+            self._note_lacking(fetch, now)
         answer = self._earliest_responder.answer(fetch, self.partition.address, earliest, unrecoverable_end)
         return [] if answer is None else [Publish(answer)]
+
+    def _note_lacking(self, fetch: wire.Fetch, now: float) -> None:
+        """Note that a store asks for records that only other stores can have."""
+        if not self._stranded_after_s or fetch.address not in self._connected_stores:
+            return
+        lack = self._lacking.get(fetch.address)
+        if lack is not None and lack.sequence == fetch.sequence and now - lack.asked_at <= ASKING_S:
+            lack.asked_at = now
+        else:  # its first question, or it has got records meanwhile
+            self._lacking[fetch.address] = _Lack(fetch.sequence, now, now)
+        self._stranded_check_due = min(self._stranded_check_due, now + STRANDED_CHECK_S)
+
+    def _check_stranded(self, now: float) -> None:
+        """Look whether no store can continue the partition. One store that does not ask is enough to wait for it."""
+        asking = {
+            address: lack
+            for address, lack in self._lacking.items()
+            if address in self._connected_stores and now - lack.asked_at <= ASKING_S
+        }
+        self._lacking = asking
+        if not asking:
+            self._stranded_check_due = float("inf")
+            return
+        self._stranded_check_due = now + STRANDED_CHECK_S
+        if self._has_holder(asking):
+            self._holder_at = now
+        since = max(self._holder_at, *(lack.since for lack in asking.values()))
+        has_repeated = all(lack.asked_at > lack.since for lack in asking.values())
+        self.is_stranded = has_repeated and now - since >= self._stranded_after_s
+
+    def _has_holder(self, asking: Mapping[str, _Lack]) -> bool:
+        """Return whether a store may be there that has the records: one that does not ask for them."""
+        if any(store not in asking for store in self._connected_stores):
+            return True
+        first = min(lack.sequence for lack in asking.values())
+        return any(end > first and store in self._nodes and store not in asking for store, end in self._stores.items())
 
     def _receive_ack(self, ack: wire.Ack, now: float) -> list[Action]:
         end_sequence = ack.sequence + 1
@@ -324,6 +403,9 @@ class ProducerMachine:
             self.discarded["too many stores"] += 1
             return []
         self._stores[ack.address] = max(self._stores.get(ack.address, 0), end_sequence)
+        lack = self._lacking.get(ack.address)
+        if lack is not None and end_sequence > lack.sequence:
+            del self._lacking[ack.address]
         self._restart_silence_timer(now)
         if 0 < self._config.min_stores <= len(self._stores):
             confirmed = heapq.nlargest(self._config.min_stores, self._stores.values())[-1]

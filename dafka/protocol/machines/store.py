@@ -6,9 +6,11 @@ and served.
 
 Stores also learn from each other, so that a store that was down catches up with partitions whose producer has left:
 
-- A store that connects is sent all heads at once.
-- A libdafka store, which sends no heads by itself, is asked for all of them.
-- When a producer leaves, the connected stores are asked for the heads of its topics.
+- A store that connects, or that discovery finds again, is sent all heads at once.
+- Whatever happened before, each store tells the others the heads of all its partitions, a few in each round.
+- A libdafka store, which sends no heads by itself, is asked for all of them, again and again.
+- When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
+  heads of them to all subscribers.
 - Records that become durable only after their producer has left are announced by the store to all subscribers.
 """
 
@@ -23,20 +25,30 @@ from dafka.config import Config
 from dafka.protocol.actions import Action, Append, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
 from dafka.protocol.answering.head_responder import HeadResponder
+from dafka.protocol.answering.head_rounds import HeadRounds
 from dafka.protocol.answering.topic_responder import TopicResponder
-from dafka.protocol.events import PartitionHalted, RecordsUnrecoverable
+from dafka.protocol.events import (
+    PartitionHalted,
+    PartitionsForgotten,
+    RecordsUnrecoverable,
+    StoreFull,
+    StoreHasRoom,
+)
+from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
 from dafka.protocol.ordering.reassembler import Reassembler
-from dafka.protocol.polling import RetrySchedule
+from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
 from dafka.protocol.presence.peer_limits import (
     ABSURD_SEQUENCE,
     MANY_FETCHES,
+    MANY_PARTITIONS,
     MANY_QUESTIONS,
     MANY_UNPROVEN,
     TOO_OFTEN,
     PeerLimits,
 )
 from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.protocol.token_bucket import TokenBucket
 from dafka.records import SEQUENCE_MAX, Partition
 from dafka.wire import Command
 
@@ -49,6 +61,22 @@ ACKS_MAX = 64
 REFUSED_TOPICS_MAX = 1000
 """Topics whose heads are asked for again because there was no room for one of their partitions."""
 
+ALL_HEADS_WAITS_S = (1.0, 4.0, 15.0)
+"""Seconds after which a libdafka store is asked for all heads again: its answer is lost if it comes before the store
+knows of this node's subscription."""
+
+ALL_HEADS_PER_S = 1000
+"""Heads per second that libdafka stores may be asked for in the long run."""
+
+FAREWELL_HEADS_PER_S = 1000.0
+"""Heads of leaving producers that are announced per second in the long run. Beyond that, nodes learn of them later."""
+
+FAREWELL_HEADS_BURST = 10_000.0
+"""Heads of leaving producers that are announced at once."""
+
+ROOM_CHECK_S = 1.0
+"""Seconds between two looks at whether a full store has room again."""
+
 _GREETINGS = frozenset((Command.STORE_HELLO, Command.CONSUMER_HELLO, Command.GET_HEADS))
 
 
@@ -60,6 +88,7 @@ class StoreMachine:
         config: The configuration.
         ends: By partition, the sequence after the last record in the storage.
         earliest: By partition, the sequence of the first record in the storage, if it is not 0.
+        idle_s: By partition, the seconds since its last record was appended.
 
     Attributes:
         reassembler: The position of each partition, including records on their way to the storage.
@@ -76,6 +105,7 @@ class StoreMachine:
         config: Config,
         ends: Mapping[Partition, int],
         earliest: Mapping[Partition, int] | None = None,
+        idle_s: Mapping[Partition, float] | None = None,
     ) -> None:
         self.address = address
         self.reassembler = Reassembler(address, config.fetch, config.node.partitions_unproven_max)
@@ -93,6 +123,7 @@ class StoreMachine:
         self._halted: set[Partition] = set()
         self._get_heads_retries = RetrySchedule[str]()
         self._heads_retries = RetrySchedule[str]()
+        self._farewell_retries = RetrySchedule[str]()
         self._producers: set[str] = set()
         self._head_subscribers = SubscriberSet(Command.DIRECT_HEAD, config.node.peers_max)
         self._record_subscribers = SubscriberSet(Command.DIRECT_RECORD, config.node.peers_max)
@@ -100,8 +131,16 @@ class StoreMachine:
         self._limits = PeerLimits(config.node)
         self._heads = HeadResponder(self.durable, self._direct_heads)
         self._heads_at = float("inf")
+        self._head_rounds = HeadRounds(address)
+        self._all_heads_question = LastingQuestion(address, ALL_HEADS_WAITS_S)
+        self._farewells = TokenBucket(FAREWELL_HEADS_PER_S, FAREWELL_HEADS_BURST, 0.0)
         self._topics = TopicResponder(self.durable)
         self._refused_topics: dict[str, None] = {}
+        self._ended = EndedPartitions(config, self._has_producer, idle_s or {})
+        self._forgetting: dict[Partition, float] = {}
+        self._full_reason = ""
+        self._room_check_due = float("inf")
+        self._notices: list[Action] = []
         for partition, end in ends.items():
             self.reassembler.follow_partition(partition, end)
             self._set_durable(partition, end)
@@ -113,6 +152,8 @@ class StoreMachine:
         a consumer learns the store's address (as with libdafka). DIRECT-HEAD and DIRECT-EARLIEST bring the answers of
         other stores. GET-TOPICS is asked by name.
         """
+        self._ended.start(now)
+        self._check_room(now)
         prefixes = [wire.subscription_prefix(command) for command in (Command.RECORD, Command.HEAD, Command.FETCH)]
         prefixes += [wire.subscription_prefix(command) for command in (Command.GET_HEADS, Command.CONSUMER_HELLO)]
         own_commands = (
@@ -123,7 +164,7 @@ class StoreMachine:
             Command.GET_TOPICS,
         )
         prefixes += [wire.subscription_prefix(command, self.address) for command in own_commands]
-        return [Subscribe(prefix) for prefix in prefixes]
+        return [*(Subscribe(prefix) for prefix in prefixes), *self._take_notices()]
 
     def receive(self, messages: Iterable[wire.BatchedMessage], now: float) -> list[Action]:
         """Take what a store listens to; discard and count all other messages."""
@@ -148,7 +189,8 @@ class StoreMachine:
                 self._queue_heads(message.subjects, message.address, now)
             else:
                 self.discarded["unexpected command"] += 1
-        return actions + self._skip_unrecoverable(only_new=True) + self._due_heads(now) + self._due_fetches(now)
+        actions += self._skip_unrecoverable(only_new=True) + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def receive_subscriptions(self, subscriptions: Iterable[wire.Subscription], now: float) -> list[Action]:
         """Take subscriptions, which show that a peer has connected: greet it, send it ACKs, or ask it for heads."""
@@ -157,9 +199,11 @@ class StoreMachine:
             self.reassembler.gap_resolver.note_subscription(subscription, self.address)
             self._earliest_responder.note_subscription(subscription)
             self._note_peer(subscription)
-            if not subscription.active:
-                continue
             command, topic = subscription.command, subscription.topic
+            if not subscription.active:
+                if command is Command.GET_HEADS and not topic:
+                    self._all_heads_question.stop()
+                continue
             if command is Command.FETCH:
                 self.reassembler.refetch_unanswered(subscription, now)
             elif command is Command.ACK:
@@ -176,11 +220,19 @@ class StoreMachine:
         elif command is Command.STORE_HELLO and topic:
             return [Publish(wire.StoreHello(topic, self.address))]
         elif command is Command.CONSUMER_HELLO and topic:
-            self._queue_heads(self.durable, topic, now)
-            self._heads_retries.schedule(topic, now)
+            self._send_all_heads(topic, now)
         elif command is Command.GET_HEADS and not topic:
-            return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
+            return self._ask_all_heads(now)
         return []
+
+    def _send_all_heads(self, store: str, now: float) -> None:
+        self._queue_heads(self.durable, store, now)
+        self._heads_retries.schedule(store, now)
+        self._head_rounds.schedule(now)
+
+    def _ask_all_heads(self, now: float) -> list[Action]:
+        self._all_heads_question.note_asked(now)
+        return [Publish(wire.GetHeads(ALL_TOPICS, self.address))]
 
     def records_committed(self, ends: Mapping[Partition, int], now: float) -> list[Action]:
         """Note that these partitions are durable up to, not including, these sequences, and acknowledge them."""
@@ -189,10 +241,7 @@ class StoreMachine:
             self._set_durable(partition, end)
             actions += self._acknowledge(partition)
             if end >= self.reassembler.cursors[partition].known_end and self._is_orphaned(partition):
-                actions += [
-                    Publish(wire.DirectHead(subscriber, partition.address, partition.topic, end - 1))
-                    for subscriber in self._head_subscribers
-                ]
+                actions += self._announce(partition, self._head_subscribers)
         return actions + self._due_fetches(now)
 
     def records_queued(self, memory_bytes: int) -> None:
@@ -207,8 +256,10 @@ class StoreMachine:
         """Note that the storage dropped the records before these sequences, and return how many it dropped."""
         count = 0
         for partition, sequence in earliest.items():
-            count += max(sequence - self.earliest.get(partition, 0), 0)
-            self.earliest[partition] = sequence
+            if partition in self.reassembler.cursors:
+                count += max(sequence - self.earliest.get(partition, 0), 0)
+                self.earliest[partition] = sequence
+                self._ended.note_range(partition, sequence, self.durable_end(partition))
         return count
 
     def position_reset(self, partition: Partition, next_sequence: int) -> list[Action]:
@@ -217,21 +268,73 @@ class StoreMachine:
         self._set_durable(partition, next_sequence)
         return self._acknowledge(partition)
 
+    @property
+    def full_reason(self) -> str:
+        """Why the store takes no further partition; empty if it does."""
+        return self._full_reason
+
+    def silent_partitions(self, now: float) -> list[Partition]:
+        """Return ended partitions to forget, which were not heard of for long enough; see `EndedPartitions`."""
+        return [each for each in self._ended.silent_partitions(now) if self._is_complete(each)]
+
+    def drop_silent_unproven(self, now: float) -> None:
+        """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
+        for partition in self.reassembler.unproven_partitions():
+            if self._ended.is_unproven_silent(partition, now) and not self._has_producer(partition):
+                self._drop_unproven(partition)
+
+    def begin_forgetting(self, partitions: Iterable[Partition]) -> tuple[Partition, ...]:
+        """Return those of these partitions that still have ended, which the storage deletes now."""
+        ended = [each for each in partitions if each in self._ended and self._is_complete(each)]
+        self._forgetting = {partition: self._ended.heard_at(partition) for partition in ended}
+        return tuple(ended)
+
+    def partitions_deleted(self) -> list[Action]:
+        """Note that the storage has deleted the partitions of `begin_forgetting`, and forget them.
+
+        A partition that was heard of meanwhile continues where it was.
+        """
+        forgetting, self._forgetting = self._forgetting, {}
+        actions: list[Action] = []
+        forgotten = 0
+        for partition, heard_at in forgetting.items():
+            end = self.durable_end(partition)
+            is_heard = self._ended.heard_at(partition) > heard_at or partition not in self._ended
+            if not is_heard and self._is_complete(partition):
+                self._forget_partition(partition)
+                forgotten += 1
+            elif self.reassembler.cursors[partition].next_sequence == end:
+                actions.append(ResetPosition(partition, end))  # otherwise the records that wait continue it
+        return [*actions, Notify(PartitionsForgotten(forgotten))] if forgotten else actions
+
     def peer_joined(self, address: str, now: float) -> list[Action]:
-        """Note a node that discovery found. Its role shows later, from its subscriptions."""
+        """Note a node that discovery found.
+
+        The role of a new node shows later, from its subscriptions. A store that is found again while its connection
+        lasts does not subscribe again, and is greeted here.
+        """
         self.reassembler.gap_resolver.add_node(address)
         self._limits.peer_joined(address)
-        return []
+        if address not in self.reassembler.gap_resolver.stores:
+            return []
+        self._send_all_heads(address, now)
+        return self._ask_all_heads(now) + self._due_heads(now)
 
     def peer_left(self, address: str, now: float) -> list[Action]:
-        """Note that discovery lost a node. Ask other stores for its last records, which this one may have missed."""
+        """Note that discovery lost a node.
+
+        If it was a producer, ask other stores for its last records, which this one may have missed, and announce what
+        this store has, which other nodes may have missed.
+        """
         self.reassembler.gap_resolver.remove_node(address)
         self._heads_retries.cancel(address)
         self._limits.peer_left(address)
         topics = list(islice(self._by_address.get(address, {}), ACKS_MAX))
         for topic in topics:
             self._get_heads_retries.schedule(topic, now)
-        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics]
+        if topics:
+            self._farewell_retries.schedule(address, now)
+        return [Publish(wire.GetHeads(topic, self.address)) for topic in topics] + self._announce_producer(address, now)
 
     def node_settled(self, now: float) -> list[Action]:
         """Note that the node is settled: records that no known node holds may be given up from now on."""
@@ -248,12 +351,51 @@ class StoreMachine:
             short, self._refused_topics = self._refused_topics, {}
             for topic in short:
                 self._get_heads_retries.schedule(topic, now)
-        return actions + self._skip_unrecoverable() + self._due_heads(now) + self._due_fetches(now)
+        for producer in self._farewell_retries.take_due(now):
+            actions += self._announce_producer(producer, now)
+        if now >= self._room_check_due:
+            self._check_room(now)
+        actions += self._exchange_heads(now) + self._skip_unrecoverable() + self._take_notices()
+        return actions + self._due_heads(now) + self._due_fetches(now)
 
     def deadline(self) -> float:
         """Return when to call `tick`."""
         repeats = min(self._get_heads_retries.deadline(), self._heads_retries.deadline())
-        return min(self.reassembler.deadline(), repeats, self._heads_at)
+        repeats = min(repeats, self._farewell_retries.deadline())
+        lasting = min(self._all_heads_question.deadline(), self._head_rounds.deadline())
+        return min(self.reassembler.deadline(), repeats, lasting, self._heads_at, self._room_check_due)
+
+    def _exchange_heads(self, now: float) -> list[Action]:
+        """Tell the other stores some of this one's heads, and ask libdafka stores for theirs, from time to time."""
+        actions: list[Action] = []
+        partitions = self.reassembler.cursors
+        if self._all_heads_question.take_due(now, max(LASTING_INTERVAL_S, len(partitions) / ALL_HEADS_PER_S)):
+            actions.append(Publish(wire.GetHeads(ALL_TOPICS, self.address)))
+        if now >= self._head_rounds.deadline():
+            stores = sorted(set(self._head_subscribers) & self.reassembler.gap_resolver.stores)
+            for partition in self._head_rounds.take_due(now, partitions, len(stores)):
+                if self._is_announced(partition):
+                    actions += self._announce(partition, stores)
+        return actions
+
+    def _is_announced(self, partition: Partition) -> bool:
+        """Return whether to tell others of a partition. If stores told each other of ended ones, none forgot them."""
+        return self.durable_end(partition) > 0 and partition not in self._ended
+
+    def _announce_producer(self, address: str, now: float) -> list[Action]:
+        """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
+        topics = islice(self._by_address.get(address, {}), ACKS_MAX)
+        held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
+        actions: list[Action] = []
+        if self._farewells.try_take(now, len(self._head_subscribers) * len(held)):
+            for partition in held:
+                actions += self._announce(partition, self._head_subscribers)
+        return actions
+
+    def _announce(self, partition: Partition, nodes: Iterable[str]) -> list[Action]:
+        """Return the actions that tell nodes the head of a partition that has durable records."""
+        head = self.durable_end(partition) - 1
+        return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in nodes]
 
     def durable_end(self, partition: Partition) -> int:
         """Return the sequence after the partition's last durable record; 0 if there is none."""
@@ -267,6 +409,7 @@ class StoreMachine:
         if end:
             self.durable.setdefault(partition.topic, {})[partition.address] = end
             self._by_address.setdefault(partition.address, {})[partition.topic] = None
+            self._ended.note_range(partition, self.earliest.get(partition, 0), end)
 
     def _receive_run(self, run: wire.RecordRun, now: float) -> list[Action]:
         batch = run.batch
@@ -342,7 +485,9 @@ class StoreMachine:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            if not self._must_keep(partition):
+            if not self.durable_end(partition) and self._is_over(partition, end_sequence):
+                self._drop_unproven(partition)  # there is nothing to hold
+            elif not self._must_keep(partition):
                 unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
                 actions += [unrecoverable, ResetPosition(partition, end_sequence)]
                 actions += [Append(run) for run in self.reassembler.reset_to(partition, end_sequence)]
@@ -373,8 +518,14 @@ class StoreMachine:
         return heads
 
     def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
+        """Return heads. Stores are not told of ended partitions: each would keep the other from forgetting them."""
         heads = islice(self.durable.get(topic, {}).items(), begin, begin + count)
-        return [Publish(wire.DirectHead(requestor, address, topic, end - 1)) for address, end in heads]
+        is_store = requestor in self.reassembler.gap_resolver.stores
+        return [
+            Publish(wire.DirectHead(requestor, address, topic, end - 1))
+            for address, end in heads
+            if not (is_store and Partition(topic, address) in self._ended)
+        ]
 
     def _note_peer(self, subscription: wire.Subscription) -> None:
         """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
@@ -393,6 +544,35 @@ class StoreMachine:
         """Return whether the partition's producer has left, so that only this store can announce its records."""
         return partition.address not in self._producers and len(self._producers) < self._config.node.peers_max
 
+    def _has_producer(self, partition: Partition) -> bool:
+        return not self._is_orphaned(partition) or self.reassembler.gap_resolver.has_node(partition.address)
+
+    def _is_complete(self, partition: Partition) -> bool:
+        """Return whether everything that is known of a partition is durable here."""
+        cursor = self.reassembler.cursors.get(partition)
+        return cursor is not None and cursor.next_sequence == cursor.known_end == self.durable_end(partition)
+
+    def _is_over(self, partition: Partition, end_sequence: int) -> bool:
+        """Return whether a partition without a producer has no records from this sequence on."""
+        return end_sequence >= self.reassembler.cursors[partition].known_end and not self._has_producer(partition)
+
+    def _forget_partition(self, partition: Partition) -> None:
+        self._drop_unproven(partition)
+        self.earliest.pop(partition, None)
+        self._halted.discard(partition)
+        self.durable[partition.topic].pop(partition.address, None)
+        if not self.durable[partition.topic]:
+            del self.durable[partition.topic]
+        self._heads.partition_removed(partition.topic)
+        self._by_address[partition.address].pop(partition.topic, None)
+        if not self._by_address[partition.address]:
+            del self._by_address[partition.address]
+
+    def _drop_unproven(self, partition: Partition) -> None:
+        self.reassembler.forget_partition(partition)
+        self._limits.forget_partition(partition)
+        self._ended.remove(partition)
+
     def _acknowledge(self, partition: Partition) -> list[Action]:
         end = self.durable_end(partition)
         return [Publish(wire.Ack(partition.address, partition.topic, end - 1, self.address))] if end else []
@@ -403,12 +583,12 @@ class StoreMachine:
         If there is no room for it, its topic's heads are asked for again when there is.
         """
         if partition in self.reassembler.cursors:
+            self._ended.note_heard(partition, now)
             return True
         if not self.reassembler.has_room():
             for idle in self.reassembler.idle_partitions(now):
-                self.reassembler.forget_partition(idle)
-                self._limits.forget_partition(idle)
-        reason = self._limits.admit_partition(partition, len(self.reassembler.cursors), is_live=is_live)
+                self._drop_unproven(idle)
+        reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
         if not reason and not self.reassembler.has_room():
             self._limits.forget_partition(partition)
             reason = MANY_UNPROVEN
@@ -416,9 +596,51 @@ class StoreMachine:
                 self._refused_topics[partition.topic] = None
         if reason:
             self.discarded[reason] += 1
+            if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
+                self._note_full(reason, now)
             return False
         self.reassembler.follow_partition(partition, 0, now)
+        self._ended.note_heard(partition, now)
+        if len(self.reassembler.cursors) >= self._config.node.partitions_max:
+            self._check_room(now)
         return True
+
+    def _count_living(self, now: float) -> int:
+        """Return how many partitions count for the limit: those with records or a producer.
+
+        Ended ones count only beyond that limit again.
+        """
+        followed, limit = len(self.reassembler.cursors), self._config.node.partitions_max
+        if followed < limit:
+            return followed
+        return followed - min(self._ended.count(now), limit)
+
+    def _check_room(self, now: float) -> None:
+        """Note whether the store takes further partitions; while it does not, look again each second."""
+        if self._count_living(now) >= self._config.node.partitions_max:
+            self._note_full(MANY_PARTITIONS, now)
+        elif not self.reassembler.has_room():
+            self._note_full(MANY_UNPROVEN, now)
+        elif self._full_reason:
+            self._full_reason = ""
+            self._room_check_due = float("inf")
+            self._notices.append(Notify(StoreHasRoom()))
+
+    def _note_full(self, reason: str, now: float) -> None:
+        self._room_check_due = now + ROOM_CHECK_S
+        if not self._full_reason:
+            limit = (
+                self._config.node.partitions_max
+                if reason == MANY_PARTITIONS
+                else self._config.node.partitions_unproven_max
+            )
+            event = StoreFull(reason, limit)
+            self._full_reason = str(event)
+            self._notices.append(Notify(event))
+
+    def _take_notices(self) -> list[Action]:
+        notices, self._notices = self._notices, []
+        return notices
 
     def _due_fetches(self, now: float) -> list[Action]:
         if self.pending_bytes >= self._config.store.pending_bytes_max:

@@ -107,6 +107,11 @@ class RetransmitBuffer:
         while self._batches and self._batches[0].end_sequence <= self.first_sequence:
             self.content_bytes -= self._batches.popleft().content_bytes
 
+    def batches_from(self, first_sequence: int) -> list[RecordBatch]:
+        """Return the records in the buffer from a sequence on."""
+        parts = (batch.between(max(first_sequence, self.first_sequence), batch.end_sequence) for batch in self._batches)
+        return [part for part in parts if len(part)]
+
     def trim(self, records_max: int, bytes_max: int) -> None:
         """Release the oldest batches until the rest is within both limits, or is a single batch."""
         while len(self._batches) > 1 and (len(self) > records_max or self.content_bytes > bytes_max):

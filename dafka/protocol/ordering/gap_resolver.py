@@ -44,7 +44,7 @@ class GapResolver:
         self._subscribed: set[str] = set()
         self._answers: dict[Partition, tuple[int, dict[str, wire.DirectEarliest]]] = {}
         self._answers_count = 0
-        self._news: set[Partition] = set()
+        self._news: dict[Partition, None] = {}
 
     def node_settled(self) -> None:
         """Allow giving records up: the nodes that were there before are connected."""
@@ -61,6 +61,10 @@ class GapResolver:
         """Note that discovery lost a node. If its connection remains, it counts as a store once it is found again."""
         self._nodes.discard(address)
         self.stores.discard(address)
+
+    def has_node(self, address: str) -> bool:
+        """Return whether discovery knows a node."""
+        return address in self._nodes
 
     def note_subscription(self, subscription: wire.Subscription, own_address: str) -> None:
         """Recognize a store by its subscription to CONSUMER-HELLO with its own address."""
@@ -89,13 +93,13 @@ class GapResolver:
             self._answers_count += message.address not in answers
             answers[message.address] = message
             self._answers[partition] = next_sequence, answers
-            self._news.add(partition)
+            self._news[partition] = None
 
     def forget_partition(self, partition: Partition) -> None:
         """Forget the answers about a partition."""
         _, answers = self._answers.pop(partition, (0, {}))
         self._answers_count -= len(answers)
-        self._news.discard(partition)
+        self._news.pop(partition, None)
 
     def answered_partitions(self) -> list[Partition]:
         """Return the partitions about which there are answers, once the node has settled."""
@@ -103,7 +107,7 @@ class GapResolver:
 
     def take_newly_answered(self) -> list[Partition]:
         """Return the partitions about which there are answers since the last call, once the node has settled."""
-        news, self._news = self._news, set()
+        news, self._news = self._news, {}
         return [partition for partition in news if partition in self._answers] if self.is_settled else []
 
     def resume_sequence(self, partition: Partition, next_sequence: int, attempts: int) -> int | None:

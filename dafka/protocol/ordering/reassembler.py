@@ -70,6 +70,10 @@ class Reassembler:
         """Return whether one more partition without records may be followed."""
         return len(self._unproven) < self._unproven_max
 
+    def unproven_partitions(self) -> list[Partition]:
+        """Return the followed partitions of which only the name is known."""
+        return list(self._unproven)
+
     def idle_partitions(self, now: float) -> list[Partition]:
         """Return partitions without records that were followed long enough to be forgotten, if there are many."""
         found: list[Partition] = []

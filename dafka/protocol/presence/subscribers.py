@@ -23,6 +23,9 @@ class SubscriberSet:
     def __contains__(self, address: str) -> bool:
         return address in self._subscribers
 
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._subscribers)
 

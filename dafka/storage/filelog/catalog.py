@@ -28,8 +28,8 @@ HEADS_FILE = "catalog.heads"
 GOOD, CHANGING, VACANT = 0, 1, 2
 """The state of a slot. CHANGING: read the folder if the writer is gone. VACANT: the partition does not exist."""
 
-IN_USE, CLOSED = 0, 1
-"""The state of the catalog."""
+IN_USE, CLOSED, UNSYNCED = 0, 1, 2
+"""The state of the catalog. UNSYNCED: in use by a writer that does not sync before it writes a slot."""
 
 _FRAME = struct.Struct(">HHI")
 _HEADER = struct.Struct(">8sI36s")
@@ -75,6 +75,10 @@ class CatalogReader:
         """Whether all names are known and there is a slot for each."""
         self.is_trusted = False
         """Whether the slots are trusted."""
+        self.is_of_earlier_boot = False
+        """Whether the system was started again since the catalog was written, so that no written file is unsynced."""
+        self.is_unsynced = False
+        """Whether its writer was killed, and may have left any segment unsynced."""
         self._names_path = f"{folder}/{NAMES_FILE}"
         self._heads_path = f"{folder}/{HEADS_FILE}"
         self._names_state: tuple[int, int] = (0, 0)
@@ -86,6 +90,9 @@ class CatalogReader:
         is_same = self._load_names()
         heads = read_file(self._heads_path) or b""
         self.is_trusted = _is_trusted(heads[:_HEADER_BYTES])
+        _, state, boot = _parse_header(heads[:_HEADER_BYTES])
+        self.is_of_earlier_boot = b"" != boot != boot_id() != b""
+        self.is_unsynced = state == UNSYNCED and not self.is_of_earlier_boot
         self._slots = heads[_HEADER_BYTES:]
         self.is_complete = (
             len(heads) >= _HEADER_BYTES
@@ -147,10 +154,16 @@ class CatalogReader:
 
 
 class CatalogWriter:
-    """The writer of the catalog. Every method raises `OSError`."""
+    """The writer of the catalog. Every method raises `OSError`.
 
-    def __init__(self, folder: str) -> None:
+    Args:
+        folder: The folder of the file log.
+        is_synced: Whether segments are synced before their slots are written.
+    """
+
+    def __init__(self, folder: str, *, is_synced: bool = True) -> None:
         self._folder = folder
+        self._in_use = IN_USE if is_synced else UNSYNCED
         self._names_fd = self._heads_fd = -1
         self._names_bytes = 0
         self.count = 0
@@ -167,13 +180,13 @@ class CatalogWriter:
         self._heads_fd = os.open(f"{self._folder}/{HEADS_FILE}", flags)
         self._names_bytes = os.fstat(self._names_fd).st_size
         self.count = count
-        self._mark(IN_USE)
+        self._mark(self._in_use)
 
     def create(self, slots: Sequence[tuple[Name, int, Head]]) -> None:
         """Create a new catalog, replacing an existing one, and open it."""
         heads = b"".join(encode_slot(partition_seed(*name), state, head) for name, state, head in slots)
         replace_file(f"{self._folder}/{NAMES_FILE}", b"".join(_frame(name) for name, _, _ in slots))
-        replace_file(f"{self._folder}/{HEADS_FILE}", _header(IN_USE) + heads)
+        replace_file(f"{self._folder}/{HEADS_FILE}", _header(self._in_use) + heads)
         self.open(len(slots))
 
     def add_slots(self, names: Sequence[Name]) -> int:
@@ -220,10 +233,16 @@ class CatalogWriter:
 
 
 def _is_trusted(header: bytes) -> bool:
+    magic, state, boot = _parse_header(header)
+    return magic == _MAGIC and (state == CLOSED or boot == boot_id() != b"")
+
+
+def _parse_header(header: bytes) -> tuple[bytes, int, bytes]:
+    """Return the magic, the state and the boot; empty values if the header is damaged."""
     if len(header) != _HEADER_BYTES or crc32c(header[:-4]) != int.from_bytes(header[-4:], "big"):
-        return False
+        return b"", IN_USE, b""
     magic, state, boot = _HEADER.unpack_from(header)
-    return bool(magic == _MAGIC and (state == CLOSED or boot.rstrip(b"\0") == boot_id() != b""))
+    return magic, state, boot.rstrip(b"\0")
 
 
 def _header(state: int) -> bytes:

@@ -167,6 +167,13 @@ def make_folders(path: str) -> list[str]:
     return [os.path.dirname(made) for made in reversed(missing)]
 
 
+def ancestors(path: str, root: str) -> Iterator[str]:
+    """Yield the folder of a path, and the folders above it up to and including a root."""
+    while path != root:
+        path = os.path.dirname(path)
+        yield path
+
+
 def remove_folders(path: str, top: str) -> str:
     """Remove a folder and those of its parents below `top` that are then empty; return the first one that is left."""
     shutil.rmtree(path, ignore_errors=True)

@@ -87,9 +87,10 @@ def prepare_folder(folder: str) -> None:
         if not os.path.isdir(parent):
             raise StorageError(f"cannot open {folder}: folder {parent} does not exist; create it first")
         os.mkdir(folder)
-        sync_folder(parent)
     elif not os.path.isdir(folder) or not _is_empty(folder):
         read_identity(folder)
+        return
+    sync_folder(parent)  # also for an empty folder: its creator may have been killed before this
 
 
 def create_identity(folder: str) -> str:

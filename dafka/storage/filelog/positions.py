@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from dafka.errors import StorageError
 from dafka.records import Partition, decode_text
-from dafka.storage.filelog.files import is_temporary_file, make_folders, read_file, replace_file, sync_folder
+from dafka.storage.filelog.files import ancestors, is_temporary_file, make_folders, read_file, replace_file, sync_folder
 from dafka.storage.filelog.layout import encode_name, name_to_parts, walk_names
 
 POSITIONS_FOLDER = "positions"
@@ -24,6 +24,8 @@ class PositionFiles:
     def __init__(self, folder: str) -> None:
         self.folder = f"{folder}/{POSITIONS_FOLDER}"
         self._lock = threading.Lock()
+        self._synced: set[str] = set()
+        """The paths whose folders are durable."""
 
     def save(self, name: str, positions: Mapping[Partition, int]) -> None:
         """See `Storage.save_positions`."""
@@ -34,8 +36,11 @@ class PositionFiles:
         with self._lock:
             known = self.load(name) | dict(positions)
             rows = [[partition.topic, partition.address, position] for partition, position in known.items()]
-            for changed in make_folders(os.path.dirname(path)):
-                sync_folder(changed)
+            make_folders(os.path.dirname(path))
+            if path not in self._synced:  # a process that was killed may have created the folders, and not synced them
+                for above in ancestors(path, os.path.dirname(self.folder)):
+                    sync_folder(above)
+                self._synced.add(path)
             text = json.dumps(rows)
             document = f'{{"crc32c": {crc32c(text.encode())}, "positions": {text}}}\n'
             replace_file(path, document.encode())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import attrs
@@ -17,18 +17,21 @@ from dafka.records import Partition, decode_text
 from dafka.storage.base import Damage
 from dafka.storage.filelog.catalog import GOOD, VACANT, CatalogReader, CatalogWriter
 from dafka.storage.filelog.entries import FLAG_FIRST, FLAG_MORE, SEQUENCE_END_MAX
-from dafka.storage.filelog.files import FilePool, file_size
+from dafka.storage.filelog.files import FilePool, file_size, read_file
 from dafka.storage.filelog.layout import TOPICS_FOLDER, walk_names
 from dafka.storage.filelog.partition import (
+    BASE_DIGITS,
     EARLIEST_FILE,
+    INDEX_SUFFIX,
     Head,
     PartitionLog,
     find_bases,
+    is_segment_name,
     read_earliest_file,
     write_earliest_file,
 )
 from dafka.storage.filelog.reading import LogReader
-from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, iterate_entries, read_body_at
+from dafka.storage.filelog.segment import BODY_READ_BYTES, ReadBuffer, SegmentIndex, iterate_entries, read_body_at
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 
@@ -66,6 +69,8 @@ class Recovery:
     pool: FilePool
     is_writer: bool
     damages: list[Damage] = attrs.Factory(list)
+    unsynced: list[PartitionLog] = attrs.Factory(list)
+    """The partitions that a process that was killed may have written, and not synced."""
 
     def resume_partition(self, log: PartitionLog, known: Head) -> bool:
         """Continue from a head that is trusted. Return False if the partition does not exist."""
@@ -75,7 +80,11 @@ class Recovery:
             size = -1
         if size < known.length:
             return self.rescan_partition(log, known)
-        log.head = known if size == known.length else self._scan_tail(log, known, size)
+        if size == known.length:
+            log.head = known
+        else:
+            log.head = self._scan_tail(log, known, size)
+            self.unsynced.append(log)
         return True
 
     def rescan_partition(self, log: PartitionLog, known: Head | None = None) -> bool:
@@ -85,6 +94,7 @@ class Recovery:
             self.reader.drop_index(log.log_path(base))
         if log.bases:
             self._scan_partition(log)
+            self.unsynced.append(log)
         if known is not None and self.is_writer:
             end = log.head.end if log.bases else known.earliest
             if end < known.end:
@@ -99,6 +109,7 @@ class Recovery:
         for base in log.bases[:-1]:
             if not sizes[base]:  # the process was killed after creating the segment, or the segment was never used
                 self._drop_segment(log, base)
+        self._drop_bad_indexes(log, sizes)
         head = Head(end=SEQUENCE_END_MAX, base=log.bases[-1], length=sizes[log.bases[-1]])
         indexes = [self.reader.load_index(log, head, base) for base in log.bases[:-1]]
         if indexes and not head.length and stored_earliest < head.base != indexes[-1].end_sequence:
@@ -176,6 +187,20 @@ class Recovery:
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 
+    def _drop_bad_indexes(self, log: PartitionLog, sizes: dict[int, int]) -> None:
+        """Remove the index files that a power failure left incomplete or outdated. They are never synced."""
+        if not self.is_writer:
+            return
+        for name in os.listdir(log.folder):
+            if not is_segment_name(name, INDEX_SUFFIX):
+                continue
+            base, path = int(name[:BASE_DIGITS]), f"{log.folder}/{name}"
+            index = SegmentIndex.decode(read_file(path) or b"")
+            is_grown = base == log.bases[-1]
+            if index is None or base not in log.bases or not (is_grown or index.length == sizes[base]):
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+
     def _add_damage(
         self, log: PartitionLog, location: str, reason: str, first_sequence: int, end_sequence: int
     ) -> None:
@@ -219,15 +244,16 @@ def open_writer(
 ) -> tuple[LogWriter, list[Damage]]:
     """Open the partitions of a file log, and repair incomplete ends; return these as damage. Raises `OSError`."""
     pool = FilePool(os.O_RDWR)
-    catalog = CatalogWriter(folder)
+    catalog = CatalogWriter(folder, is_synced=sync_delay_ms == 0)
     reader = LogReader(pool)
     writer = LogWriter(
         f"{folder}/{TOPICS_FOLDER}", {}, catalog, pool, reader, Syncer(pool, sync_delay_ms), segment_bytes, segment_ms
     )
     recovery = Recovery(reader, pool, is_writer=True)
     try:
-        writer.add_found_logs(_recover(folder, catalog, recovery))
+        writer.add_found_logs(_recover(folder, catalog, recovery, writer.sync_logs))
     except BaseException:
+        writer.syncer.close()
         catalog.close(is_clean=False)
         pool.close()
         raise
@@ -236,30 +262,36 @@ def open_writer(
     return writer, recovery.damages
 
 
-def _recover(folder: str, catalog: CatalogWriter, recovery: Recovery) -> list[tuple[PartitionLog, bool]]:
-    """Return every partition that the catalog lists afterward, and whether it is held."""
+def _recover(
+    folder: str, catalog: CatalogWriter, recovery: Recovery, sync_logs: Callable[[Sequence[PartitionLog]], None]
+) -> list[tuple[PartitionLog, bool]]:
+    """Return every partition that the catalog lists afterward, and whether it is held.
+
+    Partitions that may not be durable are synced before the catalog says that this writer has it in use.
+    """
     topics_folder = f"{folder}/{TOPICS_FOLDER}"
     known = CatalogReader(folder)
     known.load()
     if not (known.is_complete and known.is_trusted):
         found = _recover_by_folders(known, topics_folder, recovery)
+        if not known.is_of_earlier_boot:  # otherwise what was read came from the disk
+            sync_logs([log for log, is_held in found if is_held] if known.is_unsynced else recovery.unsynced)
         catalog.create([(log.name, GOOD if is_held else VACANT, log.head) for log, is_held in found])
         return found
+    recovered = [_recover_slot(known, slot, topics_folder, recovery) for slot in range(len(known.names))]
+    found = [(log, is_held) for log, is_held, _ in recovered]
+    held = [each for each in found if each[1]]
+    sync_logs([log for log, _ in held] if known.is_unsynced else recovery.unsynced)
+    if len(found) - len(held) > max(len(held), VACANT_MAX):
+        catalog.create([(log.name, GOOD, log.head) for log, _ in held])
+        for slot, (log, _) in enumerate(held):
+            log.slot = slot
+        return held
     catalog.open(len(known.names))  # marks it as in use
-    found = []
-    for slot in range(len(known.names)):
-        log, is_held, is_changed = _recover_slot(known, slot, topics_folder, recovery)
+    for slot, (log, is_held, is_changed) in enumerate(recovered):
         if is_changed:
             catalog.write_slot(slot, log.seed, GOOD if is_held else VACANT, log.head)
-        found.append((log, is_held))
-    held = [each for each in found if each[1]]
-    if len(found) - len(held) <= max(len(held), VACANT_MAX):
-        return found
-    catalog.close(is_clean=False)
-    catalog.create([(log.name, GOOD, log.head) for log, _ in held])
-    for slot, (log, _) in enumerate(held):
-        log.slot = slot
-    return held
+    return found
 
 
 def _recover_slot(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 from dafka.storage.filelog.files import FilePool, sync_folder
@@ -34,6 +34,11 @@ class Syncer:
         self._error: OSError | None = None
         self._is_closing = False
 
+    @property
+    def is_immediate(self) -> bool:
+        """Whether what is written is synced at once."""
+        return self._delay_ms == 0
+
     def raise_delayed_error(self) -> None:
         """Raise the error of the last delayed sync, if any, once."""
         error, self._error = self._error, None
@@ -43,7 +48,7 @@ class Syncer:
     def sync_written(self, files: Collection[str], folders: Collection[str]) -> None:
         """Sync files that were written, and folders whose files changed, now or after the delay."""
         if self._delay_ms == 0:
-            self._sync(files, folders)
+            self.sync_now(files, folders)
             return
         with self._changed:
             self._files.update(files)
@@ -53,6 +58,19 @@ class Syncer:
                 self._timer.start()
             self._changed.notify_all()
 
+    def sync_now(self, files: Collection[str], folders: Collection[str]) -> None:
+        """Sync files and folders, several at a time. Those that were removed are ignored."""
+        if len(files) + len(folders) <= 1:
+            for path in files:
+                self._sync_file(path)
+            for path in folders:
+                _sync_folder(path)
+            return
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
+        self._run_all(self._sync_file, files)
+        self._run_all(_sync_folder, folders)
+
     def flush(self) -> None:
         """Make everything durable."""
         with self._flush_lock:
@@ -60,7 +78,7 @@ class Syncer:
                 files, folders = self._files, self._folders
                 self._files, self._folders = set(), set()
             try:
-                self._sync(files, folders)
+                self.sync_now(files, folders)
             except BaseException:
                 with self._changed:
                     self._files |= files
@@ -89,19 +107,16 @@ class Syncer:
             except OSError as error:
                 self._error = error
 
-    def _sync(self, files: Collection[str], folders: Collection[str]) -> None:
-        if len(files) + len(folders) <= 1:
-            for path in files:
-                self._sync_file(path)
-            for path in folders:
-                _sync_folder(path)
-            return
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(SYNC_THREADS, "filelog-sync")
-        for _ in self._threads.map(self._sync_file, files):
-            pass
-        for _ in self._threads.map(_sync_folder, folders):
-            pass
+    def _run_all(self, sync: Callable[[str], None], paths: Collection[str]) -> None:
+        """Sync several paths, and raise the first error after all have ended.
+
+        Linux reports an error of a file once. A sync that is still running could take the error of a later write.
+        """
+        assert self._threads is not None
+        running = [self._threads.submit(sync, path) for path in paths]
+        wait(running)
+        for each in running:
+            each.result()
 
     def _sync_file(self, path: str) -> None:
         with suppress(FileNotFoundError), self._pool.open_file(path) as fd:  # the file may have been trimmed

@@ -18,7 +18,15 @@ from dafka.records import Partition, RecordBatch
 from dafka.storage.base import PartitionInfo
 from dafka.storage.filelog.catalog import CHANGING, GOOD, VACANT, CatalogWriter
 from dafka.storage.filelog.entries import CONTENT_BYTES_MAX, Entry, Run, check_run, encode_entries, estimate_bytes
-from dafka.storage.filelog.files import FilePool, file_size, make_folders, remove_folders, replace_file, write_at
+from dafka.storage.filelog.files import (
+    FilePool,
+    ancestors,
+    file_size,
+    make_folders,
+    remove_folders,
+    replace_file,
+    write_at,
+)
 from dafka.storage.filelog.partition import EARLIEST_FILE, LOG_SUFFIX, Head, PartitionLog, write_earliest_file
 from dafka.storage.filelog.reading import LogReader
 from dafka.storage.filelog.segment import ROW_EVERY_BYTES
@@ -147,6 +155,10 @@ class LogWriter:
     segment_ms: int
     _pending_slots: set[PartitionLog] = attrs.field(factory=set, init=False)
     _vacant: dict[Partition, PartitionLog] = attrs.field(factory=dict, init=False)
+    _synced_folders: set[str] = attrs.field(factory=set, init=False)
+    """The folders above partitions that this writer has synced after their last change."""
+    _unlinked_in: set[str] = attrs.field(factory=set, init=False)
+    """The folders from which segments were removed. A power failure may undo that until they are synced."""
 
     def add_found_logs(self, logs: Iterable[tuple[PartitionLog, bool]]) -> None:
         """Add the partitions that were found, and those that only have a slot in the catalog."""
@@ -156,6 +168,12 @@ class LogWriter:
                 self.logs.setdefault(log.partition.topic, {})[log.partition] = log
             else:
                 self._vacant[log.partition] = log
+
+    def sync_logs(self, logs: Sequence[PartitionLog]) -> None:
+        """Sync partitions that were found: a process that was killed may have written records, and not synced them."""
+        root = os.path.dirname(self.topics_folder)
+        paths = [log.log_path(base) for log in logs for base in log.list_bases()]
+        self.syncer.sync_now(paths, {folder for path in paths for folder in ancestors(path, root)})
 
     def find_log(self, partition: Partition) -> PartitionLog | None:
         """Return a partition, or None if it is not held."""
@@ -177,7 +195,7 @@ class LogWriter:
             for append in appends:
                 with self.pool.open_file(append.path) as fd:
                     write_at(fd, append.buffers, append.position)
-            self.syncer.sync_written([append.path for append in appends], folders)
+            self._sync_appended(appends, folders)
         except BaseException:
             self._roll_back(appends)
             raise
@@ -219,7 +237,7 @@ class LogWriter:
             log = self._new_log(partition)
             append = PlannedAppend(log, True, Head(next_sequence, next_sequence, base=next_sequence), True, 0, [], [])
             try:
-                self.syncer.sync_written([append.path], self._begin_segments([append]))
+                self._sync_appended([append], self._begin_segments([append]))
             except BaseException:
                 self._roll_back([append])
                 raise
@@ -264,6 +282,7 @@ class LogWriter:
     def close(self) -> None:
         """Make everything durable, and write the indexes that speed up the next opening."""
         self.syncer.flush()
+        self.syncer.sync_now([], self._unlinked_in)  # a closed catalog is trusted, and would not list these segments
         for log in self.list_logs(None):
             head = log.head
             if head.length > ROW_EVERY_BYTES and self.reader.find_cached_index(log, head.base) is not None:
@@ -320,11 +339,26 @@ class LogWriter:
                 if not append.is_new:
                     log.list_bases()
                 self._mark_changing(log)
-                folders.update(make_folders(log.folder))
                 folders.add(log.folder)
+                if append.is_new:
+                    folders.update(self._make_folders(log))
                 _create_segment(append.path)
                 append.is_created = True
         return folders
+
+    def _make_folders(self, log: PartitionLog) -> set[str]:
+        """Create the folder of a partition, and return the folders above it that must be synced.
+
+        A folder that existed before may have been created by an append that failed, or by a process that was killed.
+        """
+        changed = {os.path.dirname(log.folder), *make_folders(log.folder)}
+        self._synced_folders -= changed
+        above = ancestors(log.folder, os.path.dirname(self.topics_folder))
+        return {folder for folder in above if folder not in self._synced_folders}
+
+    def _sync_appended(self, appends: Sequence[PlannedAppend], folders: set[str]) -> None:
+        self.syncer.sync_written([append.path for append in appends], folders)
+        self._synced_folders |= folders - {append.log.folder for append in appends}
 
     def _roll_back(self, appends: Iterable[PlannedAppend]) -> None:
         for append in appends:
@@ -411,6 +445,7 @@ class LogWriter:
 
     def _unlink(self, log: PartitionLog, base: int) -> None:
         path = log.log_path(base)
+        self._unlinked_in.add(log.folder)
         for file in (path, log.index_path(base)):
             with suppress(FileNotFoundError):
                 os.unlink(file)
@@ -426,7 +461,7 @@ class LogWriter:
             index = self.reader.load_index(log, log.head, base)
             if index.length > ROW_EVERY_BYTES:
                 data, before = index.encode(), file_size(log.index_path(base))
-                replace_file(log.index_path(base), data, is_durable=False)
+                replace_file(log.index_path(base), data, is_durable=self.syncer.is_immediate)
                 return len(data) - before
         return 0
 

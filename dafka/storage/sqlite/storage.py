@@ -129,6 +129,7 @@ class SqliteStorage:
             self._writer = self._connections.enter_context(closing(self._connect()))
             self._writer.execute("PRAGMA secure_delete = OFF")  # otherwise a trim would overwrite every page it frees
             self._log = WriteAheadLog(self._path, self._writer, helper, self._synchronous)
+            self._log.sync_found()
             self._remember_rows(self._table.select_all(self._writer))
 
     async def append(self, batches: Sequence[RecordBatch]) -> None:

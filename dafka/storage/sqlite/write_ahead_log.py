@@ -58,6 +58,12 @@ class WriteAheadLog:
         self._checkpoint_pages = CHECKPOINT_BYTES // page_bytes
         writer.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint_pages}")
 
+    def sync_found(self) -> None:
+        """Make durable what the log holds already: a process that was killed may have committed it without syncing."""
+        with suppress(FileNotFoundError):
+            if os.stat(self._path).st_size:
+                self._commit_version()
+
     def check_not_removed(self) -> None:
         """Raise `StorageLostError` if the log was removed, which SQLite does not notice. Call this after a commit."""
         if self._file_identity is None:
@@ -109,12 +115,15 @@ class WriteAheadLog:
             return
         self._writer.execute("PRAGMA synchronous = FULL")
         try:
-            # Rewriting page 1 is a commit, and a durable commit makes all commits before it durable.
-            self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            self._commit_version()
             if self._synchronous == "OFF" and not self._run_checkpoint("FULL"):
                 os.sync()  # pages that checkpoints wrote without waiting for the disk
         finally:
             self._writer.execute(f"PRAGMA synchronous = {self._synchronous}")
+
+    def _commit_version(self) -> None:
+        """Rewrite page 1 without a change. A durable commit makes all commits before it durable."""
+        self._writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _run_checkpoint(self, mode: str) -> bool:
         """Run a checkpoint, and return whether it was completed."""

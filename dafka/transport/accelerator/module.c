@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-#define INTERFACE 5 /* increased with every change that Python code depends on */
+#define INTERFACE 6 /* increased with every change that Python code depends on */
 
 void raise_failure(State *state, int number)
 {
@@ -144,10 +144,10 @@ static void module_free(void *module)
 }
 
 PyDoc_STRVAR(receive_doc,
-"receive(handle, count_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
-"Return up to `count_max` waiting messages. The message that reaches `bytes_max` bytes is the last; each frame counts\n"
-"as `frame_bytes` more than its size. Each message is a list of frames. With `gathers_runs`, consecutive records of a\n"
-"partition are one EncodedRun at the position of the first record.");
+"receive(handle, count_max, items_max, bytes_max, frame_bytes, gathers_runs, /)\n--\n\n"
+"Return up to `count_max` waiting messages, as up to `items_max` items. The message that reaches `bytes_max` bytes is\n"
+"the last; each frame counts as `frame_bytes` more than its size. Each message is a list of frames. With\n"
+"`gathers_runs`, consecutive records of a partition are one EncodedRun at the position of the first record.");
 
 PyDoc_STRVAR(receive_sourced_doc,
 "receive_sourced(handle, count_max, bytes_max, frame_bytes, /)\n--\n\n"

@@ -369,10 +369,11 @@ static int place_runs(State *state, Gathering *gathering)
 }
 
 static int drain(State *state, void *socket, Gathering *gathering, Message *message, Py_ssize_t count_max,
-                 size_t bytes_max, size_t frame_bytes_min, int gathers_runs)
+                 Py_ssize_t items_max, size_t bytes_max, size_t frame_bytes_min, int gathers_runs)
 {
     size_t size = 0;
-    for (Py_ssize_t count = 0; count < count_max && size < bytes_max; count++) {
+    for (Py_ssize_t count = 0;
+         count < count_max && size < bytes_max && PyList_Size(gathering->items) < items_max; count++) {
         int got = receive_frames(state, socket, message);
         if (got != GOT_ONE)
             return got;
@@ -392,10 +393,11 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
 {
     State *state = opened_state(module);
     PyObject *handle;
-    Py_ssize_t count_max, bytes_max, frame_bytes_min;
+    Py_ssize_t count_max, items_max, bytes_max, frame_bytes_min;
     int gathers_runs;
     if (state == NULL
-        || !PyArg_ParseTuple(arguments, "Onnnp", &handle, &count_max, &bytes_max, &frame_bytes_min, &gathers_runs))
+        || !PyArg_ParseTuple(arguments, "Onnnnp", &handle, &count_max, &items_max, &bytes_max, &frame_bytes_min,
+                             &gathers_runs))
         return NULL;
     if (bytes_max < 0 || frame_bytes_min < 0) {
         PyErr_SetString(PyExc_ValueError, "expected numbers of bytes that are not negative");
@@ -410,8 +412,8 @@ PyObject *accelerator_receive(PyObject *module, PyObject *arguments)
     for (int index = 0; index < HELD_FRAMES; index++)
         state->msg_init(&message.frames[index]);
     int failed = gathering.items == NULL || gathering.indexes == NULL
-                 || drain(state, socket, &gathering, &message, count_max, (size_t)bytes_max, (size_t)frame_bytes_min,
-                          gathers_runs) == FAILED
+                 || drain(state, socket, &gathering, &message, count_max, items_max, (size_t)bytes_max,
+                          (size_t)frame_bytes_min, gathers_runs) == FAILED
                  || place_runs(state, &gathering) < 0;
     for (int index = 0; index < HELD_FRAMES; index++)
         state->msg_close(&message.frames[index]);

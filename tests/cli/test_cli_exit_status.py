@@ -1,0 +1,280 @@
+"""The exit status of a command: of each way in which its program can end, and of each signal that can stop it."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from dafka import errors
+from dafka.cli import runner
+from dafka.cli.runner import Shutdown, run
+from dafka.config import Config
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.fixture(autouse=True)
+def discarded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Notes that standard output was discarded, and leaves pytest's in place."""
+    noted: list[bool] = []
+    monkeypatch.setattr(runner, "_discard_output", lambda: noted.append(True))
+    return noted
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """A program restores the handlers of the signals that it takes."""
+    before = [signal.getsignal(number) for number in STOPS]
+    yield
+    assert [signal.getsignal(number) for number in STOPS] == before
+
+
+def status_of(program: Callable[[], Awaitable[int]], **options: Any) -> int:
+    with pytest.raises(SystemExit) as caught:
+        run(program, **options)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+async def fail(error: BaseException) -> int:
+    await trio.lowlevel.checkpoint()
+    raise error
+
+
+async def stop_with(number: int) -> int:
+    os.kill(os.getpid(), number)
+    await trio.sleep_forever()
+    return 99
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 7])
+def test_a_program_that_returns_chooses_the_status(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    async def program() -> int:
+        return status
+
+    assert status_of(program) == status
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.ConfigError("sentence"), 2),
+        (errors.MissingExtraError("sentence"), 2),
+        (errors.StorageError("sentence"), 2),
+        (errors.StorageBusyError("sentence"), 2),
+        (errors.StorageLostError("sentence"), 2),
+        (errors.DiscoveryError("sentence"), 1),
+        (errors.RecordError("sentence"), 1),
+        (errors.TransportError("sentence"), 1),
+        (errors.DafkaError("sentence"), 1),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, Exception) else None,
+)
+def test_an_error_is_one_sentence_and_a_status(
+    error: Exception, status: int, capsys: pytest.CaptureFixture[str], discarded: list[bool]
+) -> None:
+    assert status_of(lambda: fail(error)) == status
+    output, sentences = capsys.readouterr()
+    assert (output, sentences.splitlines()[0].startswith("Error: sentence")) == ("", True)
+    assert len(sentences.splitlines()) == 1
+    assert discarded == []
+
+
+def test_an_error_of_the_system_is_named(capsys: pytest.CaptureFixture[str], discarded: list[bool]) -> None:
+    assert status_of(lambda: fail(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))) == 1
+    assert capsys.readouterr().err == "Error: No space left on device\n"
+    assert discarded == [True], "the interpreter would try to write the rest again"
+    assert status_of(lambda: fail(OSError("something"))) == 1
+    assert capsys.readouterr().err == "Error: something\n"
+
+
+def test_a_reader_that_has_gone_is_no_error(capsys: pytest.CaptureFixture[str], discarded: list[bool]) -> None:
+    assert status_of(lambda: fail(BrokenPipeError())) == 0
+    assert capsys.readouterr().err == ""
+    assert discarded == [True]
+
+
+@pytest.mark.parametrize(("error", "status"), [(BrokenPipeError(), 0), (OSError(errno.ENOSPC, "full"), 1)])
+def test_what_was_not_written_at_the_end_counts(
+    error: OSError, status: int, monkeypatch: pytest.MonkeyPatch, discarded: list[bool]
+) -> None:
+    async def program() -> int:
+        return 0
+
+    class Output:
+        def write(self, text: str) -> int:
+            return len(text)
+
+        def flush(self) -> None:
+            raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", Output())
+        assert status_of(program) == status
+    assert discarded == [True]
+
+
+def test_an_unexpected_error_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(lambda: fail(ZeroDivisionError()))
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", STOPS)
+def test_a_signal_that_interrupts_the_job_is_the_status(number: signal.Signals) -> None:
+    assert status_of(lambda: stop_with(number)) == 128 + number
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_an_interrupted_command_may_have_a_result(status: int) -> None:
+    assert status_of(lambda: stop_with(signal.SIGTERM), interrupted=lambda: status) == status
+
+
+def test_an_ignored_hangup_does_not_stop_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def program() -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await trio.testing.wait_all_tasks_blocked()
+        return 3
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert status_of(program) == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_graceful_program_ends_by_itself_with_its_own_status() -> None:
+    began: list[str] = []
+    stopping = trio.Event()
+
+    def begin() -> None:
+        began.append("stopping")
+        stopping.set()
+
+    async def program() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await stopping.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.lowlevel.checkpoint()
+        return 4
+
+    interrupted: Callable[[], int] = lambda: 99  # noqa: E731 (called only if the program is cancelled)
+    assert status_of(program, interrupted=interrupted, shutdown=Shutdown(begin, grace_s=1000.0)) == 4
+    assert began == ["stopping"], "a second signal at once is the same one"
+
+
+def test_a_later_second_signal_ends_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SECOND_SIGNAL_S", 0.0)
+    began = trio.Event()
+
+    async def program() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await began.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep_forever()
+        return 99
+
+    assert status_of(program, shutdown=Shutdown(began.set, grace_s=1000.0)) == 128 + signal.SIGTERM
+
+
+class Timers:
+    """Takes the timers that a program starts."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.give_up: Callable[[], None] = lambda: None
+        self.daemon = False
+
+    def __call__(self, seconds: float, give_up: Callable[[], None]) -> Timers:
+        self.seconds.append(seconds)
+        self.give_up = give_up
+        return self
+
+    def start(self) -> None:
+        assert self.daemon, "it must not keep a process that has ended"
+        self.seconds.append(0)
+
+
+def test_a_process_that_does_not_stop_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timers = Timers()
+    statuses: list[int] = []
+    monkeypatch.setattr("threading.Timer", timers)
+    monkeypatch.setattr("os._exit", statuses.append)
+    assert status_of(lambda: stop_with(signal.SIGTERM)) == 128 + signal.SIGTERM
+    assert timers.seconds == [], "without a limit there is no timer"
+    status_of(lambda: stop_with(signal.SIGTERM), shutdown=Shutdown(limit_s=12.0))
+    assert timers.seconds == [12.0, 0]
+    timers.give_up()
+    assert statuses == [1]
+    assert "not stopped 12 s after the signal" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_graceful", [True, False])
+def test_a_commands_shutdown_follows_its_settings(is_graceful: bool) -> None:
+    config = Config().with_node(grace_ms=7000, linger_ms=2000)
+    supervisor = runner.Supervisor(config, "store")
+    shutdown = supervisor.shutdown(is_graceful=is_graceful)
+    assert (shutdown.grace_s, shutdown.limit_s) == (7.0 if is_graceful else 0.0, 14.0)
+    assert not supervisor.is_stopping
+    shutdown.begin()
+    assert supervisor.is_stopping
+    assert Shutdown().limit_s == math.inf
+
+
+async def test_waiting_ends_when_a_command_stops() -> None:
+    supervisor = runner.Supervisor(Config(), "store")
+    begin = supervisor.shutdown(is_graceful=True).begin
+
+    async def wait_stopped() -> str:
+        begin()
+        await trio.sleep_forever()
+        return "never"
+
+    async def wait_nothing() -> str:
+        await trio.lowlevel.checkpoint()
+        return "result"
+
+    assert await supervisor.wait_unless_stopping(wait_nothing) == "result"
+    assert await supervisor.wait_unless_stopping(wait_stopped) is None
+    assert await supervisor.wait_unless_stopping(wait_nothing) is None
+
+
+# The entry points
+
+
+MISSING = """
+import signal, sys, types
+import dafka._entry
+from dafka.errors import MissingExtraError
+
+class Needing(types.ModuleType):
+    def __getattr__(self, name):
+        print(signal.getsignal(signal.SIGINT) == signal.SIG_DFL)
+        raise MissingExtraError("install dafka[extra]")
+
+sys.modules["{module}"] = Needing("{module}")
+dafka._entry.{entry}()
+"""
+
+
+@pytest.mark.parametrize(("entry", "module"), [("main", "dafka.cli"), ("conformance", "dafka_conformance.cli")])
+def test_an_extra_that_is_missing_is_a_usage_error(entry: str, module: str) -> None:
+    program = [sys.executable, "-c", MISSING.format(entry=entry, module=module)]
+    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "Error: install dafka[extra]\n")
+    assert set(ended.stdout.split()) == {"True"}, "Ctrl-C ends the process while it loads its modules"

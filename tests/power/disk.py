@@ -1,0 +1,294 @@
+"""A disk that loses what was not synced: it replays a recording, and tells what a power failure would have left.
+
+The rules are those of POSIX on a journaling file system, at their worst:
+
+- A write, or a change of a file's size, is durable after a sync of the file that began later. Until then it may be
+  lost, in any order and in parts of 512 bytes.
+- That a folder has an entry (a file that was created, renamed or unlinked) is durable after a sync of that folder.
+  Until then the latest changes of the folder may be lost, but they keep their order.
+- A sync that failed makes nothing durable, and no later sync makes durable what was written before it, because Linux
+  forgets that such pages are not written yet (`forgets_failed`).
+- After a failure, a file may be larger than the data that arrived. The rest is zeros.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, TypeAlias
+
+import attrs
+
+from tests.power.recording import Entry, Kind
+
+SECTOR_BYTES = 512
+
+
+@attrs.frozen
+class Change:
+    """A change of a file: data at a position, or a new size if `data` is None."""
+
+    number: int
+    position: int
+    data: bytes | None
+
+    def apply_to(self, content: bytearray) -> None:
+        """Make the change."""
+        if self.data is None:
+            del content[self.position :]
+            content.extend(bytes(self.position - len(content)))
+            return
+        content.extend(bytes(max(self.position - len(content), 0)))
+        content[self.position : self.position + len(self.data)] = self.data
+
+
+Chooser: TypeAlias = Callable[[list[Change], random.Random], list[Change]]
+"""Chooses from the changes of a file that are not durable what arrives nevertheless: changes, or parts of them."""
+
+
+class File:
+    """The content of a file that is durable, and the changes since."""
+
+    def __init__(self) -> None:
+        self._durable = bytearray()
+        self._changes: list[Change] = []
+        self._synced: set[int] = set()
+        self._forgotten: set[int] = set()
+        """The numbers of the changes that a failed sync has made Linux forget."""
+
+    def add_change(self, change: Change) -> None:
+        """Take a change."""
+        self._changes.append(change)
+
+    def sync(self, before: int) -> None:
+        """Make the changes before a number durable, except forgotten ones."""
+        self._synced.update(each.number for each in self._changes if each.number < before)
+        self._synced -= self._forgotten
+        while self._changes and self._changes[0].number in self._synced:
+            change = self._changes.pop(0)
+            self._synced.discard(change.number)
+            change.apply_to(self._durable)
+
+    def forget(self, before: int) -> None:
+        """Note that a sync failed."""
+        numbers = {change.number for change in self._changes if change.number < before}
+        self._forgotten |= numbers - self._synced
+
+    def content_after(self, loss: Chooser, choose: random.Random) -> bytes:
+        """Return what is left after a power failure."""
+        kept = [change for change in self._changes if change.number in self._synced]
+        kept += loss([change for change in self._changes if change.number not in self._synced], choose)
+        content = bytearray(self._durable)
+        for change in sorted(kept, key=lambda change: change.number):
+            change.apply_to(content)
+        return bytes(content)
+
+
+Node: TypeAlias = "File | Folder"
+
+
+@attrs.frozen
+class Renaming:
+    """A change of a folder: entries that now stand for another file, or for none."""
+
+    number: int
+    entries: dict[str, Node | None]
+
+
+class Folder:
+    """The durable entries of a folder, and the changes since."""
+
+    def __init__(self) -> None:
+        self.durable: dict[str, Node] = {}
+        self.changes: list[Renaming] = []
+
+    def entries(self, changes: int | None = None) -> dict[str, Node]:
+        """Return the entries after the first changes, or after all of them."""
+        found: dict[str, Node | None] = dict(self.durable)
+        for change in self.changes[:changes]:
+            found.update(change.entries)
+        return {name: node for name, node in found.items() if node is not None}
+
+    def sync(self, before: int) -> None:
+        """Make the changes before a number durable."""
+        count = sum(change.number < before for change in self.changes)
+        self.durable = self.entries(count)
+        del self.changes[:count]
+
+
+def lose_all(_changes: list[Change], _choose: random.Random) -> list[Change]:
+    """Lose every change that was not synced."""
+    return []
+
+
+def keep_all(changes: list[Change], _choose: random.Random) -> list[Change]:
+    """Lose nothing, as when only the process is killed."""
+    return changes
+
+
+def lose_latest(changes: list[Change], choose: random.Random) -> list[Change]:
+    """Keep the first changes, and a part of the next one."""
+    count = choose.randint(0, len(changes))
+    return changes[:count] + [part for change in changes[count : count + 1] for part in _tear(change, choose)]
+
+
+def lose_some(changes: list[Change], choose: random.Random) -> list[Change]:
+    """Keep any changes, and parts of others."""
+    kept: list[Change] = []
+    for change in changes:
+        fate = choose.random()
+        kept += [change] if fate < 0.4 else _tear(change, choose) if fate < 0.7 else []
+    return kept
+
+
+def _tear(change: Change, choose: random.Random) -> list[Change]:
+    """Return the sectors of a write that arrive, and sometimes the size that the whole write would have given."""
+    if change.data is None:
+        return []
+    parts = []
+    position, end = change.position, change.position + len(change.data)
+    while position < end:
+        after = min((position // SECTOR_BYTES + 1) * SECTOR_BYTES, end)
+        if choose.random() < 0.5:
+            data = change.data[position - change.position : after - change.position]
+            parts.append(Change(change.number, position, data))
+        position = after
+    if choose.random() < 0.5:
+        parts.append(Change(change.number, end, b""))
+    return parts
+
+
+LOSSES: tuple[Chooser, ...] = (lose_all, lose_latest, lose_some, keep_all)
+
+
+class Disk:
+    """The files below a folder, from the first recording of a process to a moment in the latest one.
+
+    Args:
+        forgets_failed: Whether no sync makes durable what an earlier sync of the file failed to.
+    """
+
+    def __init__(self, *, forgets_failed: bool = True) -> None:
+        self._forgets_failed = forgets_failed
+        self._root = ""
+        self._folder = Folder()
+        self._open: dict[int, Node] = {}
+        self._syncing: dict[int, list[int]] = {}
+        self._number = 0
+
+    def start_process(self, root: Path) -> None:
+        """Begin to replay a process that was recorded in a folder. The one before has ended, and synced nothing."""
+        self._root = str(root.resolve())
+        self._open, self._syncing = {}, {}
+
+    def apply(self, entry: Entry) -> None:
+        """Replay one entry."""
+        self._number += 1
+        apply = self._APPLY.get(entry.kind)
+        if apply is not None:
+            apply(self, entry)
+
+    def fail_power(self, target: Path, loss: Chooser, choose: random.Random) -> None:
+        """Write what a power failure leaves at this moment to a new folder."""
+        _store(self._folder, target, loss, choose)
+
+    def _open_file(self, entry: Entry) -> None:
+        folder, name = self._find(entry.first)
+        node = folder if not name else folder.entries().get(name)
+        if node is None:
+            node = File()
+            folder.changes.append(Renaming(self._number, {name: node}))
+        elif entry.value & os.O_TRUNC and isinstance(node, File):
+            node.add_change(Change(self._number, 0, None))
+        self._open[entry.fd] = node
+
+    def _close_file(self, entry: Entry) -> None:
+        del self._open[entry.fd]
+
+    def _change_file(self, entry: Entry) -> None:
+        node = self._open[entry.fd]
+        assert isinstance(node, File)
+        node.add_change(Change(self._number, entry.value, entry.first if entry.kind is Kind.WRITE else None))
+
+    def _begin_sync(self, entry: Entry) -> None:
+        self._syncing.setdefault(entry.fd, []).append(self._number)
+
+    def _end_sync(self, entry: Entry) -> None:
+        node, before = self._open[entry.fd], self._syncing[entry.fd].pop(0)
+        if entry.value == 0:
+            node.sync(before)
+        elif isinstance(node, File) and self._forgets_failed:
+            node.forget(before)
+
+    def _sync_all(self, _entry: Entry) -> None:
+        for _, node in [("", self._folder), *_walk(self._folder)]:
+            node.sync(self._number)
+
+    def _reject(self, entry: Entry) -> None:
+        path = next((name for name, node in _walk(self._folder) if node is self._open[entry.fd]), "")
+        if not path.endswith("-shm"):  # SQLite builds this file again
+            raise NotImplementedError(f"{path}: {entry.first.decode()}")
+
+    def _change_folder(self, entry: Entry) -> None:
+        folder, name = self._find(entry.first)
+        if entry.kind is Kind.MAKE_FOLDER:
+            changes: dict[str, Node | None] = {name: Folder()}
+        else:
+            changes = {name: None}
+        if entry.kind is Kind.RENAME:
+            target, new_name = self._find(entry.second)
+            if target is not folder:
+                raise NotImplementedError("a rename to another folder")
+            changes[new_name] = folder.entries()[name]
+        folder.changes.append(Renaming(self._number, changes))
+
+    def _find(self, path: bytes) -> tuple[Folder, str]:
+        """Return the folder of a path, and the name in it; the root and an empty name for the root itself."""
+        *parents, name = os.path.relpath(os.fsdecode(path), self._root).split("/")
+        folder = self._folder
+        for parent in parents:
+            found = folder.entries()[parent]
+            assert isinstance(found, Folder)
+            folder = found
+        return (folder, "") if name == "." else (folder, name)
+
+    _APPLY: ClassVar[dict[Kind, Callable[[Disk, Entry], None]]] = {
+        Kind.OPEN: _open_file,
+        Kind.CLOSE: _close_file,
+        Kind.WRITE: _change_file,
+        Kind.TRUNCATE: _change_file,
+        Kind.SYNC_BEGIN: _begin_sync,
+        Kind.SYNC_END: _end_sync,
+        Kind.SYNC_ALL: _sync_all,
+        Kind.RENAME: _change_folder,
+        Kind.UNLINK: _change_folder,
+        Kind.MAKE_FOLDER: _change_folder,
+        Kind.REMOVE_FOLDER: _change_folder,
+        Kind.UNSUPPORTED: _reject,
+    }
+
+
+def _walk(folder: Folder, prefix: str = "") -> list[tuple[str, Node]]:
+    found: list[tuple[str, Node]] = []
+    for name, node in folder.entries().items():
+        found.append((prefix + name, node))
+        if isinstance(node, Folder):
+            found += _walk(node, f"{prefix}{name}/")
+    return found
+
+
+def _store(folder: Folder, target: Path, loss: Chooser, choose: random.Random) -> None:
+    target.mkdir()
+    if loss is lose_all:
+        changes = 0
+    elif loss is keep_all:
+        changes = len(folder.changes)
+    else:
+        changes = choose.randint(0, len(folder.changes))
+    for name, node in folder.entries(changes).items():
+        if isinstance(node, Folder):
+            _store(node, target / name, loss, choose)
+            continue
+        (target / name).write_bytes(node.content_after(loss, choose))

@@ -1,0 +1,39 @@
+"""Everything that a storage has promised is there after a power failure, at any moment of its use."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.power.losses import BrokenPromiseError, lose_power
+from tests.power.planted import BUGS, FILELOG, SQLITE, url_of
+from tests.power.recording import obstacle
+
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.timeout(600)]
+
+URLS = [SQLITE, FILELOG, f"{SQLITE}?synchronous=NORMAL", f"{FILELOG}&fsync=5", f"{FILELOG}&fsync=never"]
+SEEDS = range(100, 108)
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_nothing_promised_is_lost(url: str) -> None:
+    lose_power(url, seed=1, steps=160, losses=100)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("url", URLS)
+def test_nothing_promised_is_lost_in_long_runs(url: str, seed: int) -> None:
+    lose_power(url, seed=seed, steps=400, losses=200)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bug_is_noticed(bug: str) -> None:
+    assert any(is_noticed(bug, seed) for seed in range(1, 6))
+
+
+def is_noticed(bug: str, seed: int) -> bool:
+    try:
+        lose_power(url_of(bug), seed=seed, steps=80, losses=80, bug=bug)
+    except BrokenPromiseError:
+        return True
+    return False

@@ -1,0 +1,241 @@
+"""Nodes learn what stores hold not only when a connection begins, but also later, whatever was lost before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+
+from dafka import wire
+from dafka.config import Config
+from dafka.protocol import ConsumerMachine, StoreMachine
+from dafka.protocol.actions import Action
+from dafka.protocol.answering.head_rounds import PARTITIONS_MAX, ROUND_S, WALK_S, HeadRounds
+from dafka.protocol.polling import LASTING_INTERVAL_S, RETRY_WAITS_S
+from dafka.records import Partition
+from dafka.wire import Command
+from tests.protocol.helpers import HELLO, asked, direct_head, published, subscription
+
+ME = "STORE"
+NEIGHBOUR = "NEIGHBOUR"
+SLOWEST = 1.25
+"""The factor by which a wait may be longer than its average."""
+
+
+def make_store(ends: dict[Partition, int]) -> StoreMachine:
+    store = StoreMachine(ME, Config(), ends)
+    store.start(0.0)
+    store.peer_joined(NEIGHBOUR, 0.0)
+    return store
+
+
+def connect_store(store: StoreMachine) -> list[Action]:
+    """Return how a store greets another one of this project that connects."""
+    actions = store.receive_subscriptions(subscription(Command.DIRECT_HEAD, NEIGHBOUR), 0.0)
+    return actions + store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, NEIGHBOUR), 0.0)
+
+
+def run_timer(machine: StoreMachine | ConsumerMachine, begin: float, end: float) -> list[tuple[float, Action]]:
+    """Run what is due from one time to another, and return the actions, each with its time."""
+    actions = []
+    now = begin
+    while (now := max(machine.deadline(), now)) <= end:
+        due = machine.tick(now)
+        assert due or machine.deadline() > now
+        actions += [(now, action) for action in due]
+    return actions
+
+
+def told(actions: Iterable[Action], node: str = NEIGHBOUR) -> list[tuple[Partition, int]]:
+    """Return the heads that a node is told, as (partition, sequence)."""
+    heads = published(actions, wire.DirectHead)
+    return [(Partition(head.subject, head.address), head.sequence) for head in heads if head.requestor == node]
+
+
+def without_times(actions: Iterable[tuple[float, Action]]) -> list[Action]:
+    return [action for _, action in actions]
+
+
+def many(count: int) -> dict[Partition, int]:
+    return {Partition("hello", f"P{number:06}"): number + 1 for number in range(count)}
+
+
+# Stores of this project
+
+
+def test_a_store_found_again_while_its_connection_lasts_gets_every_head_erratum_28() -> None:
+    store = make_store({HELLO: 5})
+    connect_store(store)
+    run_timer(store, 0.0, 45.0)
+    store.peer_left(NEIGHBOUR, 45.0)
+    actions = store.peer_joined(NEIGHBOUR, 46.0)
+    assert told(actions) == [(HELLO, 4)]
+    assert published(actions, wire.GetHeads) == [wire.GetHeads("", ME)]
+
+
+def test_stores_tell_each_other_all_heads_again_and_again_erratum_28() -> None:
+    ends = many(2 * PARTITIONS_MAX + 50)
+    store = make_store(ends)
+    connect_store(store)
+    run_timer(store, 0.0, 40.0)
+    expected = {(partition, end - 1) for partition, end in ends.items()}
+    for begin in (40.0, 3640.0):
+        rounds = run_timer(store, begin, begin + 3 * ROUND_S * SLOWEST)
+        assert set(told(without_times(rounds))) == expected
+        for time, _ in rounds:
+            assert len(told(action for at, action in rounds if at == time)) <= PARTITIONS_MAX
+
+
+def test_a_partition_that_is_new_comes_into_the_rounds() -> None:
+    store = make_store({HELLO: 5})
+    connect_store(store)
+    run_timer(store, 0.0, 40.0)
+    late = Partition("hello", "LATE")
+    store.receive([wire.Head("LATE", "hello", 2)], 40.0)
+    store.records_committed({late: 3}, 40.0)
+    later = run_timer(store, 40.0, 40.0 + 2 * ROUND_S * SLOWEST)
+    assert (late, 2) in told(without_times(later))
+
+
+def test_a_partition_without_records_is_not_told() -> None:
+    store = make_store({HELLO: 5})
+    connect_store(store)
+    run_timer(store, 0.0, 40.0)
+    store.records_trimmed({HELLO: 5})
+    assert told(without_times(run_timer(store, 40.0, 100.0))) == []
+
+
+def test_without_another_store_there_are_no_rounds() -> None:
+    store = make_store({HELLO: 5})
+    assert store.deadline() == float("inf")
+    connect_store(store)
+    run_timer(store, 0.0, 40.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, NEIGHBOUR, active=False), 40.0)
+    assert told(without_times(run_timer(store, 60.0, 3600.0))) == []
+    assert store.deadline() == float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 1000, 100_000])
+def test_a_walk_through_all_partitions_takes_ten_minutes_at_most(count: int) -> None:
+    rounds = HeadRounds(ME)
+    partitions = list(many(count))
+    rounds.schedule(0.0)
+    seen: set[Partition] = set()
+    now = 0.0
+    while len(seen) < count:
+        now = rounds.deadline()
+        due = rounds.take_due(now, partitions, 1)
+        assert len(due) <= PARTITIONS_MAX
+        seen.update(due)
+    assert now <= (WALK_S + ROUND_S) * SLOWEST
+
+
+def test_stores_that_start_together_have_their_rounds_at_different_times() -> None:
+    deadlines = set()
+    for number in range(50):
+        rounds = HeadRounds(f"STORE{number}")
+        rounds.schedule(0.0)
+        deadlines.add(rounds.deadline())
+    assert len(deadlines) > 45
+    assert max(deadlines) - min(deadlines) > ROUND_S / 4
+
+
+# Producers that leave
+
+
+def test_what_a_store_holds_of_a_producer_that_left_is_announced_erratum_28() -> None:
+    """A node that did not hear of the producer, and is connected to this store only, learns of its partition."""
+    store = make_store({HELLO: 5})
+    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "CONSUMER"), 0.0)
+    store.peer_joined(HELLO.address, 0.0)
+    assert told(store.peer_left(HELLO.address, 1.0), "CONSUMER") == [(HELLO, 4)]
+    repeated = run_timer(store, 1.0, 100.0)
+    assert told(without_times(repeated), "CONSUMER") == [(HELLO, 4)] * len(RETRY_WAITS_S)
+
+
+def test_many_producers_that_leave_at_once_are_not_all_announced() -> None:
+    ends = many(2000)
+    store = make_store(ends)
+    for number in range(100):
+        store.receive_subscriptions(subscription(Command.DIRECT_HEAD, f"CONSUMER{number}"), 0.0)
+    heads = sum(len(published(store.peer_left(each.address, 1.0), wire.DirectHead)) for each in ends)
+    assert 1000 <= heads <= 11_000
+
+
+# Stores of libdafka
+
+
+class LateSubscriber:
+    """A libdafka store: it answers GET-HEADS at once, and publishes before it knows of a subscription in vain.
+
+    libdafka's SUB socket is connected, and so hears the question, before its PUB socket has the subscription to the
+    answer: on a busy machine this takes seconds.
+    """
+
+    def __init__(self, ends: dict[Partition, int], subscribed_at: float) -> None:
+        self.questions: list[float] = []
+        self._ends = ends
+        self._subscribed_at = subscribed_at
+
+    def answers(self, actions: Iterable[Action], now: float) -> list[wire.DirectHead]:
+        """Return the answers to the questions among some actions that reach their requestor."""
+        heads = []
+        for question in published(actions, wire.GetHeads):
+            self.questions.append(now)
+            if now >= self._subscribed_at:
+                found = [each for each in self._ends.items() if each[0].topic.startswith(question.subject)]
+                heads += [direct_head(end - 1, question.address, partition) for partition, end in found]
+        return heads
+
+
+@pytest.mark.parametrize("subscribed_at", [0.0, 0.5, 3.0, 12.0, 45.0])
+def test_a_libdafka_store_that_hears_the_question_too_early_is_asked_again(subscribed_at: float) -> None:
+    store = make_store({})
+    neighbour = LateSubscriber({HELLO: 20_000}, subscribed_at)
+    heads = neighbour.answers(store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0), 0.0)
+    now = 0.0
+    while not heads:
+        now = store.deadline()
+        heads = neighbour.answers(store.tick(now), now)
+    assert now <= max(4 * subscribed_at, 5.0)
+    (first_fetch, *_) = asked(store.receive(heads, now))
+    assert first_fetch[0] == 0
+
+
+def test_a_libdafka_store_is_asked_for_all_heads_from_time_to_time_erratum_28() -> None:
+    store = make_store({HELLO: 1})
+    store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
+    asks = [time for time, action in run_timer(store, 0.0, 3600.0) if published([action], wire.GetHeads)]
+    waits = [later - earlier for earlier, later in pairwise(asks)]
+    assert max(waits) <= LASTING_INTERVAL_S * SLOWEST
+    assert len(asks) < 3600 / LASTING_INTERVAL_S * 2
+    store.receive_subscriptions(subscription(Command.GET_HEADS, active=False), 3600.0)
+    assert run_timer(store, 3600.0, 7200.0) == []
+
+
+def test_a_libdafka_store_with_very_many_partitions_is_asked_less_often() -> None:
+    store = make_store(many(200_000))
+    store.receive_subscriptions(subscription(Command.GET_HEADS), 0.0)
+    asks = [time for time, action in run_timer(store, 60.0, 7200.0) if published([action], wire.GetHeads)]
+    assert len(asks) <= 7200 / (200 * 0.75) + 1
+
+
+# Consumers
+
+
+def test_a_consumer_asks_its_stores_in_turn_from_time_to_time_erratum_28() -> None:
+    """A store need not have told all that it has: a producer may have come and gone unseen by this consumer."""
+    consumer = ConsumerMachine("CONSUMER", Config(), {})
+    consumer.start(0.0)
+    consumer.subscribe("hello", 0.0)
+    for name in ("STORE1", "STORE2"):
+        consumer.peer_joined(name, 0.0)
+        consumer.receive_subscriptions(subscription(Command.CONSUMER_HELLO, name), 0.0)
+    later = run_timer(consumer, 0.0, 600.0)
+    hellos = [hello for _, action in later for hello in published([action], wire.ConsumerHello)]
+    assert {hello.subjects for hello in hellos} == {("hello",)}
+    assert [hello.store for hello in hellos[:4]] == ["STORE1", "STORE2", "STORE1", "STORE2"]
+    assert 600 / LASTING_INTERVAL_S / SLOWEST - 1 <= len(hellos) <= 600 / LASTING_INTERVAL_S / 0.75 + 1
+    consumer.unsubscribe("hello")
+    assert not published(without_times(run_timer(consumer, 600.0, 1200.0)), wire.ConsumerHello)

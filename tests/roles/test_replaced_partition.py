@@ -1,0 +1,172 @@
+"""A producer whose only store began anew continues as a new partition, and loses nothing that is sent afterward."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from prometheus_client import generate_latest
+
+from dafka import Config, Store
+from dafka.cli.daemons import serve_store_with_restarts
+from dafka.events import PartitionReplaced
+from dafka.operations import Monitor
+from dafka.operations.metrics import make_registry
+from dafka.records import Partition
+from dafka.roles import open_producer
+from dafka.storage import open_storage
+from dafka.testing import Cluster, open_cluster
+from tests.roles.helpers import DEADLINE_S, contents, wait_event
+
+QUICK = Config().with_beacon(interval_ms=100, timeout_ms=1000).with_producer(new_partition_after_ms=300)
+
+
+def remove(path: Path) -> None:
+    for each in path.parent.glob(f"{path.name}*"):
+        each.unlink()
+
+
+@asynccontextmanager
+async def open_restarting_store(cluster: Cluster, path: Path) -> AsyncIterator[None]:
+    """Run a store as `dafka store` does: it begins anew when its file is deleted."""
+
+    @contextmanager
+    def watch(_: Store) -> Iterator[None]:
+        yield
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_store_with_restarts, cluster.config.with_store(storage=f"sqlite:{path}"), watch)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def held(path: Path) -> dict[Partition, list[bytes]]:
+    async with open_storage(f"sqlite:{path}", read_only=True) as storage:
+        found = {}
+        for partition, info in (await storage.partitions()).items():
+            batch = await storage.read(partition, 0, info.end_sequence)
+            found[partition] = [] if batch is None else list(batch.contents)
+        return found
+
+
+@pytest.mark.parametrize("has_spool", [False, True], ids=["memory", "spool"])
+async def test_records_flow_again_after_the_file_was_deleted(*, has_spool: bool, tmp_path: Path) -> None:
+    path, spool = tmp_path / "store.db", f"sqlite:{tmp_path}/spool.db" if has_spool else ""
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        config = cluster.config.with_producer(spool=spool)
+        async with cluster.producer("hello", config) as producer:
+            await producer.send_many(contents(0, 100))
+            await producer.wait_stored()
+            before, address = producer.partition, producer.address
+            remove(path)
+            await producer.send_many(contents(100, 200))
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            event = await wait_event(producer.events, PartitionReplaced)
+            assert (event.partition, event.replacement) == (before, producer.address)
+            assert producer.address != address
+            assert producer.partition == Partition("hello", producer.address)
+            async with cluster.consumer(["hello"]) as consumer:
+                await producer.send_many(contents(200, 300))
+                await producer.wait_stored()
+                batch = await consumer.next_batch()
+                assert batch.partition == producer.partition
+            assert producer.statistics().partitions_replaced == 1
+            first = 200 - event.records
+            assert first <= 100
+        found = await held(path)
+        assert found[producer.partition] == contents(first, 300)
+        assert len(found.get(before, [])) == 0
+        if has_spool:  # the next start continues the new partition
+            async with cluster.producer("hello", config) as again:
+                assert again.partition == producer.partition
+                assert await again.send_many(contents(300, 310)) == range(300 - first, 310 - first)
+            assert (await held(path))[again.partition] == contents(first, 310)
+
+
+async def test_the_replacement_listens_at_the_same_port(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        async with cluster.producer("hello") as probe:
+            port = probe.endpoint
+        async with cluster.producer("hello", cluster.config.with_node(bind=port)) as producer:
+            await producer.send(b"0")
+            await producer.wait_stored()
+            remove(path)
+            await producer.send(b"1")
+            with trio.fail_after(DEADLINE_S):
+                await producer.wait_stored()
+            assert producer.endpoint == port
+            assert producer.statistics().partitions_replaced == 1
+
+
+async def test_a_send_that_waits_for_room_continues_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        config = cluster.config.with_producer(unacknowledged_records_max=10)
+        monitor = Monitor()
+        async with cluster.producer("hello", config) as producer:
+            await producer.send_many(contents(0, 5))
+            await producer.wait_stored()
+            remove(path)
+            with trio.fail_after(DEADLINE_S):
+                for number in range(5, 100):
+                    await producer.send(b"%d" % number)
+                await producer.wait_stored()
+            monitor.add(producer)
+            assert b'dafka_replaced_partitions_total{role="producer"} 1.0' in generate_latest(make_registry(monitor))
+        stored = (await held(path))[producer.partition]
+        assert stored == contents(100 - len(stored), 100)
+        assert len(stored) >= 95
+
+
+async def test_a_partition_whose_address_the_program_gave_is_never_replaced(tmp_path: Path) -> None:
+    """The program counts its sequences, so a new partition would confuse it."""
+    path = tmp_path / "store.db"
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        async with open_producer("hello", cluster.config, address="A" * 32) as producer:
+            await producer.send_many(contents(0, 10))
+            await producer.wait_stored()
+        config = cluster.config.with_producer(close_timeout_ms=100)
+        remove(path)
+        with trio.CancelScope() as scope:
+            async with open_producer("hello", config, address="A" * 32, next_sequence=10) as producer:
+                await producer.send(b"10")
+                with trio.move_on_after(4):
+                    await wait_event(producer.events, PartitionReplaced)
+                assert producer.statistics().partitions_replaced == 0
+                scope.cancel()
+
+
+async def test_two_stores_help_each_other(tmp_path: Path) -> None:
+    path, other = tmp_path / "store.db", tmp_path / "other.db"
+    async with (
+        open_cluster(QUICK, storage=f"sqlite:{other}") as cluster,
+        open_restarting_store(cluster, path),
+        cluster.producer("hello", cluster.config.with_producer(min_stores=2)) as producer,
+    ):
+        await producer.send_many(contents(0, 100))
+        await producer.wait_stored()
+        remove(path)
+        await producer.send_many(contents(100, 200))
+        with trio.fail_after(DEADLINE_S):
+            await producer.wait_stored()
+        assert producer.statistics().partitions_replaced == 0
+        found = {producer.partition: contents(0, 200)}
+        assert (await held(path), await held(other)) == (found, found)
+
+
+async def test_leaving_the_block_while_the_partition_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    async with open_cluster(QUICK, storage=None) as cluster, open_restarting_store(cluster, path):
+        async with cluster.producer("hello") as producer:
+            await producer.send_many(contents(0, 100))
+            await producer.wait_stored()
+            remove(path)
+            await producer.send_many(contents(100, 200))
+        stored = (await held(path))[producer.partition]
+        assert stored == contents(200 - len(stored), 200)
+        assert len(stored) >= 100

@@ -1,0 +1,137 @@
+"""The security settings of a node: which combinations are refused, and what its sockets are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dafka.config import Config
+from dafka.errors import ConfigError
+from dafka.transport.keys import KEY_FILE_BYTES_MAX, AuthorizedKeys, KeyPair, read_public_keys, write_key_file
+from dafka.transport.security import Security, open_security
+
+
+@pytest.fixture(scope="module")
+def pair() -> KeyPair:
+    return KeyPair.generate("node")
+
+
+@pytest.fixture
+def files(tmp_path: Path, pair: KeyPair) -> dict[str, str]:
+    """Settings that are complete."""
+    write_key_file(tmp_path / "key", pair)
+    (tmp_path / "authorized").write_text(f"{KeyPair.generate().public} peer\n")
+    return {"key_file": str(tmp_path / "key"), "authorized_keys": str(tmp_path / "authorized")}
+
+
+def opened(**settings: Any) -> Security | None:
+    return open_security(Config().with_security(**settings))
+
+
+def make_security(pair: KeyPair, path: Path, *tower_keys: str) -> Security:
+    path.touch()
+    return Security(pair, AuthorizedKeys(path, pair.public), tower_keys)
+
+
+def test_without_settings_the_cluster_is_plain() -> None:
+    assert opened() is None
+
+
+def test_complete_settings_are_read(files: dict[str, str], pair: KeyPair) -> None:
+    tower = KeyPair.generate()
+    security = opened(**files, tower_keys=(tower.public,))
+    assert security is not None
+    assert (security.pair, security.tower_keys, len(security.authorized)) == (pair, (tower.public,), 1)
+    assert pair.public in security.authorized
+    assert tower.public not in security.authorized
+
+
+@pytest.mark.parametrize(
+    ("left_out", "error"),
+    [
+        ("key_file", r"\[security\] authorized_keys: expected a key_file"),
+        ("authorized_keys", r"\[security\] key_file: expected authorized_keys"),
+    ],
+)
+def test_half_of_the_settings_is_no_plain_cluster(files: dict[str, str], left_out: str, error: str) -> None:
+    del files[left_out]
+    with pytest.raises(ConfigError, match=error):
+        opened(**files)
+
+
+def test_keys_of_towers_without_own_keys_are_refused(pair: KeyPair) -> None:
+    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: expected a key_file"):
+        opened(tower_keys=(pair.public,))
+
+
+def test_an_invalid_key_of_a_tower_is_named_with_its_setting(files: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: there is no file 'x'"):
+        opened(**files, tower_keys=("x",))
+
+
+@pytest.mark.parametrize(
+    ("keys", "index", "count", "expected"),
+    [("A", 0, 1, "A"), ("A", 2, 3, "A"), ("AB", 0, 2, "A"), ("AB", 1, 2, "B"), ("ABC", 2, 3, "C")],
+)
+def test_towers_share_a_key_or_have_one_each(
+    keys: str, index: int, count: int, expected: str, pair: KeyPair, tmp_path: Path
+) -> None:
+    assert make_security(pair, tmp_path / "list", *keys).tower_key(index, count) == expected
+
+
+@pytest.mark.parametrize(("keys", "count"), [("", 1), ("AB", 1), ("AB", 3), ("ABC", 2)])
+def test_another_number_of_tower_keys_is_refused(keys: str, count: int, pair: KeyPair, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\[security\] tower_keys: expected"):
+        make_security(pair, tmp_path / "list", *keys).tower_key(0, count)
+
+
+class Options:
+    """Takes the options of a socket."""
+
+    def __init__(self) -> None:
+        self.set: dict[str, object] = {}
+
+    def set_options(self, **options: object) -> None:
+        self.set.update(options)
+
+
+def test_a_bound_socket_asks_the_handler_and_a_connecting_one_expects_a_key(pair: KeyPair, tmp_path: Path) -> None:
+    security = make_security(pair, tmp_path / "list")
+    bound, connecting = Options(), Options()
+    security.require_keys(bound)  # type: ignore[arg-type]
+    secret, public = pair.secret.encode(), pair.public.encode()
+    assert bound.set == {
+        "curve_server": 1,
+        "curve_secretkey": secret,
+        "zap_domain": b"dafka",
+        "zap_enforce_domain": 1,
+    }
+    other = KeyPair.generate().public
+    security.expect_key(connecting, other)  # type: ignore[arg-type]
+    expected = {"curve_serverkey": other.encode(), "curve_publickey": public, "curve_secretkey": secret}
+    assert connecting.set == expected
+
+
+@pytest.mark.parametrize(("extra", "is_read"), [(0, True), (1, False)])
+def test_a_file_of_keys_has_a_largest_size(extra: int, is_read: bool, pair: KeyPair, tmp_path: Path) -> None:
+    text = f"{pair.public} name\n"
+    path = tmp_path / "list"
+    path.write_text(text + "#" * (KEY_FILE_BYTES_MAX - len(text) + extra))
+    if is_read:
+        assert read_public_keys(path) == {pair.public: "name"}
+    else:
+        with pytest.raises(ConfigError, match="at most 1048576 bytes"):
+            read_public_keys(path)
+
+
+def test_a_key_file_is_private_before_it_holds_the_key(
+    pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    path = tmp_path / "key"
+    monkeypatch.setattr("os.fchmod", lambda fd, mode: seen.append(f"{mode:o} {path.stat().st_size}"))
+    monkeypatch.setattr("os.fsync", lambda fd: seen.append(f"synced {path.stat().st_size > 100}"))
+    write_key_file(path, pair)
+    assert seen == ["600 0", "synced True"]
