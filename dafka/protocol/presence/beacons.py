@@ -130,6 +130,7 @@ class BeaconMachine:
         )
         self._own_address = beacon.address
         self._beacon = beacon.encode()
+        self._tower_endpoints = tuple(settings.tower_pub)
         self._is_other_machine = is_other_machine
         self._remote_peer = ""
         self._is_loopback_reported = False
@@ -211,7 +212,7 @@ class BeaconMachine:
             silence = now - self._heard_at
             if silence >= self._tower_timeout and not self._is_silent:
                 self._is_silent = True
-                actions.append(TowersSilent(silence))
+                actions.append(TowersSilent(silence, self._tower_endpoints))
         if now >= self._settle_due:
             self._settle_periods += 1
             self._settle_due = self._changed_at + self._settle
