@@ -6,6 +6,7 @@ sockets.
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -132,6 +133,7 @@ class _BeaconClient:
             config,
             role=advertisement.role,
             towers=len(links),
+            draw=random.random,
             is_other_machine=lru_cache(maxsize=64)(is_other_machine),
         )
         self.discarded = self._beacons.discarded

@@ -83,7 +83,7 @@ class Member:
         self.number = number
         self.key = key
         beacon = wire.NodeBeacon(name, f"10.0.0.{number}", 7000 + number)
-        self.machine = BeaconMachine(beacon, cluster.config, role=role, draw=random.Random(number))
+        self.machine = BeaconMachine(beacon, cluster.config, role=role, draw=random.Random(number).random)
         self.prefixes: set[bytes] = set()
         self.events: list[BeaconAction] = []
         self.received: list[list[bytes]] = []

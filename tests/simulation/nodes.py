@@ -79,7 +79,7 @@ class SimulatedNode:
             config,
             role=self.ROLE,
             towers=len(cluster.tower_names),
-            draw=random.Random(cluster.draw.random()),
+            draw=random.Random(cluster.draw.random()).random,
         )
         self.tower_prefixes: tuple[set[bytes], ...] = tuple(set() for _ in cluster.tower_names)
         """What it subscribes to at each tower."""

@@ -11,7 +11,6 @@ causes little delay.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
@@ -107,7 +106,7 @@ class BeaconMachine:
         *,
         role: Role = Role.ANY,
         towers: int = 1,
-        draw: random.Random | None = None,
+        draw: Callable[[], float] = lambda: 0.5,
         is_other_machine: Callable[[str], bool] = lambda host: False,
     ) -> None:
         """Create the client of a node.
@@ -117,7 +116,7 @@ class BeaconMachine:
             config: `[beacon]`, `[node]` and `[security]` apply.
             role: The node's role.
             towers: The number of towers.
-            draw: The source of random waits; a new one if None.
+            draw: Returns a random number from 0 to 1, which spreads the waits of nodes that start together.
             is_other_machine: Returns whether the host of an endpoint is another machine.
         """
         settings = config.beacon
@@ -143,7 +142,7 @@ class BeaconMachine:
                     registration,
                     self.peers,
                     settings,
-                    draw or random.Random(),
+                    draw,
                     has_key=self._has_keys,
                     discarded=self.discarded,
                 )

@@ -7,9 +7,8 @@ or a pulse shows that it has missed something.
 
 from __future__ import annotations
 
-import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -52,7 +51,7 @@ class DirectoryClient:
         registration: wire.Registration,
         peers: PeerTable,
         config: BeaconConfig,
-        draw: random.Random,
+        draw: Callable[[], float],
         *,
         has_key: bool,
         discarded: Counter[str],
@@ -64,7 +63,7 @@ class DirectoryClient:
             registration: What the node registers.
             peers: The table that the nodes of the directory are noted in.
             config: The `[beacon]` section.
-            draw: The source of random waits.
+            draw: Returns a random number from 0 to 1.
             has_key: Whether the cluster is closed.
             discarded: Counts the messages that are discarded, by reason.
         """
@@ -154,7 +153,7 @@ class DirectoryClient:
         return [SendToTower(self._tower, self._refresh if self.is_complete else self._request)]
 
     def _next_due(self, now: float, wait_s: float) -> float:
-        return now + wait_s * (1 - JITTER * self._draw.random())
+        return now + wait_s * (1 - JITTER * self._draw())
 
     def _hear_pulse(self, pulse: wire.Pulse, now: float) -> list[PeerChange | TowerAction]:
         if not self.is_complete:
