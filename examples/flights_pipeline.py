@@ -26,6 +26,7 @@ import trio
 from matplotlib import dates
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
@@ -216,7 +217,8 @@ def draw(results: Results, path: Path) -> None:
     hours = results.hours.assign(local=results.hours["hour"].dt.tz_localize("UTC").dt.tz_convert("America/New_York"))
     hours["day"] = hours["local"].dt.tz_localize(None).dt.normalize()
     hours["departed"] = hours["flights"] - hours["cancelled"]
-    figure = Figure(figsize=(12, 7.2), layout="constrained", facecolor="white")
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.15)
+    figure = Figure(figsize=(12, 7.6), layout=layout, facecolor="white")
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[1, 1.35])
     for (airport, name), color in zip(AIRPORTS.items(), ("#0b7285", "#e8590c", "#862e9c"), strict=True):
         sums = hours[hours["origin"] == airport].groupby("day")[["delay", "departed"]].sum().rolling("7D").sum()
@@ -224,14 +226,17 @@ def draw(results: Results, path: Path) -> None:
     top.axhline(0, color="#adb5bd", linewidth=0.8)
     top.set_ylabel("minutes late, mean of a week")
     top.legend(frameon=False, ncols=3, loc="upper right")
-    top.set_title("Flights from New York in 2013: how late they left", loc="left", fontsize=15, fontweight="bold")
+    title = "Flights from New York in 2013: how late they left"
+    top.set_title(title, loc="left", pad=18, fontsize=15, fontweight="bold")
 
     cells = hours.assign(clock=hours["local"].dt.hour).groupby(["clock", "day"])[["delay", "departed"]].sum()
     mean = (cells["delay"].astype(float) / cells["departed"]).unstack("day").dropna(how="all")
-    mean = mean.reindex(columns=pd.date_range(mean.columns.min(), mean.columns.max()))
+    clock = range(mean.index.min(), mean.index.max() + 1)
+    mean = mean.reindex(index=clock, columns=pd.date_range(mean.columns.min(), mean.columns.max()))
     edges = pd.date_range(mean.columns.min(), periods=len(mean.columns) + 1).to_numpy()
     colors = TwoSlopeNorm(vmin=-30, vcenter=0, vmax=90)
-    mesh = bottom.pcolormesh(edges, [*mean.index, mean.index[-1] + 1], mean.to_numpy(), cmap="RdBu_r", norm=colors)
+    mesh = bottom.pcolormesh(edges, [*clock, clock.stop], mean.to_numpy(), cmap="RdBu_r", norm=colors)
+    bottom.set_yticks(range(clock.start + -clock.start % 3, clock.stop, 3))
     bottom.invert_yaxis()
     bottom.yaxis.set_major_formatter("{x:02.0f}:00")
     bottom.set_ylabel("scheduled departure")

@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,27 +18,36 @@ from dafka.cli.options import node_options, setting_option
 from dafka.cli.runner import Supervisor, require_tower, run
 from dafka.cli.terminal import UsageMistake, error_is_terminal, make_progress_bar, report
 from dafka.config import Config
-from dafka.errors import DiscoveryError, LocalError, UnacknowledgedError
+from dafka.errors import DiscoveryError, LocalError, StorageError, StorageSequenceError, UnacknowledgedError
 from dafka.roles import Producer, open_producer
 from dafka.roles.log_events import Interrupted
 
 
 class InputLeftError(LocalError):
-    """The rest of the input was not published, because no store acknowledged what was published before it."""
+    """The rest of the input was not published: no store acknowledged what was before it, or the spool failed."""
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--file", "path", metavar="PATH", help="The file to read.  [default: standard input]")
 @setting_option("producer", "min_stores", "N", "How many stores must acknowledge each record.")
+@setting_option(
+    "producer",
+    "spool",
+    "PATH",
+    "Keep records that are not acknowledged here, and continue the same partition with each run. A file, or a storage "
+    "URL.",
+    default="none",
+)
 @setting_option("producer", "close_timeout_ms", "DURATION", "Give up when no ACK came for this long, such as 30s.")
 @node_options
 def produce(config: Config, topic: str, path: str | None) -> None:
     """Publish each line as a record of TOPIC.
 
     Exits with 0 when the required number of stores has acknowledged every record. Otherwise prints how many records are
-    not acknowledged, and exits with 1.
+    not acknowledged, and exits with 1. With --spool, the next run publishes those again first.
     """
+    config = _with_spool_url(config)
     fd = _open_input(path)
     opened: list[Producer] = []
     supervisor = Supervisor(config, "producer")
@@ -61,6 +70,12 @@ def produce(config: Config, topic: str, path: str | None) -> None:
         return 0 if is_all_stored and not is_left else 1
 
     run(program, interrupted=interrupted, shutdown=supervisor.shutdown(is_graceful=True))
+
+
+def _with_spool_url(config: Config) -> Config:
+    """Return the configuration with the URL of the spool; a path without a scheme is a SQLite file."""
+    spool = config.producer.spool
+    return config if not spool or ":" in spool else config.with_producer(spool=f"sqlite:{spool}")
 
 
 def _open_input(path: str | None) -> int:
@@ -90,6 +105,16 @@ async def _publish(producer: Producer, fd: int, config: Config, supervisor: Supe
         if producer.statistics().unacknowledged:
             raise DiscoveryError(f"{_outstanding(producer, config)}: {error}") from None
         raise
+    except StorageSequenceError:
+        raise
+    except StorageError as error:
+        with suppress(UnacknowledgedError):
+            await producer.wait_acknowledged()
+        outstanding = producer.statistics().unacknowledged
+        raise InputLeftError(
+            f"the spool failed: {error}; {outstanding:,} published records are not acknowledged, and the rest of the "
+            "input was not published"
+        ) from None
     except UnacknowledgedError as error:
         if not is_all_sent:
             raise InputLeftError(f"{error}, and the rest of the input was not published") from None

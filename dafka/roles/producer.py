@@ -256,18 +256,22 @@ class Producer(NodeRole):
             StorageError: A store holds more of the partition than this producer has published, whose address was given.
         """
         timeout = self._config.close_timeout_ms / 1000
-        with trio.move_on_after(timeout):
+        deadline = trio.current_time() + timeout
+        with trio.move_on_at(deadline):
             if self._records:
                 await self.wait_settled()
         while self._machine.unacknowledged:
             acknowledged = self._acknowledged_count()
-            with trio.move_on_after(timeout) as scope:
+            with trio.move_on_at(deadline) as scope:
                 while self._acknowledged_count() == acknowledged:
                     self._check_rival()
                     await self._progress.park()
             if scope.cancelled_caught:
                 machine = self._machine
-                raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
+                raise UnacknowledgedError(
+                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
+                )
+            deadline = trio.current_time() + timeout
         if self._records:
             self._check_rival()
 

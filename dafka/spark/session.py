@@ -22,6 +22,8 @@ DEFAULT_SETTINGS = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     # Java and its Python workers talk through sockets that only this user may open, not through ports.
     "spark.python.unix.domain.socket.enabled": "true",
+    # On a busy machine, a Python worker takes longer to start than Spark's 15 seconds.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 """The settings of a session, which a user's own settings override."""
 

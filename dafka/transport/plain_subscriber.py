@@ -69,13 +69,13 @@ HOSTS_MAX = 1024
 HOSTS_MANY = 4
 """Hosts of peers on probation at which new peers of all hosts begin on probation."""
 
-SHARE = 0.1
+SHARE = 0.05
 """The share of the time that handling the messages of peers on probation may take."""
 
 PROBATION_SLICE_S = 0.0005
 """The longest that handling a batch of messages of peers on probation should take, in seconds."""
 
-PAUSE_S = 0.002
+PAUSE_S = 0.01
 """The shortest pause between two batches of messages of peers on probation, in seconds."""
 
 PROBATION_COUNT_MAX = 200

@@ -29,10 +29,14 @@ LATENCY_FLOOR_S = 0.005
 
 @attrs.define
 class Phase:
-    """Latencies of honest traffic in seconds, and the target's memory in bytes."""
+    """Latencies of honest traffic in seconds, and the target's memory in bytes and share of a processor.
+
+    The share shows what an attack costs the target, even on a machine that is busy with other things.
+    """
 
     latencies: list[float] = attrs.field(factory=list)
     memory: int = 0
+    processor: float = 0.0
 
     def quantile(self, share: float) -> float:
         """Return the latency that a share of the measurements does not exceed; infinite if there are none."""
@@ -101,6 +105,15 @@ class Process:
         except (OSError, IndexError):
             return 0
         return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def processor_s(self) -> float:
+        """The processor time used so far, in seconds; 0 if the process has ended."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def close(self) -> None:
         """Kill the process."""
@@ -205,7 +218,9 @@ async def _measure(
         await trio.sleep(2.0)
         idle, attacked = Phase(), Phase()
         await _ask(target, honest, Phase())
+        spent = target.processor_s
         await trio.sleep(IDLE_S)
+        idle.processor = (target.processor_s - spent) / IDLE_S
         await _ask(target, honest, idle)
         idle.memory = target.memory
         partition = honest.partition or said["address"]
@@ -220,7 +235,7 @@ async def _measure(
             for process in running:
                 await trio.to_thread.run_sync(process.hear)
             await _ask(target, honest, Phase())
-            began = time.monotonic()
+            began, spent = time.monotonic(), target.processor_s
             for process in running:
                 process.tell({})
             ended: list[dict[str, Any]] = []
@@ -232,6 +247,7 @@ async def _measure(
                     attacked.memory = max(attacked.memory, target.memory)
                 waiting.cancel_scope.cancel() if target.process.poll() is not None else None
         took = time.monotonic() - began
+        attacked.processor = (target.processor_s - spent) / took
         discarded, is_up = {}, target.process.poll() is None
         is_served = False
         if is_up:
@@ -267,6 +283,7 @@ def describe(outcome: Outcome) -> str:
         f" ({outcome.connections} connections)",
         f"  memory   {idle.memory / 2**20:7.1f} MiB idle   {attacked.memory / 2**20:7.1f} MiB under attack"
         f"   ({attacked.memory / max(idle.memory, 1):.2f} times)",
+        f"  processor {idle.processor:6.1%} of a core idle   {attacked.processor:6.1%} under attack",
         f"  latency  {_ms(idle.quantile(0.5))} p50, {_ms(idle.quantile(0.99))} p99 alone;"
         f" {_ms(attacked.quantile(0.5))} p50, {_ms(attacked.quantile(0.99))} p99 under attack"
         f" ({len(attacked.latencies)} measured)",

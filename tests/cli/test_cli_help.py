@@ -21,7 +21,7 @@ OPTIONS = {
     "up": {*STORE, "--sub", "--pub"} | NODE,
     "tower": {"--sub", "--pub"} | SECURITY | COMMON,
     "store": STORE | NODE,
-    "produce": {"--file", "--min-stores", "--close-timeout-ms"} | NODE,
+    "produce": {"--file", "--min-stores", "--spool", "--close-timeout-ms"} | NODE,
     "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output"} | NODE,
     "status": {"--json", "--watch", "--timeout", "--max-lag"} | NODE,
     "topics": {"--storage", "--json", "--help"},

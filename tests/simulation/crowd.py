@@ -100,8 +100,8 @@ class Traffic:
         return Traffic(roles, self.tower / seconds)
 
 
-CONNECTIONS_MAX = 10.0
-"""Connections for each producer: from and to the stores, and from the consumers."""
+CONNECTIONS_MAX = 2.5 * (STORES + CONSUMERS)
+"""Connections for each producer: to and from each store and consumer, and a few of stores and consumers themselves."""
 
 JOINING_MAX = {"producer": 100.0, "store": 20.0, "consumer": 20.0, "tower": 10.0}
 """Messages of a node until everything is stored; those of a store and a consumer, and of the tower, for each node."""
@@ -140,7 +140,7 @@ class CrowdReport:
             found_mean = self.connections / self.nodes
             yield f"{found_mean:,.1f} connections for each producer, at most {CONNECTIONS_MAX} expected"
         for title, traffic, limits in (("joining", self.joining, JOINING_MAX), ("idle", self.idle, IDLE_MAX)):
-            found = {role: share.most for role, share in traffic.roles.items()}
+            found = {role: share.mean for role, share in traffic.roles.items()}
             for role in ("store", "consumer"):
                 found[role] /= self.nodes
             found["tower"] = traffic.tower

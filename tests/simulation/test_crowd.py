@@ -1,5 +1,7 @@
 """The crowd: what many nodes that start at once need, counted in the simulation."""
 
+import pytest
+
 from tests.simulation.crowd import Crowd
 
 
@@ -15,3 +17,12 @@ def test_fewer_cores_take_a_crowd_longer() -> None:
     assert slow.stored_s is not None
     assert fast.stored_s is not None
     assert slow.stored_s >= fast.stored_s
+
+
+@pytest.mark.parametrize(
+    "producers",
+    [10, *(pytest.param(number, marks=pytest.mark.long) for number in (100, 300))],
+)
+@pytest.mark.xfail(reason="every node connects to every other one, and gets its beacons")
+def test_connections_and_messages_are_in_proportion_to_the_crowd(producers: int) -> None:
+    assert list(Crowd(producers).measure().excesses()) == []

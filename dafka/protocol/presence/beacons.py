@@ -77,6 +77,7 @@ class BeaconMachine:
             is_remote=not any(map(is_local, beacon.tower_pub)),
         )
         self._own_address = own_address
+        self._towers = tuple(beacon.tower_pub)
         self._is_other_machine = is_other_machine
         self._remote_peer = ""
         self._is_loopback_reported = False
@@ -128,7 +129,7 @@ class BeaconMachine:
             silence = now - self._heard_at
             if silence >= self._tower_timeout and not self._is_silent:
                 self._is_silent = True
-                actions.append(TowersSilent(silence))
+                actions.append(TowersSilent(silence, self._towers))
         if now >= self._settle_due:
             self._settle_periods += 1
             self._settle_due = self._changed_at + self._settle
