@@ -427,4 +427,5 @@ def test_without_a_tower_leaving_the_block_takes_one_timeout_and_names_the_tower
 
     with pytest.raises(UnacknowledgedError, match=rf"1 record was not acknowledged .*: no tower is heard at {tower}$"):
         trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
-    assert times[1] - times[0] == pytest.approx(30, abs=1)
+    # The clock also jumps while sockets close. Twice the timeout would be 60 s.
+    assert 30 <= times[1] - times[0] < 45
