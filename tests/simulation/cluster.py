@@ -43,6 +43,7 @@ class _TowerConnection:
     """The two connections between a node and a tower."""
 
     node: SimulatedNode
+    number: int
     prefixes: set[bytes] = attrs.field(factory=set)
     is_up: bool = False
     is_ended: bool = False
@@ -88,6 +89,8 @@ class Cluster:
         self.tower_names = [member.name for member in plan.members if member.role == "tower"]
         self._first_form_only = draw_first_form(plan)
         self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
+        self._connections_made = 0
+        self._connection_numbers: set[int] = set()
         self._subscribers: dict[str, dict[bytes, dict[_TowerConnection, None]]] = {}
 
     def run(self) -> None:
@@ -237,14 +240,11 @@ class Cluster:
     # Towers
 
     def _start_tower(self, name: str) -> None:
-        names = {number: node for node, number in self._numbers.items()}
-
-        def is_connected(number: int) -> bool:
-            return (names[number], name) in self._heard_by
-
         self._subscribers[name] = {}
         identity = self.draw.randbytes(TOWER_ID_BYTES)
-        tower = self._towers[name] = TowerMachine(Config(), "10.0.0.254", is_connected, tower_id=identity)
+        tower = self._towers[name] = TowerMachine(
+            Config(), "10.0.0.254", self._connection_numbers.__contains__, tower_id=identity
+        )
         self._tick_tower(name, tower)
         self._greet()
 
@@ -261,7 +261,10 @@ class Cluster:
         for tower in self._towers:
             for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
-                    connection = self._heard_by[node.name, tower] = _TowerConnection(node)
+                    self._connections_made += 1
+                    self._connection_numbers.add(self._connections_made)
+                    connection = _TowerConnection(node, self._connections_made)
+                    self._heard_by[node.name, tower] = connection
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_node, node, tower, connection)
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
@@ -294,6 +297,9 @@ class Cluster:
 
     def _end_tower_connection(self, pair: tuple[str, str]) -> None:
         connection = self._heard_by.pop(pair)
+        self._connection_numbers.remove(connection.number)
+        if pair[1] in self._towers:
+            self._towers[pair[1]].registry.forget_connection(connection.number)
         self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
         connection.is_ended = True
         number = self.tower_names.index(pair[1])
@@ -325,9 +331,8 @@ class Cluster:
             return
         if not self.network.reaches(node.name, name):
             return
-        number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        source = MessageSource(f"{host}.{number}", "", number)
+        source = MessageSource(f"{host}.{self._numbers[node.name]}", "", connection.number)
         self._spread(name, tower.receive([(frames, source)], self.clock.now))
 
     def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
