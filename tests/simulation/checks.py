@@ -307,8 +307,10 @@ class Checks:
         for store in self._cluster.stores.values():
             for partition, log in store.disk.logs.items():
                 # A store keeps a partition of which it misses records, in case another one comes back with them.
-                is_whole = store.machine.reassembler.cursors[partition].known_end == log.end
-                if is_whole and self.has_ended(partition):
+                cursor = store.machine.reassembler.cursors.get(partition)
+                if cursor is None:
+                    raise Violation("still on disk", f"{store.name} has forgotten {partition}, but not deleted it")
+                if cursor.known_end == log.end and self.has_ended(partition):
                     raise Violation("not forgotten", f"{store.name} still knows {partition}")
             for partition in store.machine.reassembler.cursors:
                 if partition not in store.disk.logs and not self._cluster.is_alive(partition):

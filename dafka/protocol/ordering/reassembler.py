@@ -152,6 +152,7 @@ class Reassembler:
         self.gap_resolver.forget_partition(partition)
         self._planner.mark_complete(partition)
         self._changed[partition] = None
+        self._unproven.pop(partition, None)
         return ready
 
     def forget_partition(self, partition: Partition) -> None:
