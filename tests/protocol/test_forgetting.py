@@ -163,6 +163,46 @@ def test_records_that_wait_for_the_storage_keep_a_partition() -> None:
     assert queue.begin_work() == [run(10, 12)]
 
 
+@pytest.mark.parametrize("first", [head(9), live(10, 11)], ids=["head", "record ahead"])
+def test_a_partition_without_any_record_is_kept_while_its_position_is_stored(first: wire.BatchedMessage) -> None:
+    store = StoreMachine(ME, CONFIG, {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.0)
+    store.receive([first], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 0.0)
+    store.drop_silent_unproven(AFTER_S)  # the storage has not reset it yet
+    assert is_known(store)
+    store.position_reset(HELLO, 10)
+    store.drop_silent_unproven(AFTER_S)
+    assert is_known(store)
+    end = 10
+    for action in actions:
+        if isinstance(action, Append):
+            end = action.batch.end_sequence
+            store.records_committed({HELLO: end}, AFTER_S)
+    store.records_trimmed({HELLO: end})
+    assert forgotten(forget(store, AFTER_S))
+    assert not is_known(store)
+
+
+def test_a_partition_is_kept_while_its_records_wait_for_the_storage() -> None:
+    """The rest of its records is unrecoverable, and its producer is gone."""
+    store = StoreMachine(ME, CONFIG.with_store(retention_records=5), {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    assert store.receive([live(0, 5)], 0.0) == [Append(run(0, 5))]
+    store.receive([direct_head(9, ME)], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    assert published(store.records_committed({HELLO: 5}, 0.0), wire.Ack) == [wire.Ack("PRODUCER", "hello", 4, ME)]
+    assert published(store.position_reset(HELLO, 10), wire.Ack) == [wire.Ack("PRODUCER", "hello", 9, ME)]
+
+
 # Other stores
 
 
