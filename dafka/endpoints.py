@@ -54,6 +54,19 @@ class PeerEndpoint:
         return f"{self.endpoint} {self.key}" if self.key else self.endpoint
 
 
+@attrs.frozen
+class ConnectionChange:
+    """A connection to a peer was made, for the first time or again, or was lost.
+
+    Attributes:
+        peer: The peer that this node connects to.
+        is_made: Whether the connection was made; otherwise it was lost.
+    """
+
+    peer: PeerEndpoint
+    is_made: bool
+
+
 def is_host(text: str) -> bool:
     """Return whether a text is a host name, an IPv4 address, or an IPv6 address in brackets.
 

@@ -149,23 +149,27 @@ class UnacknowledgedError(LocalError):
         count: The number of unacknowledged records.
         first_sequence: The sequence of the first of them.
         min_stores: The number of stores that must acknowledge each record.
+        unheard_towers: See the attribute.
 
     Attributes:
         count: The number of unacknowledged records. They may be stored nevertheless.
         first_sequence: The sequence of the first of them.
         min_stores: The number of stores that must acknowledge each record.
+        unheard_towers: The endpoints of the towers if none of them is heard; empty if one is.
     """
 
-    def __init__(self, count: int, first_sequence: int, min_stores: int) -> None:
+    def __init__(self, count: int, first_sequence: int, min_stores: int, unheard_towers: tuple[str, ...] = ()) -> None:
         self.count = count
         self.first_sequence = first_sequence
         self.min_stores = min_stores
+        self.unheard_towers = unheard_towers
         stores = "a store" if min_stores == 1 else f"{min_stores} stores"
         records = "1 record was" if count == 1 else f"{count} records were"
-        super().__init__(f"{records} not acknowledged by {stores} (from sequence {first_sequence})")
+        cause = f": no tower is heard at {', '.join(unheard_towers)}" if unheard_towers else ""
+        super().__init__(f"{records} not acknowledged by {stores} (from sequence {first_sequence}){cause}")
 
-    def __reduce__(self) -> tuple[type[UnacknowledgedError], tuple[int, int, int]]:
-        return type(self), (self.count, self.first_sequence, self.min_stores)
+    def __reduce__(self) -> tuple[type[UnacknowledgedError], tuple[int, int, int, tuple[str, ...]]]:
+        return type(self), (self.count, self.first_sequence, self.min_stores, self.unheard_towers)
 
 
 class UnansweredError(LocalError):

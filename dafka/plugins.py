@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dafka.errors import LocalError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_found: dict[tuple[str, str], EntryPoint] = {}
 
 
 def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
@@ -21,14 +26,17 @@ def load_plugin(group: str, name: str, error: type[LocalError]) -> Any:
     Raises:
         LocalError: `error`, if no such plugin is installed, or it cannot be imported.
     """
-    from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
-
-    found = {entry.name: entry for entry in entry_points(group=group)}
     kind = group.rpartition(".")[2]
-    if name not in found:
-        installed = ", ".join(sorted(found)) or "none"
-        raise error(f"unknown {kind} {name!r}: installed are {installed}")
+    if (group, name) not in _found:
+        from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load)
+
+        # Reads the metadata of every installed package, so that it is done once, and not for each node.
+        installed = {(group, entry.name): entry for entry in entry_points(group=group)}
+        _found.update(installed)
+        if (group, name) not in installed:
+            names = ", ".join(sorted(name for _, name in installed)) or "none"
+            raise error(f"unknown {kind} {name!r}: installed are {names}")
     try:
-        return found[name].load()
+        return _found[group, name].load()
     except ImportError as reason:
         raise error(f"{kind} {name!r} cannot be loaded: {reason}") from reason

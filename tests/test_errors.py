@@ -19,7 +19,7 @@ KINDS: list[type[DafkaError]] = [getattr(errors, name) for name in errors.__all_
 SPECIAL: dict[type[DafkaError], DafkaError] = {
     EncodingError: EncodingError("subject", "text, not int"),
     WireError: WireError("version", "01", 3),
-    UnacknowledgedError: UnacknowledgedError(3, 7, 2),
+    UnacknowledgedError: UnacknowledgedError(3, 7, 2, ("tcp://127.0.0.1:5557",)),
     StorageCorruptError: StorageCorruptError("sequence 7 is damaged", 8),
     UnansweredError: UnansweredError("1 of 2 stores found", "stores", 1),
 }
@@ -61,6 +61,10 @@ def test_mistaken_values_are_also_value_errors() -> None:
     ("error", "text"),
     [
         (UnacknowledgedError(1, 7, 1), "1 record was not acknowledged by a store (from sequence 7)"),
+        (
+            UnacknowledgedError(2, 7, 1, ("tcp://127.0.0.1:5557",)),
+            "2 records were not acknowledged by a store (from sequence 7): no tower is heard at tcp://127.0.0.1:5557",
+        ),
         (UnacknowledgedError(3, 7, 2), "3 records were not acknowledged by 2 stores (from sequence 7)"),
     ],
 )

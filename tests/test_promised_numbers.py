@@ -65,7 +65,8 @@ PROMISED: dict[str, dict[str, object]] = {
         "SEQUENCE_END_MAX": 2**64 - 1,
     },
     "storage.tools.json_lines": {"SEQUENCE_MAX": 2**64 - 1, "TIME_MAX": 2**63 - 1},
-    "transport.keys": {"KEY_LENGTH": 40, "KEY_FILE_BYTES_MAX": MIB},
+    "transport.keys": {"KEY_LENGTH": 40, "KEY_FILE_BYTES_MAX": MIB, "RECENT_S": 3.0},
+    "transport.zap": {"REFRESH_S": 1.0, "REPORT_INTERVAL_S": 60.0, "REPORTED_MAX": 256},
     "cli.runner": {"SECOND_SIGNAL_S": 1.0, "EXTRA_END_S": 5.0, "REFUSED_S": 1.0},
 }
 

@@ -17,6 +17,7 @@ from dafka.config import Config
 from dafka.errors import DiscoveryError
 from dafka.plugins import load_plugin
 from dafka.protocol import DiscoveryEvent
+from dafka.wire import Role
 
 
 @attrs.frozen
@@ -27,11 +28,13 @@ class Advertisement:
         address: The address of the node: 32 hexadecimal digits, or an address that the program chose.
         host: The host that other nodes connect to. If empty, the host that the node's connections come from.
         port: The TCP port of the node's publisher.
+        role: The role of the node. A discovery may pass it on, so that nodes connect only to those that they need.
     """
 
     address: str
     host: str
     port: int
+    role: Role = Role.ANY
 
 
 class Discovery(Protocol):

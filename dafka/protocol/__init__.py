@@ -72,15 +72,20 @@ from dafka.protocol.ordering.held_end import (
     Incomplete,
 )
 from dafka.protocol.presence.beacons import (
+    BeaconAction,
     BeaconMachine,
     DiscoveryEvent,
-    SendBeacon,
     Settled,
 )
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
     PeerIdentity,
+)
+from dafka.protocol.presence.tower_actions import (
+    SendToTower,
+    SubscribeAtTower,
+    UnsubscribeAtTower,
 )
 from dafka.protocol.trust import (
     AddressConflict,
@@ -98,6 +103,7 @@ __all__ = [
     "AddressConflict",
     "AuthorizedKeysUnreadable",
     "BatchBuffer",
+    "BeaconAction",
     "BeaconMachine",
     "ClusterSurvey",
     "CommitQueue",
@@ -135,7 +141,7 @@ __all__ = [
     "RecordsUnrecoverable",
     "RefusedByPeer",
     "ResetPosition",
-    "SendBeacon",
+    "SendToTower",
     "Settled",
     "StorageFailed",
     "StorageLost",
@@ -143,10 +149,12 @@ __all__ = [
     "StoreFull",
     "StoreMachine",
     "StoresSilent",
+    "SubscribeAtTower",
     "SurveyMachine",
     "TowerHostAmbiguous",
     "TowerHostUnresolved",
     "TowerMachine",
     "TowersHeard",
     "TowersSilent",
+    "UnsubscribeAtTower",
 ]

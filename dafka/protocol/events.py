@@ -49,12 +49,15 @@ class TowersSilent:
 
     Attributes:
         seconds: The time without hearing a tower, in seconds.
+        towers: The endpoints at which towers were expected.
     """
 
     seconds: float
+    towers: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"No tower heard for {self.seconds:.0f} s; known nodes stay connected, new ones are not found"
+        where = f" at {', '.join(self.towers)}" if self.towers else ""
+        return f"No tower heard{where} for {self.seconds:.0f} s; known nodes stay connected, new ones are not found"
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from dafka.roles.arguments import check_positions, check_topic, check_topics
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import Storage, open_storage
+from dafka.wire import Role
 
 SETTLE_S = 2.0
 """Seconds that opening a `latest` consumer waits to find a cluster before it continues without one."""
@@ -247,7 +248,7 @@ async def open_consumer(
             saved_positions = await saved.load_positions(settings.name) if saved is not None else {}
             machine = ConsumerMachine(new_address(), config, {**saved_positions, **(positions or {})})
             sockets = await stack.enter_async_context(
-                open_sockets(machine.address, config, "consumer", settings.high_watermark)
+                open_sockets(machine.address, config, Role.CONSUMER, settings.high_watermark)
             )
             consumer = Consumer(machine, sockets, config, saved)
             async with trio.open_nursery() as nursery:

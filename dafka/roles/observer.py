@@ -177,7 +177,7 @@ async def open_observer(topics: Iterable[str] = (), config: Config | None = None
     machine = SurveyMachine(new_address(), config, check_topics(topics, config))
     with single_exception():
         async with (
-            open_sockets(machine.address, config, "observer", config.consumer.high_watermark) as sockets,
+            open_sockets(machine.address, config, wire.Role.OBSERVER, config.consumer.high_watermark) as sockets,
             open_context(0) as context,
             trio.open_nursery() as nursery,
         ):

@@ -21,7 +21,7 @@ from dafka.roles.fetch_replies import FetchReplies
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.storage import READ_BYTES, DeletesPartitions, Storage, open_storage, read_range
-from dafka.wire import Dialect
+from dafka.wire import Dialect, Role
 
 RUN_RECORDS_MAX = 4000
 """Records published before incoming messages get their turn: a few milliseconds of work."""
@@ -256,18 +256,22 @@ class Producer(NodeRole):
             StorageError: A store holds more of the partition than this producer has published, whose address was given.
         """
         timeout = self._config.close_timeout_ms / 1000
-        with trio.move_on_after(timeout):
+        deadline = trio.current_time() + timeout
+        with trio.move_on_at(deadline):
             if self._records:
                 await self.wait_settled()
         while self._machine.unacknowledged:
             acknowledged = self._acknowledged_count()
-            with trio.move_on_after(timeout) as scope:
+            with trio.move_on_at(deadline) as scope:
                 while self._acknowledged_count() == acknowledged:
                     self._check_rival()
                     await self._progress.park()
             if scope.cancelled_caught:
                 machine = self._machine
-                raise UnacknowledgedError(machine.unacknowledged, machine.acknowledged_end, self._config.min_stores)
+                raise UnacknowledgedError(
+                    machine.unacknowledged, machine.acknowledged_end, self._config.min_stores, self.unheard_towers()
+                )
+            deadline = trio.current_time() + timeout
         if self._records:
             self._check_rival()
 
@@ -405,7 +409,9 @@ async def _serve(
     task_status: trio.TaskStatus[Producer],
 ) -> None:
     """Run a producer until cancelled. Each new partition is a new node, since its address is the partition's."""
-    async with open_sockets(machine.partition.address, config, "producer", config.producer.high_watermark) as sockets:
+    async with open_sockets(
+        machine.partition.address, config, Role.PRODUCER, config.producer.high_watermark
+    ) as sockets:
         producer = Producer(machine, sockets, config, spool, is_named=is_named)
         await producer._run(task_status)
         await producer._publishing.acquire()
@@ -427,11 +433,11 @@ async def _serve(
 async def _open_sockets_again(stack: AsyncExitStack, address: str, config: Config, events: EventFeed) -> NodeSockets:
     """Open the sockets of a producer that has just closed those of its former address, perhaps at the same port."""
     for _ in range(REBIND_ATTEMPTS):
-        opening = open_sockets(address, config, "producer", config.producer.high_watermark, events)
+        opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
         with suppress(AddressInUseError):
             return await stack.enter_async_context(opening)
         await trio.sleep(REBIND_S)
-    opening = open_sockets(address, config, "producer", config.producer.high_watermark, events)
+    opening = open_sockets(address, config, Role.PRODUCER, config.producer.high_watermark, events)
     return await stack.enter_async_context(opening)
 
 

@@ -15,6 +15,7 @@ from dafka.records import Partition, RecordBatch, new_address
 from dafka.roles.arguments import check_topics
 from dafka.roles.role import NodeRole
 from dafka.roles.sockets import NodeSockets, open_sockets
+from dafka.wire import Role
 
 
 class Reader(NodeRole):
@@ -326,7 +327,7 @@ async def open_reader(topics: Iterable[str] = (), config: Config | None = None) 
     machine = ReaderMachine(new_address(), config, check_topics(topics, config))
     high_watermark = config.consumer.high_watermark
     with single_exception():
-        async with open_sockets(machine.address, config, "reader", high_watermark) as sockets:
+        async with open_sockets(machine.address, config, Role.READER, high_watermark) as sockets:
             reader = Reader(machine, sockets, config)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(reader._watch_towers)

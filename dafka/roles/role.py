@@ -42,10 +42,16 @@ class NodeRole:
         self._sockets = sockets
         self._settled = trio.Event()
         self._is_tower_silent = False
+        self._is_tower_heard = False
+        self._towers = config.beacon.tower_pub if config.node.discovery == "tower" else ()
 
     async def wait_settled(self) -> None:
         """Wait until the node has found the nodes of a running cluster, and is connected to them."""
         await self._settled.wait()
+
+    def unheard_towers(self) -> tuple[str, ...]:
+        """Return the endpoints of the towers if none of them is heard; empty if one is, or if there are none."""
+        return () if self._is_tower_heard else tuple(self._towers)
 
     def health(self) -> Health:
         """Return the node's health: whether it has found its cluster, and hears a tower."""
@@ -73,6 +79,7 @@ class NodeRole:
     def _on_event(self, event: Event) -> None:
         if isinstance(event, (TowersHeard, TowersSilent)):
             self._is_tower_silent = isinstance(event, TowersSilent)
+            self._is_tower_heard = not self._is_tower_silent
         self.events.put(event)
 
     def _on_settled(self) -> None:

@@ -48,9 +48,12 @@ class NodeSockets:
         events: The node's events.
     """
 
-    def __init__(self, address: str, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity) -> None:
+    def __init__(
+        self, address: str, role: wire.Role, mesh: Mesh, config: Config, events: EventFeed, identity: PeerIdentity
+    ) -> None:
         """Take the sockets of a node over from its mesh."""
         self.address = address
+        self._role = role
         self.endpoint = mesh.endpoint
         self.events = events
         self._mesh = mesh
@@ -139,7 +142,7 @@ class NodeSockets:
         bound_host = self._config.node.bind.partition("://")[2].rpartition(":")[0]
         if not host and bound_host not in ("*", "0.0.0.0", "[::]"):
             host = bound_host
-        return Advertisement(self.address, host, self._mesh.port)
+        return Advertisement(self.address, host, self._mesh.port, self._role)
 
     async def _receive_messages(
         self, node: Node, receive: Callable[[], Awaitable[tuple[Messages, PeerEndpoint]]]
@@ -180,19 +183,19 @@ class NodeSockets:
 
     async def _watch_connections(self, node: Node) -> None:
         while True:
-            node.connected(await self._mesh.subscriber.receive_connections(), trio.current_time())
+            node.connections_changed(await self._mesh.subscriber.receive_connections(), trio.current_time())
 
 
 @asynccontextmanager
 async def open_sockets(
-    address: str, config: Config, role: str, high_watermark: int, events: EventFeed | None = None
+    address: str, config: Config, role: wire.Role, high_watermark: int, events: EventFeed | None = None
 ) -> AsyncIterator[NodeSockets]:
     """Open the sockets of a node, and close them when the block is left.
 
     Args:
         address: The node's address.
         config: The configuration.
-        role: The name of its logger is `dafka.<role>`.
+        role: The node's role. The name of its logger is `dafka.<role>`.
         high_watermark: The maximum number of messages that wait for one peer. Further ones to it are dropped.
         events: The events of the node, if it had another address before.
 
@@ -203,7 +206,7 @@ async def open_sockets(
         AddressInUseError: The configured endpoint cannot be bound.
         ConfigError: The configured keys are invalid.
     """
-    logger = logging.getLogger(f"dafka.{role}")
+    logger = logging.getLogger(f"dafka.{role.name.lower()}")
     if events is None:
         events = EventFeed(logger, address)
     else:
@@ -214,7 +217,7 @@ async def open_sockets(
             closed.callback(events.log.write, Stopped())
             for warning in node_warnings(config, mesh.endpoint):
                 events.put(warning)
-            yield NodeSockets(address, mesh, config, events, _identity(address, security, events))
+            yield NodeSockets(address, role, mesh, config, events, _identity(address, security, events))
 
 
 def tower_hosts(config: Config) -> list[str]:

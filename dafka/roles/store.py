@@ -31,6 +31,7 @@ from dafka.roles.sockets import NodeSockets, open_sockets
 from dafka.roles.statistics import Health, Histogram, Timer
 from dafka.storage import DeletesPartitions, DetectsRemoval, RetentionPolicy, Storage, open_storage
 from dafka.storage.plugin_helpers import now_ms
+from dafka.wire import Role
 
 STUCK_S = 60.0
 """Seconds after which one transaction counts as stuck, so that a supervisor should restart the store."""
@@ -343,7 +344,7 @@ async def serve_store(
                 if info.last_append_at is not None
             }
             machine = StoreMachine(storage.identity, config, ends, earliest, idle_s)
-            async with open_sockets(storage.identity, config, "store", config.store.high_watermark) as sockets:
+            async with open_sockets(storage.identity, config, Role.STORE, config.store.high_watermark) as sockets:
                 store = Store(machine, sockets, storage, config)
                 records = sum(info.count for info in held.values())
                 store.events.log.write(StorageOpened(config.store.storage, len(held), records))

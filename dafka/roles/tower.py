@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable
@@ -35,16 +36,13 @@ from dafka.transport import (
 )
 from dafka.transport.connections import MANY_CONNECTIONS
 from dafka.transport.mesh import HANDSHAKE_MS
-from dafka.wire import BEACON, WELCOME
+from dafka.wire import BEACON, REGISTRATION, TOWER_ID_BYTES, WELCOME
 
 BEACON_BYTES_MAX = 1024
 """The largest frame that a tower accepts, in bytes."""
 
 DRAIN_MAX = 200
 """Beacons received at once, so that one batch takes a few milliseconds."""
-
-EXPIRY_INTERVAL_S = 2.0
-"""Seconds between two searches for nodes that have sent no beacons for a while."""
 
 NO_CONNECTION = -1
 """The number of the connection of a message whose connection has ended."""
@@ -116,10 +114,10 @@ class Tower:
         self._accepted.on_ended(self._machine.registry.forget_connection)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._forward_beacons)
-            nursery.start_soon(self._drain_subscriptions)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._receive_subscriptions)
             nursery.start_soon(self._publisher.watch)
             nursery.start_soon(self._accepted.watch)
-            nursery.start_soon(self._expire_nodes)
 
     async def _forward_beacons(self) -> None:
         while True:
@@ -140,14 +138,15 @@ class Tower:
         if ambiguous is not None:
             self._warn(ambiguous)
 
-    async def _drain_subscriptions(self) -> None:
+    async def _keep_time(self) -> None:
         while True:
-            await self._publisher.receive_many()
+            self._publisher.send_many(self._machine.tick(trio.current_time()))
+            await trio.sleep(self._machine.tick_s)
 
-    async def _expire_nodes(self) -> None:
+    async def _receive_subscriptions(self) -> None:
         while True:
-            await trio.sleep(EXPIRY_INTERVAL_S)
-            self._machine.tick(trio.current_time())
+            frames = [message[0] for message in await self._publisher.receive_many()]
+            self._publisher.send_many(self._machine.receive_subscriptions(frames, trio.current_time()))
 
 
 async def serve_tower(
@@ -180,6 +179,8 @@ async def serve_tower(
             limits = {"maxmsgsize": BEACON_BYTES_MAX, "handshake_ivl": HANDSHAKE_MS}
             publisher.set_options(xpub_welcome_msg=WELCOME, xpub_verbose=1, sndhwm=QUEUE_MAX, **limits)
             subscriber.set_options(**limits)
+            # A node learns from the order that this tower knows registrations before it considers sending beacons.
+            subscriber.subscribe(REGISTRATION)
             subscriber.subscribe(BEACON)
             accepted = AcceptedConnections(subscriber, config.node.connections_max)
             stack.callback(accepted.close)
@@ -190,7 +191,9 @@ async def serve_tower(
                 identity = KeyIdentity(security.authorized.__contains__)
             bind(publisher.accepted, config.tower.pub)
             bind(accepted, config.tower.sub)
-            machine = TowerMachine(config, _presume_own_host(subscriber.endpoint), accepted.is_open, identity)
+            own_host = _presume_own_host(subscriber.endpoint)
+            tower_id = os.urandom(TOWER_ID_BYTES)
+            machine = TowerMachine(config, own_host, accepted.is_open, identity, tower_id)
             tower = Tower(machine, accepted, subscriber, publisher, warn)
             endpoints = (tower.sub_endpoint, tower.pub_endpoint)
             for warning in exposure_warnings(config, endpoints):

@@ -16,6 +16,9 @@ from pyspark.sql.types import StructType
 
 from dafka.errors import ConfigError
 from dafka.spark.schema import COLUMNS
+from dafka.spark.worker import hide_closed_connections
+
+hide_closed_connections()  # every worker of the data source imports this module
 
 
 class DafkaDataSource(DataSource):

@@ -53,7 +53,7 @@ _MECHANISM_MISMATCH = 0x11000002
 
 
 class Outcome(enum.Enum):
-    """How a handshake ended."""
+    """How a handshake, or a connection, ended."""
 
     MADE = enum.auto()
     NOT_AUTHORIZED = enum.auto()
@@ -64,6 +64,8 @@ class Outcome(enum.Enum):
     """One of the two sides has no key."""
     BROKEN = enum.auto()
     """The peer ended the handshake without giving a reason: one of those above, or it is stopping."""
+    LOST = enum.auto()
+    """The connection was lost, during the handshake or later."""
 
 
 _REASONS = {
@@ -85,10 +87,10 @@ class Handshake:
 class HandshakeMonitor:
     """A monitor of the handshakes of one socket. The caller must close it, before or after the socket."""
 
-    def __init__(self, socket: BaseSocket) -> None:
-        """Monitor the handshakes of a socket from now on."""
+    def __init__(self, socket: BaseSocket, *, reports_losses: bool = False) -> None:
+        """Monitor the handshakes of a socket from now on, and if wanted also the loss of its connections."""
         self._monitored = socket
-        self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS)
+        self._socket: Socket = socket.monitor(HANDSHAKE_EVENTS | (zmq.EVENT_DISCONNECTED if reports_losses else 0))
 
     async def receive_many(self) -> list[Handshake]:
         """Wait until handshakes have ended, and return their outcomes."""
@@ -109,6 +111,8 @@ def decode_handshake(frames: Sequence[bytes]) -> Handshake:
 def _outcome(event: int, value: int) -> Outcome:
     if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
         return Outcome.MADE
+    if event == zmq.EVENT_DISCONNECTED:
+        return Outcome.LOST
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return Outcome.NOT_AUTHORIZED
     if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _CRYPTOGRAPHIC:
@@ -127,6 +131,7 @@ class Connector:
         security: Security | None,
         on_connected: Callable[[str], None],
         on_refused: Callable[[RefusedByPeer], None],
+        on_lost: Callable[[str], None] | None = None,
     ) -> None:
         """Manage the connections of a socket. `watch` must run.
 
@@ -135,12 +140,14 @@ class Connector:
             security: The keys of this node; None in a plain cluster.
             on_connected: Called with the endpoint of every connection that is made.
             on_refused: Called when a peer refuses a connection, once for each reason.
+            on_lost: Called with the endpoint of every connection that is lost; None if nobody needs to know.
         """
         self._socket = socket
         self._security = security
         self._on_connected = on_connected
         self._on_refused = on_refused
-        self._monitor = HandshakeMonitor(socket)
+        self._on_lost = on_lost
+        self._monitor = HandshakeMonitor(socket, reports_losses=on_lost is not None)
         self._keys: dict[str, str] = {}
         self._broken_counts: dict[str, int] = {}
         self._reported: dict[str, str] = {}
@@ -169,6 +176,10 @@ class Connector:
                 for handshake in await self._monitor.receive_many():
                     endpoint, outcome = handshake.endpoint, handshake.outcome
                     if endpoint not in self._keys:
+                        continue
+                    if outcome is Outcome.LOST:
+                        if self._on_lost is not None:
+                            self._on_lost(endpoint)
                         continue
                     if outcome is Outcome.MADE:
                         self._broken_counts.pop(endpoint, None)

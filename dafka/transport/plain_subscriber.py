@@ -19,7 +19,7 @@ import attrs
 import trio
 import zmq
 
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.errors import TransportError
 from dafka.protocol.token_bucket import TokenBucket
 from dafka.transport.connector import EVENT_HEADING
@@ -84,6 +84,9 @@ PROBATION_COUNT_MAX = 200
 PROBATION_QUEUE = 100
 """Messages of a peer on probation that wait here. Further ones wait at the peer."""
 
+MONITORED_EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED
+"""The events of a socket's connections that are monitored: made, begun and lost."""
+
 ON_PROBATION = "peer put on probation: too many discarded messages"
 
 
@@ -107,9 +110,9 @@ class PlainSubscriber:
         self._prefixes: Counter[bytes] = Counter()
         self._peers: set[str] = set()
         self._probations = Probations()
-        self._connected: deque[PeerEndpoint] = deque()
-        self._connected_lot = trio.lowlevel.ParkingLot()
-        self._main = _PeerSocket(context, options, self._note_connected)
+        self._changes: deque[ConnectionChange] = deque()
+        self._changes_lot = trio.lowlevel.ParkingLot()
+        self._main = _PeerSocket(context, options, self._note_change)
         self._probation: _PeerSocket | None = None
         self._probation_opened = trio.Event()
         self._waiting_groups: deque[tuple[Messages, PeerEndpoint]] = deque()
@@ -221,13 +224,13 @@ class PlainSubscriber:
                     self._move(endpoint, self._socket_of(endpoint, is_restricted=True), self._main.socket)
                 await trio.lowlevel.checkpoint()
 
-    async def receive_connections(self) -> list[PeerEndpoint]:
+    async def receive_connections(self) -> list[ConnectionChange]:
         """See `Subscriber.receive_connections`."""
-        while not self._connected:
-            await self._connected_lot.park()
-        connected = [*self._connected]
-        self._connected.clear()
-        return connected
+        while not self._changes:
+            await self._changes_lot.park()
+        changes = [*self._changes]
+        self._changes.clear()
+        return changes
 
     def close(self) -> None:
         """Close the sockets."""
@@ -244,7 +247,7 @@ class PlainSubscriber:
         if self._probation is None:
             # Without heartbeats: libzmq reads none of a peer whose messages wait.
             options = self._options | {"rcvhwm": PROBATION_QUEUE, "heartbeat_ivl": 0}
-            self._probation = _PeerSocket(self._context, options, self._note_connected)
+            self._probation = _PeerSocket(self._context, options, self._note_change)
             for prefix in self._prefixes.elements():
                 self._probation.socket.subscribe(prefix)
             self._probation_opened.set()
@@ -253,9 +256,9 @@ class PlainSubscriber:
     def _review_due(self, now: float) -> float:
         return now + REVIEW_INTERVAL_S if len(self._probations) else float("inf")
 
-    def _note_connected(self, endpoint: str) -> None:
-        self._connected.append(PeerEndpoint(endpoint))
-        self._connected_lot.unpark_all()
+    def _note_change(self, change: ConnectionChange) -> None:
+        self._changes.append(change)
+        self._changes_lot.unpark_all()
 
     def _next_group(self) -> tuple[Messages, PeerEndpoint]:
         messages, source = self._waiting_groups.popleft()
@@ -300,12 +303,12 @@ class _PeerSocket:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         options: dict[str, int],
-        on_connected: Callable[[str], None],
+        on_change: Callable[[ConnectionChange], None],
     ) -> None:
         self.socket = RunSocket(context.socket(zmq.SocketType.SUB))
         self.socket.set_options(**options)
-        self._monitor = self.socket.monitor(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_CONNECTED)
-        self._on_connected = on_connected
+        self._monitor = self.socket.monitor(MONITORED_EVENTS)
+        self._on_change = on_change
         self._endpoints: dict[int, PeerEndpoint] = {}
 
     def group_by_peer(self, messages: list[SourcedMessage]) -> list[tuple[Messages, PeerEndpoint]]:
@@ -334,7 +337,7 @@ class _PeerSocket:
             if event == zmq.EVENT_CONNECTED:
                 self._endpoints[descriptor] = PeerEndpoint(endpoint)
             else:
-                self._on_connected(endpoint)
+                self._on_change(ConnectionChange(PeerEndpoint(endpoint), event == zmq.EVENT_HANDSHAKE_SUCCEEDED))
 
 
 @attrs.define

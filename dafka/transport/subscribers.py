@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 import trio
 import zmq
 
-from dafka.endpoints import PeerEndpoint, is_key
+from dafka.endpoints import ConnectionChange, PeerEndpoint, is_key
 from dafka.errors import TransportError
 from dafka.protocol import Event, PeerNotAuthorized, RefusedByPeer
 from dafka.transport.connector import Connector
@@ -73,8 +73,12 @@ class Subscriber(Protocol):
     async def watch(self) -> None:
         """Maintain the connections until cancelled."""
 
-    async def receive_connections(self) -> list[PeerEndpoint]:
-        """Wait until connections are made, and return their peers. A peer is returned again after each loss."""
+    async def receive_connections(self) -> list[ConnectionChange]:
+        """Wait until connections are made or lost, and return the changes in order.
+
+        A connection that was lost is made again in the background. A loss may be reported more than once, and for
+        peers that were disconnected.
+        """
 
 
 class ClosedSubscriber:
@@ -108,7 +112,7 @@ class ClosedSubscriber:
         self._sockets: dict[str, _KeySocket] = {}
         self._nursery: trio.Nursery | None = None
         self._deliver, self._deliveries = trio.open_memory_channel[tuple[Messages, PeerEndpoint]](0)
-        self._note_connected, self._connected = trio.open_memory_channel[PeerEndpoint](math.inf)
+        self._note_change, self._changes = trio.open_memory_channel[ConnectionChange](math.inf)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Receive from every socket until cancelled, and then close them."""
@@ -168,14 +172,14 @@ class ClosedSubscriber:
     async def watch(self) -> None:
         """Do nothing: `run` maintains the connections."""
 
-    async def receive_connections(self) -> list[PeerEndpoint]:
-        """Wait until connections are made, refused or not authorized, and return their peers."""
-        peers = [await self._connected.receive()]
+    async def receive_connections(self) -> list[ConnectionChange]:
+        """See `Subscriber.receive_connections`. Connections that are refused, or not authorized, are made and lost."""
+        changes = [await self._changes.receive()]
         while True:
             try:
-                peers.append(self._connected.receive_nowait())
+                changes.append(self._changes.receive_nowait())
             except trio.WouldBlock:
-                return peers
+                return changes
 
     def review_keys(self) -> None:
         """Connect to peers that have become authorized, and disconnect from those that no longer are."""
@@ -185,7 +189,7 @@ class ClosedSubscriber:
     def _open_socket(self, key: str) -> _KeySocket:
         socket = RunSocket(self._context.socket(zmq.SocketType.SUB))
         socket.set_options(**self._options)
-        key_socket = _KeySocket(socket, key, self._security, self._report, self._note_connected.send_nowait)
+        key_socket = _KeySocket(socket, key, self._security, self._report, self._note_change.send_nowait)
         for prefix in self._prefixes.elements():
             socket.subscribe(prefix)
         self._sockets[key] = key_socket
@@ -220,19 +224,17 @@ class _KeySocket:
         key: str,
         security: Security,
         report: Callable[[Event], None],
-        on_connected: Callable[[PeerEndpoint], None],
+        on_change: Callable[[ConnectionChange], None],
     ) -> None:
         self.socket = socket
         self.key = key
         self.endpoints: dict[str, bool] = {}
         """The endpoints, each with whether it is connected to. If not, it waits until the key is authorized."""
         self.scope = trio.CancelScope()
-        self.connector = Connector(
-            socket, security, lambda endpoint: on_connected(PeerEndpoint(endpoint, key)), self._on_refused
-        )
+        self.connector = Connector(socket, security, self._note_made, self._on_refused, self._note_lost)
         self._security = security
         self._report = report
-        self._on_connected = on_connected
+        self._on_change = on_change
 
     def connect(self, endpoint: str) -> None:
         if self.key in self._security.authorized:
@@ -241,7 +243,7 @@ class _KeySocket:
             return
         self.endpoints[endpoint] = False
         self._report(PeerNotAuthorized(endpoint, self.key, str(self._security.authorized.path)))
-        self._on_connected(PeerEndpoint(endpoint, self.key))
+        self._note_unusable(endpoint)
 
     def disconnect(self, endpoint: str) -> None:
         if self.endpoints.pop(endpoint, False):
@@ -258,4 +260,15 @@ class _KeySocket:
 
     def _on_refused(self, event: RefusedByPeer) -> None:
         self._report(event)
-        self._on_connected(PeerEndpoint(event.endpoint, self.key))
+        self._note_unusable(event.endpoint)
+
+    def _note_made(self, endpoint: str) -> None:
+        self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=True))
+
+    def _note_unusable(self, endpoint: str) -> None:
+        """Report a connection that cannot be made as one that was made and lost, so that nobody waits for it."""
+        self._note_made(endpoint)
+        self._note_lost(endpoint)
+
+    def _note_lost(self, endpoint: str) -> None:
+        self._on_change(ConnectionChange(PeerEndpoint(endpoint, self.key), is_made=False))

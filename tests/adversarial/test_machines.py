@@ -9,7 +9,7 @@ import pytest
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import (
     ConsumerMachine,
     Machine,
@@ -193,7 +193,7 @@ def test_endpoints_that_never_answer_wait_in_a_queue() -> None:
     assert connections.begin_connecting(b, 0.0) == []
     assert connections.begin_connecting(c, 0.5) is None
     assert not connections.remove_peer(c)
-    connections.connections_made([a])
+    connections.note_changes([ConnectionChange(a, is_made=True)], 0.5)
     assert connections.add_peer(d)
     assert connections.begin_connecting(d, 0.5) == []
     assert connections.add_peer(e)

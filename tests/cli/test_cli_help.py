@@ -14,7 +14,9 @@ CONTEXT = click.Context(main)
 COMMON = {"--metrics-listen", "--log-level", "--log-format", "--config", "--verbose", "--help"}
 SECURITY = {"--key-file", "--authorized-keys"}
 NODE = (
-    {"--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace-ms", "--tower-keys"} | SECURITY | COMMON
+    {"--tower", "--tower-sub", "--tower-pub", "--bind", "--advertise", "--wire", "--grace-ms", "--tower-keys"}
+    | SECURITY
+    | COMMON
 )
 STORE = {"--storage", "--retention-ms", "--retention-bytes", "--retention-records", "--forget-empty-after-ms"}
 OPTIONS = {
@@ -23,7 +25,7 @@ OPTIONS = {
     "store": STORE | NODE,
     "produce": {"--file", "--min-stores", "--spool", "--close-timeout-ms"} | NODE,
     "consume": {"--from-beginning", "--offset-reset", "--count", "--idle-exit", "--output"} | NODE,
-    "status": {"--json", "--watch", "--timeout", "--max-lag"} | NODE,
+    "status": {"--json", "--watch", "--timeout", "--max-lag", "--partitions", "--all"} | NODE,
     "topics": {"--storage", "--json", "--help"},
     "storage": {"--help"},
     "keys": {"--help"},

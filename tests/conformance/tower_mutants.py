@@ -12,7 +12,7 @@ import trio
 from dafka.discovery import Advertisement
 from dafka.endpoints import MessageSource
 from dafka.errors import WireError
-from dafka.protocol import BeaconMachine, DiscoveryEvent, SendBeacon, TowerMachine
+from dafka.protocol import BeaconAction, BeaconMachine, TowerMachine
 from dafka.protocol.machines import tower as tower_machine
 from dafka.protocol.presence.peers import PeerChange, PeerTable
 from dafka.roles import consumer as consumer_role
@@ -134,15 +134,15 @@ def repeat(patch: Patch) -> None:
 
 
 def one_beacon(patch: Patch) -> None:
-    start = BeaconMachine.start
+    choose = BeaconMachine._choose_form
 
-    def start_without_interval(self: BeaconMachine, now: float) -> list[DiscoveryEvent | SendBeacon]:
-        actions = start(self, now)
+    def choose_without_interval(self: BeaconMachine, number: int, now: float) -> list[BeaconAction]:
+        actions = choose(self, number, now)
         self._interval = 3600.0
         self._beacon_due = float("inf")
         return actions
 
-    patch.setattr(BeaconMachine, "start", start_without_interval)
+    patch.setattr(BeaconMachine, "_choose_form", choose_without_interval)
 
 
 def no_beacon_for_newcomers(patch: Patch) -> None:

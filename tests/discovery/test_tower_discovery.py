@@ -24,8 +24,8 @@ AN_HOUR_MS = 3_600_000
 
 
 @asynccontextmanager
-async def open_tower(sub: str = FREE, pub: str = FREE) -> AsyncIterator[Tower]:
-    config = Config().with_tower(sub=sub, pub=pub)
+async def open_tower(sub: str = FREE, pub: str = FREE, *, timeout_ms: int = 4000) -> AsyncIterator[Tower]:
+    config = Config().with_tower(sub=sub, pub=pub).with_beacon(timeout_ms=timeout_ms)
     async with trio.open_nursery() as nursery:
         yield await nursery.start(serve_tower, config)
         nursery.cancel_scope.cancel()
@@ -158,7 +158,7 @@ async def test_running_nodes_are_found_before_settled() -> None:
 
 async def test_settled_is_reported_once_and_the_node_itself_never() -> None:
     one, two = Node(7001), Node(7002)
-    async with open_tower() as tower, running(one, two, config=config_of(tower, interval_ms=20)):
+    async with open_tower(timeout_ms=600) as tower, running(one, two, config=config_of(tower)):
         await one.wait(Settled(), two.joined)
         beacons = tower.statistics().beacons
         await poll(lambda: tower.statistics().beacons > beacons + 20)
@@ -168,14 +168,12 @@ async def test_settled_is_reported_once_and_the_node_itself_never() -> None:
 async def test_silent_peer_leaves_and_comes_back() -> None:
     one, two = Node(7001), Node(7002)
     again = Node(7002, address=two.advertisement.address)
-    async with open_tower() as tower:
+    async with open_tower(timeout_ms=400) as tower:
         config = config_of(tower, interval_ms=50, timeout_ms=400)
         async with running(one, two, config=config) as nursery:
             await one.wait(two.joined)
             await two.stop()
-            stopped_at = trio.current_time()
             await one.wait(two.left)
-            assert 0.2 < trio.current_time() - stopped_at < 3.5
             await nursery.start(again.run, config)
             await one.wait_until(lambda: one.reports.count(two.joined) == 2)
             changes = [report for report in one.reports if isinstance(report, (PeerJoined, PeerLeft))]
@@ -184,10 +182,10 @@ async def test_silent_peer_leaves_and_comes_back() -> None:
 
 async def test_live_peer_stays_beyond_the_timeout() -> None:
     one, two = Node(7001), Node(7002)
-    async with open_tower() as tower, running(one, two, config=config_of(tower, interval_ms=50, timeout_ms=2000)):
+    async with open_tower(timeout_ms=600) as tower, running(one, two, config=config_of(tower)):
         await one.wait(two.joined)
         beacons = tower.statistics().beacons
-        await poll(lambda: tower.statistics().beacons > beacons + 120)
+        await poll(lambda: tower.statistics().beacons > beacons + 20)  # each node sends three in one timeout
         assert two.left not in one.reports
 
 
@@ -349,7 +347,7 @@ async def test_tower_counts_invalid_messages_and_continues() -> None:
         open_socket(zmq.SocketType.XSUB) as subscriber,
     ):
         publisher.connect(tower.sub_endpoint)
-        assert await publisher.receive_many() == [[b"\x01B"]]
+        assert await publisher.receive_many() == [[b"\x01A"], [b"\x01B"]]
         publisher.send_many(NO_BEACONS)
         await poll(lambda: tower.statistics().discarded == len(NO_BEACONS))
         subscriber.connect(tower.pub_endpoint)
@@ -396,9 +394,9 @@ async def test_node_ignores_invalid_messages_from_a_tower() -> None:
         async with running(node, config=config_at([endpoints], 50, 10_000)):
             subscriptions: list[list[bytes]] = []
             with trio.fail_after(20):
+                assert await subscriber.receive_many()
                 while len(subscriptions) < 2:
                     subscriptions += await publisher.receive_many()
-                assert await subscriber.receive_many()
             publisher.send_many([*invalid, *valid])
             await node.wait(Settled())
             assert [report for report in node.reports if report != Settled()] == [TowersHeard(), peer.joined]

@@ -45,14 +45,9 @@ class ModuleMap:
         return {names[index] for line in range(first, last + 1) for index in by_line.get(line, ())}
 
     def tests_of_file(self, file: str) -> set[str]:
-        """Return the tests that see what importing the file makes.
-
-        They run any line of a function of the file, or no function of the package at all: they look at its values.
-        """
+        """Return the tests that run any line of a function of the file."""
         names = list(self.durations)
-        found = {names[index] for indexes in self.lines.get(file, {}).values() for index in indexes}
-        runs_nothing = not any(any(by_line.values()) for by_line in self.lines.values())
-        return found | (set(names) if runs_nothing else set())
+        return {names[index] for indexes in self.lines.get(file, {}).values() for index in indexes}
 
 
 def load_map(module: str, root: Path, files: set[str]) -> ModuleMap | None:

@@ -31,6 +31,9 @@ FIRST_TESTS = 60
 FIRST_MODULES = 2
 """The first round of a mutant's tests has no more than these."""
 
+NUMBERS_MODULE = "tests/test_promised_numbers.py"
+"""Its tests look at numbers that importing a file defines, and run no line of it."""
+
 _NAMES = {Outcome.PASSED: "survived", Outcome.FAILED: "killed", Outcome.TIMEOUT: "timeout"}
 _COLLECT_S = 300.0
 _LONG_AGO = 1_000_000_000
@@ -106,8 +109,9 @@ class Map:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Return the tests that run a mutant's lines, the fastest first."""
         found = self._select(lambda module: module.tests_of(mutant.file, mutant.line, mutant.line_end))
-        if not found:  # the line is run by importing the file: a default, a constant
+        if not found or not mutant.function:  # the line is run by importing the file: a default, a constant
             found = self._select(lambda module: module.tests_of_file(mutant.file))
+            found.update((name, each) for name, each in self._durations.items() if name.startswith(NUMBERS_MODULE))
         return _within(TESTS_S, found)
 
     def rounds(self, mutant: Mutant) -> list[Round]:

@@ -56,9 +56,10 @@ def test_the_scope_has_files_and_tests_for_each_package() -> None:
 def test_a_mutant_runs_the_tests_of_its_line_the_fastest_first() -> None:
     module = ModuleMap({"m::slow": 2.0, "m::fast": 0.1, "m::other": 0.1}, {}, {"f.py": {3: [0, 1], 4: [2]}})
     tests = Map([module])
-    assert tests.tests_of(Mutant("f.py", 3, 3, "", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
-    assert tests.tests_of(Mutant("f.py", 9, 9, "", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
-    assert tests.tests_of(Mutant("g.py", 3, 3, "", "NumberReplacer", 0)) == []
+    assert tests.tests_of(Mutant("f.py", 3, 3, "g", "NumberReplacer", 0)) == ["m::fast", "m::slow"]
+    assert tests.tests_of(Mutant("f.py", 9, 9, "g", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
+    assert tests.tests_of(Mutant("f.py", 3, 3, "", "NumberReplacer", 0)) == ["m::fast", "m::other", "m::slow"]
+    assert tests.tests_of(Mutant("g.py", 3, 3, "g", "NumberReplacer", 0)) == []
 
 
 def test_rounds_hold_each_test_once() -> None:

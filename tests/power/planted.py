@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dafka.storage.filelog import catalog, files, layout, positions, writer
-from dafka.storage.filelog.catalog import CatalogWriter
 from dafka.storage.filelog.syncing import Syncer
 from dafka.storage.filelog.writer import LogWriter
 from dafka.storage.sqlite.storage import SqliteStorage
@@ -126,10 +125,6 @@ def folder_of_the_log_not_synced(patch: Patch) -> None:
 
 def slots_trusted_after_power_failure(patch: Patch) -> None:
     patch.setattr(catalog, "_is_trusted", lambda header: catalog._parse_header(header)[0] == catalog._MAGIC)
-
-
-def closed_before_synced(patch: Patch) -> None:
-    patch.setattr(CatalogWriter, "sync", lambda self: None)
 
 
 def segments_of_closed_log_come_back(patch: Patch) -> None:

@@ -8,13 +8,15 @@ HERE, LOCAL, REMOTE = "tcp://127.0.0.1:4001", "tcp://10.0.0.1:4002", "tcp://10.0
 
 
 def make_client() -> BeaconMachine:
-    client = BeaconMachine("ME", Config(), lambda host: host == "10.0.0.2")
+    beacon = wire.NodeBeacon("ME", "", 4001)
+    client = BeaconMachine(beacon, Config(), is_other_machine=lambda host: host == "10.0.0.2")
     client.start(0.0)
+    client.tower_subscribed(0, [b"\1B"], 0.0)
     return client
 
 
 def warnings(client: BeaconMachine, *beacons: wire.TowerBeacon) -> list[IntroducedAtLoopback]:
-    events = client.heard([beacon.encode() for beacon in beacons], 1.0)
+    events = client.heard(0, [beacon.encode() for beacon in beacons], 1.0)
     return [event for event in events if isinstance(event, IntroducedAtLoopback)]
 
 

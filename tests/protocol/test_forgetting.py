@@ -271,6 +271,46 @@ def test_records_that_wait_for_the_storage_keep_a_partition() -> None:
     assert queue.begin_work() == [run(10, 12)]
 
 
+@pytest.mark.parametrize("first", [head(9), live(10, 11)], ids=["head", "record ahead"])
+def test_a_partition_without_any_record_is_kept_while_its_position_is_stored(first: wire.BatchedMessage) -> None:
+    store = StoreMachine(ME, CONFIG, {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.0)
+    store.receive([first], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 0.0)
+    store.drop_silent_unproven(AFTER_S)  # the storage has not reset it yet
+    assert is_known(store)
+    store.position_reset(HELLO, 10)
+    store.drop_silent_unproven(AFTER_S)
+    assert is_known(store)
+    end = 10
+    for action in actions:
+        if isinstance(action, Append):
+            end = action.batch.end_sequence
+            store.records_committed({HELLO: end}, AFTER_S)
+    store.records_trimmed({HELLO: end})
+    assert forgotten(forget(store, AFTER_S))
+    assert not is_known(store)
+
+
+def test_a_partition_is_kept_while_its_records_wait_for_the_storage() -> None:
+    """The rest of its records is unrecoverable, and its producer is gone."""
+    store = StoreMachine(ME, CONFIG.with_store(retention_records=5), {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    assert store.receive([live(0, 5)], 0.0) == [Append(run(0, 5))]
+    store.receive([direct_head(9, ME)], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    assert published(store.records_committed({HELLO: 5}, 0.0), wire.Ack) == [wire.Ack("PRODUCER", "hello", 4, ME)]
+    assert published(store.position_reset(HELLO, 10), wire.Ack) == [wire.Ack("PRODUCER", "hello", 9, ME)]
+
+
 # Other stores
 
 
@@ -329,28 +369,6 @@ def test_a_producer_with_a_spool_continues_at_a_store_that_never_knew_it() -> No
     store.receive([head(9)], 1.0)
     actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 1.1)
     assert ResetPosition(HELLO, 10) in actions
-
-
-@pytest.mark.parametrize("is_written", [True, False])
-def test_a_partition_that_was_reset_is_not_dropped_as_one_without_records(*, is_written: bool) -> None:
-    """The storage has its position, or will have it. It is forgotten as an ended partition, there and here."""
-    store = StoreMachine(ME, CONFIG, {})
-    store.start(0.0)
-    store.node_settled(0.0)
-    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
-    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.0)
-    store.receive([head(9)], 1.0)
-    answer = wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)
-    assert ResetPosition(HELLO, 10) in store.receive([answer], 1.1)
-    if is_written:
-        store.position_reset(HELLO, 10)
-    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 1.2)
-    store.drop_silent_unproven(10 * AFTER_S)
-    assert is_known(store)
-    if not is_written:
-        assert store.silent_partitions(10 * AFTER_S) == []
-        store.position_reset(HELLO, 10)
-    assert store.silent_partitions(10 * AFTER_S) == [HELLO]
 
 
 def test_a_late_record_of_a_forgotten_partition_is_never_stored_and_is_dropped_again() -> None:

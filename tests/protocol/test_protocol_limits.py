@@ -234,6 +234,15 @@ def test_dropped_records_move_a_page_back_and_never_forward() -> None:
     assert plan.plan_fetch(A, cursor, 0.0) == (3, 10)
 
 
+@pytest.mark.parametrize("first", [3, 4, 5, 6])
+def test_a_batch_that_begins_within_a_kept_one_adds_only_the_rest(first: int) -> None:
+    cursor = Cursor(0)
+    for batch in (run(3, 6), run(first, 8), run(3, 8), run(7, 8)):
+        assert cursor.add_batch(batch, 2**20) == []
+    assert cursor.ahead_bytes == run(3, 6).memory_bytes + run(6, 8).memory_bytes
+    assert cursor.add_batch(run(0, 3), 2**20) == [run(0, 3), run(3, 6), run(6, 8)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 30), st.integers(1, 8), st.integers(0, 4)), max_size=25)
@@ -286,6 +295,9 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
     made.add_batch(run(0, 1, A))
     assert made.has_room(), "a partition with records is proven"
     assert made.idle_partitions(IDLE_S + 9) == [B]
+    made.reset_to(B, 5)
+    made.follow_partition(Partition(D.topic, "E"), 0, since=3.0)
+    assert made.idle_partitions(IDLE_S + 9) == [C], "a partition whose position was reset is kept"
 
 
 # Buffers

@@ -406,3 +406,26 @@ async def test_spool_that_cannot_be_trimmed_is_an_event(
         await producer.send(b"1")
     async with dafka_cluster.consumer(["hello"]) as consumer:
         await receive_partition(consumer, 0, 2)
+
+
+def test_without_a_tower_leaving_the_block_takes_one_timeout_and_names_the_tower() -> None:
+    """Nothing answers, so the time is virtual: the clock jumps to the next deadline."""
+    tower = "tcp://127.0.0.1:9"
+    config = Config().with_beacon(tower_sub=(tower,), tower_pub=(tower,)).with_producer(close_timeout_ms=30_000)
+    times: list[float] = []
+
+    async def leave() -> None:
+        async with open_producer("hello", config) as producer:
+            await producer.send(b"0")
+            times.append(trio.current_time())
+
+    async def run() -> None:
+        try:
+            await leave()
+        finally:
+            times.append(trio.current_time())
+
+    with pytest.raises(UnacknowledgedError, match=rf"1 record was not acknowledged .*: no tower is heard at {tower}$"):
+        trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.01))
+    # The clock also jumps while sockets close. Twice the timeout would be 60 s.
+    assert 30 <= times[1] - times[0] < 45

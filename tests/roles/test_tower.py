@@ -60,7 +60,7 @@ async def open_client(tower: Tower) -> AsyncIterator[Client]:
             assert await client.hear(1) == [[b"W"]]
             publisher.connect(tower.sub_endpoint)
             with trio.fail_after(DEADLINE_S):
-                assert await publisher.receive_many() == [[b"\1B"]]
+                assert await publisher.receive_many() == [[b"\1A"], [b"\1B"]]
             yield client
         finally:
             publisher.close(0)

@@ -14,7 +14,7 @@ from dafka import Config
 from dafka.records import new_address
 from dafka.testing import Cluster, open_cluster
 from dafka.transport import KeyPair, open_context
-from dafka.wire import BEACON, NodeBeacon
+from dafka.wire import BEACON, REGISTRATION, NodeBeacon
 from tests.roles.closed_cluster import Keys, Tap, open_tap
 from tests.roles.helpers import DEADLINE_S, contents, open_store, wait_until
 
@@ -254,6 +254,8 @@ async def test_an_impostor_is_not_taken_for_the_owner_of_a_beacon(tmp_path: Path
                 publisher.curve_publickey = keys.pairs["absent"].public.encode()
                 publisher.curve_secretkey = keys.pairs["absent"].secret.encode()
                 publisher.connect(cluster.tower.sub_endpoint)
+                await wait_until(lambda: has_message(publisher))
+                assert publisher.recv() == b"\x01" + REGISTRATION
                 await wait_until(lambda: has_message(publisher))
                 assert publisher.recv() == b"\x01" + BEACON
                 port = int(tap.endpoint.rpartition(":")[2])

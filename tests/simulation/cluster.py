@@ -6,11 +6,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import attrs
+
 from dafka.config import Config
 from dafka.endpoints import MessageSource
 from dafka.protocol import TowerMachine
 from dafka.records import Partition
-from dafka.wire import WELCOME
+from dafka.wire import BEACON, REGISTRATION, TOWER_ID_BYTES, WELCOME
 from tests.simulation.checks import Checks
 from tests.simulation.clock import Clock
 from tests.simulation.disk import Disk
@@ -34,6 +36,19 @@ FORGET_WAITS = 1.5
 
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
+
+
+@attrs.define(eq=False)
+class _TowerConnection:
+    """The two connections between a node and a tower."""
+
+    node: SimulatedNode
+    prefixes: set[bytes] = attrs.field(factory=set)
+    is_up: bool = False
+    is_ended: bool = False
+    sent_at: float = 0.0
+    subscribed_at: float = 0.0
+    arrives_at: float = 0.0
 
 
 class Cluster:
@@ -70,7 +85,10 @@ class Cluster:
         self._next_port = 5000
         self._ports: dict[str, int] = {}
         self._towers: dict[str, TowerMachine] = {}
-        self._heard_by: set[tuple[str, str]] = set()
+        self.tower_names = [member.name for member in plan.members if member.role == "tower"]
+        self._first_form_only = draw_first_form(plan)
+        self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
+        self._subscribers: dict[str, dict[bytes, dict[_TowerConnection, None]]] = {}
 
     def run(self) -> None:
         """Carry out the plan. Raise `Violation` if a promise is broken."""
@@ -136,11 +154,21 @@ class Cluster:
         """Return how long a disk takes to make something durable, in seconds."""
         return self.plan.disk_s * (0.5 + self.draw.random()) * max(self._disk_slowness.values(), default=1.0)
 
-    def send_beacon(self, node: SimulatedNode, frames: list[bytes]) -> None:
-        """Send a node's beacon to every tower that it is connected to."""
-        for name in self._towers:
-            if (node.name, name) in self._heard_by:
-                self.clock.after(self.network.delay(), self._forward, name, node, frames)
+    def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
+        """Send a node's message to a tower, if it is connected to it."""
+        name = self.tower_names[tower]
+        connection = self._heard_by.get((node.name, name))
+        if connection is not None and frames[0].startswith(self._tower_prefixes(name)):
+            connection.sent_at = max(connection.sent_at, self.clock.now + self.network.delay())
+            self.clock.at(connection.sent_at, self._reach_tower, name, node, connection, frames)
+
+    def subscribe_at_tower(self, node: SimulatedNode, tower: int, frame: bytes) -> None:
+        """Send a node's subscription to a tower, if it is connected to it."""
+        name = self.tower_names[tower]
+        connection = self._heard_by.get((node.name, name))
+        if connection is not None and connection.is_up:
+            connection.subscribed_at = max(connection.subscribed_at, self.clock.now + self.network.delay())
+            self.clock.at(connection.subscribed_at, self._note_subscription, name, connection, [frame])
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
         """Let a node look at what has arrived, after a delay in seconds."""
@@ -156,15 +184,14 @@ class Cluster:
         name = member.name
         self._down.pop(name, None)
         if member.role == "tower":
-            self._towers[name] = TowerMachine(Config(), "10.0.0.254", lambda _: True)
-            self._greet()
+            self._start_tower(name)
             return
         self._lives[name] += 1
         self.note(f"{name} starts")
         node = self._make(member, self._port(member))
         node.lag, node.queue_max = member.lag, member.queue_max
         hosts = ("10.0.0", "10.1.0") if self.plan.second_network else ("10.0.0",)
-        self.network.listen([f"tcp://{host}.{self._numbers[name]}:{node.port}" for host in hosts], node)
+        self.network.listen([f"tcp://{host_of(host, self._numbers[name])}:{node.port}" for host in hosts], node)
         node.start()
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
@@ -203,46 +230,123 @@ class Cluster:
     def _take_away(self, name: str) -> SimulatedNode | None:
         node = self.producers.pop(name, None) or self.stores.pop(name, None) or self.consumers.pop(name, None)
         if node is not None:
-            self._heard_by = {pair for pair in self._heard_by if pair[0] != name}
+            for pair in [pair for pair in self._heard_by if pair[0] == name]:
+                self._end_tower_connection(pair)
         return node
 
     # Towers
+
+    def _start_tower(self, name: str) -> None:
+        names = {number: node for node, number in self._numbers.items()}
+
+        def is_connected(number: int) -> bool:
+            return (names[number], name) in self._heard_by
+
+        self._subscribers[name] = {}
+        identity = self.draw.randbytes(TOWER_ID_BYTES)
+        tower = self._towers[name] = TowerMachine(Config(), "10.0.0.254", is_connected, tower_id=identity)
+        self._tick_tower(name, tower)
+        self._greet()
+
+    def _tick_tower(self, name: str, tower: TowerMachine) -> None:
+        if self._towers.get(name) is tower:
+            self._spread(name, tower.tick(self.clock.now))
+            self.clock.after(tower.tick_s, self._tick_tower, name, tower)
+
+    def _tower_prefixes(self, name: str) -> tuple[bytes, ...]:
+        return (BEACON,) if name in self._first_form_only else (REGISTRATION, BEACON)
 
     def _greet(self, *nodes: SimulatedNode) -> None:
         """Connect the towers and these nodes, or all nodes, as far as they can reach each other."""
         for tower in self._towers:
             for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
-                    self._heard_by.add((node.name, tower))
-                    self.clock.after(TOWER_DIAL_S * self.draw.random(), self._welcome, node, tower)
+                    connection = self._heard_by[node.name, tower] = _TowerConnection(node)
+                    self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_node, node, tower, connection)
+                    self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
-    def _welcome(self, node: SimulatedNode, tower: str) -> None:
-        if node.is_alive and (node.name, tower) in self._heard_by:
-            node.tower_connected()
-            node.arrive_from_tower([WELCOME])
+    def _hear_node(self, node: SimulatedNode, tower: str, connection: _TowerConnection) -> None:
+        """Connect the tower's subscriber to the node's publisher."""
+        if self._heard_by.get((node.name, tower)) is connection:
+            number = self.tower_names.index(tower)
+            known = (BEACON,) if node.name in self._first_form_only else self._tower_prefixes(tower)
+            frames = [b"\1" + prefix for prefix in known]
+            if self.draw.random() < 0.2:
+                frames.reverse()
+            for frame in frames:  # they may be read one by one
+                node.arrive_tower_subscriptions(number, [frame])
+
+    def _hear_tower(self, node: SimulatedNode, tower: str, connection: _TowerConnection) -> None:
+        """Connect the node's subscriber to the tower's publisher."""
+        if self._heard_by.get((node.name, tower)) is connection:
+            connection.is_up = True
+            number = self.tower_names.index(tower)
+            connection.arrives_at = self.clock.now
+            node.arrive_from_tower(number, [WELCOME])
+            prefixes = [b"\1" + prefix for prefix in sorted(node.tower_prefixes[number])]
+            self._note_subscription(tower, connection, prefixes)
 
     def _part(self) -> None:
         """Break the connections to towers that cannot be reached."""
-        self._heard_by = {
-            (name, tower)
-            for name, tower in self._heard_by
-            if tower in self._towers and self.network.reaches(name, tower)
-        }
+        for name, tower in list(self._heard_by):
+            if tower not in self._towers or not self.network.reaches(name, tower):
+                self._end_tower_connection((name, tower))
 
-    def _forward(self, name: str, node: SimulatedNode, frames: list[bytes]) -> None:
+    def _end_tower_connection(self, pair: tuple[str, str]) -> None:
+        connection = self._heard_by.pop(pair)
+        self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
+        connection.is_ended = True
+        number = self.tower_names.index(pair[1])
+        unsubscriptions = [b"\0" + each for each in self._tower_prefixes(pair[1])]
+        connection.node.arrive_tower_subscriptions(number, unsubscriptions)
+
+    def _note_subscription(self, name: str, connection: _TowerConnection, frames: Sequence[bytes]) -> None:
         tower = self._towers.get(name)
-        if tower is None or not self.network.reaches(node.name, name):
+        if tower is None or connection.is_ended:
+            return
+        heard = []
+        for frame in frames:
+            prefix = frame[1:]
+            subscribers = self._subscribers[name].setdefault(prefix, {})
+            if frame[0]:
+                connection.prefixes.add(prefix)
+                subscribers[connection] = None
+                heard.append(frame)
+            else:
+                connection.prefixes.discard(prefix)
+                subscribers.pop(connection, None)
+                heard += [] if subscribers else [frame]
+        if name not in self._first_form_only:
+            self._spread(name, tower.receive_subscriptions(heard, self.clock.now))
+
+    def _reach_tower(self, name: str, node: SimulatedNode, connection: _TowerConnection, frames: list[bytes]) -> None:
+        tower = self._towers.get(name)
+        if tower is None or self._heard_by.get((node.name, name)) is not connection:
+            return
+        if not self.network.reaches(node.name, name):
             return
         number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        forwarded = tower.forward_beacon(frames, MessageSource(f"{host}.{number}", "", number), self.clock.now)
-        if forwarded is not None:
-            self.clock.after(self.network.delay(), self._spread, name, forwarded)
+        source = MessageSource(host_of(host, number), "", number)
+        self._spread(name, tower.receive([(frames, source)], self.clock.now))
 
-    def _spread(self, name: str, frames: list[bytes]) -> None:
-        for node in self.nodes():
-            if (node.name, name) in self._heard_by and self.network.reaches(node.name, name):
-                node.arrive_from_tower(frames)
+    def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
+        """Send messages of a tower to the nodes that subscribe to them. They stay in order."""
+        number = self.tower_names.index(name)
+        by_prefix = self._subscribers[name]
+        for frames in messages:
+            topic = frames[0]
+            receivers: dict[_TowerConnection, None] = {}
+            for length in range(len(topic) + 1):
+                receivers |= by_prefix.get(topic[:length], {})
+            for connection in receivers:
+                if self.network.reaches(connection.node.name, name):
+                    connection.arrives_at = max(connection.arrives_at, self.clock.now + self.network.delay())
+                    self.clock.at(connection.arrives_at, self._reach_node, connection, number, frames)
+
+    def _reach_node(self, connection: _TowerConnection, number: int, frames: list[bytes]) -> None:
+        if not connection.is_ended:
+            connection.node.arrive_from_tower(number, frames)
 
     # Faults
 
@@ -371,3 +475,15 @@ class Cluster:
 
     def _named(self, names: Sequence[str]) -> list[SimulatedNode]:
         return [node for node in self.nodes() if node.name in names]
+
+
+def draw_first_form(plan: Plan) -> frozenset[str]:
+    """Return the towers and nodes of a plan that know only the first form of beacons, as those of libdafka."""
+    draw = random.Random(plan.draw_seed + 1)
+    return frozenset(member.name for member in plan.members if draw.random() < 0.2)
+
+
+def host_of(network: str, number: int) -> str:
+    """Return the address of a node in a network such as `10.0.0`; a network has 250 addresses, and others follow it."""
+    prefix, _, last = network.rpartition(".")
+    return f"{prefix}.{int(last) + number // 250}.{number % 250 + 1}"

@@ -170,6 +170,7 @@ class Crowd(Cluster):
             *(Member(f"P{number}", "producer", topics=(TOPIC,)) for number in range(1, producers + 1)),
         ]
         super().__init__(Plan(1, Config(), tuple(members), (), chunk_records_max=1000, disk_s=0.002))
+        self._first_form_only = frozenset()
         self._size = producers
         self._processor = Processor(self.clock, cores)
         self._beacons = 0
@@ -178,10 +179,10 @@ class Crowd(Cluster):
         """See `World.wake`."""
         self.clock.after(delay, self._processor.look, node)
 
-    def send_beacon(self, node: SimulatedNode, frames: list[bytes]) -> None:
+    def send_to_tower(self, node: SimulatedNode, tower: int, frames: list[bytes]) -> None:
         """Count a beacon, and send it."""
         self._beacons += 1
-        super().send_beacon(node, frames)
+        super().send_to_tower(node, tower, frames)
 
     def measure(self) -> CrowdReport:
         """Start all nodes at once, wait until everything is stored, and count the messages."""

@@ -47,6 +47,9 @@ class Peer(Protocol):
     def arrive_connection(self, endpoint: str) -> None:
         """Note that the subscriber's connection to this endpoint was made."""
 
+    def arrive_loss(self, endpoint: str) -> None:
+        """Note that the subscriber's connection to this endpoint was lost."""
+
 
 @attrs.define(eq=False)
 class Split:
@@ -301,6 +304,8 @@ class Network:
             link.is_up, link.publisher, link.prefixes = False, None, ()
             link.held.clear()
             publisher.outgoing.remove(link)
+            if link.is_wanted:
+                link.subscriber.arrive_loss(link.endpoint)
             gone = [
                 b"\0" + prefix
                 for prefix in prefixes

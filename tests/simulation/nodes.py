@@ -6,25 +6,28 @@ Only waiting, sockets and disks are simulated. Everything else is the code that 
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from dafka import wire
 from dafka.config import Config
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol import (
+    BeaconAction,
     BeaconMachine,
     Event,
     Machine,
     Node,
     NodeCallbacks,
     ResetPosition,
-    SendBeacon,
+    SendToTower,
+    SubscribeAtTower,
+    UnsubscribeAtTower,
 )
-from dafka.protocol import DiscoveryEvent as BeaconReport
 from dafka.protocol.actions import Action
 from dafka.records import RecordBatch
-from dafka.wire import NodeBeacon
+from dafka.wire import NodeBeacon, Role
 from tests.simulation.network import Link, topic_frame
 from tests.simulation.violations import Violation
 from tests.simulation.world import World
@@ -43,6 +46,8 @@ class SimulatedNode:
         sent: Messages published so far, by kind. Records count one by one.
         handled: Messages, subscriptions and connections handled so far. Messages that arrive together count as one.
     """
+
+    ROLE = Role.ANY
 
     def __init__(self, cluster: World, name: str, address: str, machine: Machine, config: Config, port: int) -> None:
         self.cluster = cluster
@@ -69,15 +74,22 @@ class SimulatedNode:
         )
         self.role_machine = machine
         self.node = Node(machine, self, callbacks)
-        self.beacons = BeaconMachine(address, config)
+        self.beacons = BeaconMachine(
+            NodeBeacon(address, "", port),
+            config,
+            role=self.ROLE,
+            towers=len(cluster.tower_names),
+            draw=random.Random(cluster.draw.random()).random,
+        )
+        self.tower_prefixes: tuple[set[bytes], ...] = tuple(set() for _ in cluster.tower_names)
+        """What it subscribes to at each tower."""
         self._links: dict[PeerEndpoint, Link] = {}
-        self._beacon = NodeBeacon(address, "", port).encode()
         self._timer_at = float("inf")
         self._is_waking = False
         self._messages: list[tuple[Link, Sequence[wire.BatchedMessage]]] = []
         self._subscriptions: list[bytes] = []
-        self._connections: list[PeerEndpoint] = []
-        self._from_towers: list[list[bytes]] = []
+        self._connections: list[ConnectionChange] = []
+        self._from_towers: list[tuple[int, list[bytes]]] = []
         self._busy = 0
         self._busy_at = -1.0
 
@@ -111,18 +123,23 @@ class SimulatedNode:
 
     def arrive_connection(self, endpoint: str) -> None:
         """See `Peer.arrive_connection`."""
-        self._connections.append(PeerEndpoint(endpoint))
+        self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=True))
         self._wake()
 
-    def arrive_from_tower(self, frames: list[bytes]) -> None:
+    def arrive_loss(self, endpoint: str) -> None:
+        """See `Peer.arrive_loss`."""
+        self._connections.append(ConnectionChange(PeerEndpoint(endpoint), is_made=False))
+        self._wake()
+
+    def arrive_from_tower(self, tower: int, frames: list[bytes]) -> None:
         """Take a message of a tower."""
-        self._from_towers.append(frames)
+        self._from_towers.append((tower, frames))
         self._wake()
 
-    def tower_connected(self) -> None:
-        """Note that a tower's subscription has arrived."""
+    def arrive_tower_subscriptions(self, tower: int, frames: Sequence[bytes]) -> None:
+        """Take the subscriptions of a tower."""
         if self.is_alive:
-            self._follow_beacons(self.beacons.connected(self.cluster.clock.now))
+            self._follow_beacons(self.beacons.tower_subscribed(tower, frames, self.cluster.clock.now))
 
     # The interface `NodeIO`
 
@@ -271,19 +288,26 @@ class SimulatedNode:
 
     def _look_at_connections(self, now: float) -> None:
         if self._connections:
-            endpoints, self._connections = self._connections, []
-            self.node.connected(endpoints, now)
+            changes, self._connections = self._connections, []
+            self.node.connections_changed(changes, now)
 
     def _look_at_towers(self, now: float) -> None:
-        if self._from_towers:
-            messages, self._from_towers = self._from_towers, []
-            self._follow_beacons(self.beacons.heard(messages, now))
+        messages, self._from_towers = self._from_towers, []
+        for tower in dict.fromkeys(number for number, _ in messages):
+            own = [frames for number, frames in messages if number == tower]
+            self._follow_beacons(self.beacons.heard(tower, own, now))
 
-    def _follow_beacons(self, actions: Iterable[BeaconReport | SendBeacon]) -> None:
+    def _follow_beacons(self, actions: Iterable[BeaconAction]) -> None:
         for action in actions:
-            if isinstance(action, SendBeacon):
+            if isinstance(action, SendToTower):
                 self.sent["beacon"] += 1
-                self.cluster.send_beacon(self, self._beacon)
+                self.cluster.send_to_tower(self, action.tower, action.frames)
+            elif isinstance(action, SubscribeAtTower):
+                self.tower_prefixes[action.tower].add(action.prefix)
+                self.cluster.subscribe_at_tower(self, action.tower, b"\1" + action.prefix)
+            elif isinstance(action, UnsubscribeAtTower):
+                self.tower_prefixes[action.tower].discard(action.prefix)
+                self.cluster.subscribe_at_tower(self, action.tower, b"\0" + action.prefix)
             else:
                 self.node.discovered(action, self.cluster.clock.now)
         self._arm()

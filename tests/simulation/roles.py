@@ -17,6 +17,7 @@ from dafka.protocol import (
 from dafka.protocol.machines.commits import StorageWork
 from dafka.records import Partition, RecordBatch
 from dafka.storage import RetentionPolicy
+from dafka.wire import Role
 from tests.simulation.disk import Disk, contents
 from tests.simulation.nodes import SimulatedNode
 from tests.simulation.world import World
@@ -141,6 +142,8 @@ class SimulatedStore(Answering):
 class SimulatedProducer(Answering):
     """A producer, and its program, which publishes a number of records. Its spool, if it has one, survives it."""
 
+    ROLE = Role.PRODUCER
+
     def __init__(
         self, cluster: World, name: str, partition: Partition, config: Config, spool: Disk | None, port: int
     ) -> None:
@@ -230,6 +233,8 @@ class SimulatedProducer(Answering):
 
 class SimulatedConsumer(SimulatedNode):
     """A consumer, and its program, which takes a batch from time to time and saves its positions."""
+
+    ROLE = Role.CONSUMER
 
     def __init__(self, cluster: World, name: str, address: str, config: Config, disk: Disk, port: int) -> None:
         self.machine = ConsumerMachine(address, config, disk.positions)

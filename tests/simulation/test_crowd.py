@@ -23,6 +23,5 @@ def test_fewer_cores_take_a_crowd_longer() -> None:
     "producers",
     [10, *(pytest.param(number, marks=pytest.mark.long) for number in (100, 300))],
 )
-@pytest.mark.xfail(reason="every node connects to every other one, and gets its beacons")
 def test_connections_and_messages_are_in_proportion_to_the_crowd(producers: int) -> None:
     assert list(Crowd(producers).measure().excesses()) == []

@@ -57,12 +57,14 @@ class World(Protocol):
         draw: The random numbers for everything that the plan leaves open.
         network: The network between the nodes.
         plan: The plan.
+        tower_names: The names of the towers.
     """
 
     clock: Clock
     draw: random.Random
     network: Network
     plan: Plan
+    tower_names: list[str]
 
     @property
     def checks(self) -> Watcher:
@@ -71,8 +73,11 @@ class World(Protocol):
     def disk_delay(self) -> float:
         """Return how long a disk takes to make something durable, in seconds."""
 
-    def send_beacon(self, node: Any, frames: list[bytes]) -> None:
-        """Send a node's beacon to every tower that it is connected to."""
+    def send_to_tower(self, node: Any, tower: int, frames: list[bytes]) -> None:
+        """Send a node's message to a tower, if it is connected to it."""
+
+    def subscribe_at_tower(self, node: Any, tower: int, frame: bytes) -> None:
+        """Send a node's subscription to a tower, if it is connected to it."""
 
     def wake(self, node: Any, delay: float) -> None:
         """Let a node look at what has arrived, after a delay in seconds."""

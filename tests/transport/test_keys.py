@@ -123,8 +123,14 @@ def test_a_public_key_is_given_as_text_or_as_a_file(tmp_path: Path, pair: KeyPai
     path.write_text("")
     with pytest.raises(ConfigError, match=r"expected one public key in .*, not 0"):
         parse_public_key(str(path))
+    path.write_text(f"{pair.public} orders\n{KeyPair.generate().public} more\n")
+    with pytest.raises(ConfigError, match=r"expected one public key in .*, not 2"):
+        parse_public_key(str(path))
+    for missing in (str(tmp_path / "none"), "none", "a/" + "~" * 38):
+        with pytest.raises(ConfigError, match="there is no file"):
+            parse_public_key(missing)
     with pytest.raises(ConfigError, match="expected a public key"):
-        parse_public_key(str(tmp_path / "none"))
+        parse_public_key("~" * 40)
 
 
 def test_a_list_is_read_again_when_it_changes(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ async def open_receiver() -> AsyncIterator[Receiver]:
 
         async def connections() -> None:
             while True:
-                receiver.connected += await subscriber.receive_connections()
+                receiver.connected += [each.peer for each in await subscriber.receive_connections() if each.is_made]
 
         try:
             async with trio.open_nursery() as nursery:

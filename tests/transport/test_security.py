@@ -126,6 +126,20 @@ def test_a_file_of_keys_has_a_largest_size(extra: int, is_read: bool, pair: KeyP
             read_public_keys(path)
 
 
+def test_a_key_file_that_cannot_be_written_is_named(pair: KeyPair, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot write the key file .*: No such file or directory"):
+        write_key_file(tmp_path / "missing" / "key", pair)
+
+
+def test_keys_without_a_name_are_named_after_their_file_in_a_folder_only(pair: KeyPair, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for path in (tmp_path / "list", folder / "alice.pub"):
+        path.write_text(f"{pair.public}\n")
+    assert AuthorizedKeys(tmp_path / "list", "").names() == {pair.public: ""}
+    assert AuthorizedKeys(folder, "").names() == {pair.public: "alice"}
+
+
 def test_a_key_file_is_private_before_it_holds_the_key(
     pair: KeyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 import attrs
 
 from dafka import wire
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 from dafka.protocol.actions import Action, Append, Deliver, Notify, Publish, ResetPosition, Subscribe
 from dafka.protocol.events import Event, PeerJoined, PeerLeft
 from dafka.protocol.presence.beacons import DiscoveryEvent, Settled
@@ -110,6 +110,8 @@ class Node:
         self._callbacks = callbacks
         self._connections = ConnectionManager(connecting_max)
         self._invalid_endpoints = 0
+        self._late: dict[PeerEndpoint, PeerLeft] = {}
+        """The peers that discovery has lost and whose connections live, by endpoint."""
 
     @property
     def peers(self) -> int:
@@ -165,27 +167,27 @@ class Node:
         self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
-        """Process the events of discovery."""
+        """Process the events of discovery. A peer that it lost stays as long as the connection shows that it lives."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
             self._io.set_timer(self.deadline())
             return
         if isinstance(report, PeerJoined):
-            if self._connections.add_peer(report.endpoint) and not self._connect(report.endpoint, now):
-                self._connections.remove_peer(report.endpoint)
-                return
-            self.act(self._machine.peer_joined(report.address, now))
-        elif isinstance(report, PeerLeft):
-            if self._connections.remove_peer(report.endpoint):
-                self._io.disconnect(report.endpoint)
-            self.act(self._machine.peer_left(report.address, now))
-            self._settle(now)
-        self._callbacks.on_event(report)
+            self._peer_joined(report, now)
+        elif not isinstance(report, PeerLeft):
+            self._callbacks.on_event(report)
+        elif self._connections.shows_life(report.endpoint, now):
+            self._late[report.endpoint] = report
+        else:
+            self._peer_left(report, now)
 
-    def connected(self, endpoints: Iterable[PeerEndpoint], now: float) -> None:
-        """Note that connections to these endpoints were made, for the first time or again."""
-        self._connections.connections_made(endpoints)
+    def connections_changed(self, changes: Sequence[ConnectionChange], now: float) -> None:
+        """Note that connections to peers were made, for the first time or again, or were lost."""
+        self._connections.note_changes(changes, now)
+        for change in changes:
+            if not change.is_made and (late := self._late.pop(change.peer, None)) is not None:
+                self._peer_left(late, now)
         self._settle(now)
         self._io.set_timer(self.deadline())
 
@@ -199,6 +201,30 @@ class Node:
     def deadline(self) -> float:
         """Return when to call `tick`; infinity if nothing is due."""
         return min(self._machine.deadline(), self._connections.deadline())
+
+    def _peer_joined(self, report: PeerJoined, now: float) -> None:
+        if self._is_still_there(report):
+            del self._late[report.endpoint]
+            return
+        for late in [each for each in self._late.values() if _is_replaced(each, report)]:
+            del self._late[late.endpoint]
+            self._peer_left(late, now)
+        if self._connections.add_peer(report.endpoint) and not self._connect(report.endpoint, now):
+            self._connections.remove_peer(report.endpoint)
+            return
+        self.act(self._machine.peer_joined(report.address, now))
+        self._callbacks.on_event(report)
+
+    def _is_still_there(self, report: PeerJoined) -> bool:
+        late = self._late.get(report.endpoint)
+        return late is not None and late.address == report.address
+
+    def _peer_left(self, report: PeerLeft, now: float) -> None:
+        if self._connections.remove_peer(report.endpoint):
+            self._io.disconnect(report.endpoint)
+        self.act(self._machine.peer_left(report.address, now))
+        self._settle(now)
+        self._callbacks.on_event(report)
 
     def _connect(self, endpoint: PeerEndpoint, now: float) -> bool:
         """Connect, now or later when there is room. Return False if it is not a valid endpoint."""
@@ -216,3 +242,8 @@ class Node:
         if self._connections.try_settle(now):
             self.act(self._machine.node_settled(now))
             self._callbacks.on_settled()
+
+
+def _is_replaced(late: PeerLeft, joined: PeerJoined) -> bool:
+    """Return whether a node that joined takes the place of a late one: it has the same address, or endpoint."""
+    return late.endpoint == joined.endpoint or (bool(late.address) and late.address == joined.address)

@@ -489,8 +489,8 @@ class StoreMachine:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            if not self.durable_end(partition) and self._is_over(partition, end_sequence):
-                self._drop_unproven(partition)  # there is nothing to hold
+            if not first_sequence and self._is_over(partition, end_sequence):
+                self._drop_unproven(partition)  # nothing of it was given to the storage
             elif not self._must_keep(partition):
                 unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
                 actions += [unrecoverable, ResetPosition(partition, end_sequence)]

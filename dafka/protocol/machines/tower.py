@@ -1,7 +1,10 @@
-"""The tower's state machine: it returns the beacons to publish (RFC 46, "Node Discovery and Presence").
+"""The tower's state machine: it returns the messages to publish (RFC 46, "Node Discovery and Presence").
 
-A tower passes each node's beacon on to all nodes, with the endpoint at which that node can be reached. It carries no
-records. In a closed cluster it adds the key with which the node has authenticated itself.
+A tower introduces nodes to each other, with the endpoint at which each can be reached. It carries no records. In a
+closed cluster it adds the key with which the node has authenticated itself.
+
+It passes each beacon of the first form on to all nodes that use this form, as RFC 46 says. Nodes that use the second
+form are told once of each node whose role they want (`dafka.wire.directory`). Each form contains all nodes.
 """
 
 from __future__ import annotations
@@ -16,9 +19,31 @@ from dafka.endpoints import MessageSource
 from dafka.errors import WireError
 from dafka.protocol.presence.beacon_registry import BeaconRegistry
 from dafka.protocol.presence.identity import KeyIdentity
+from dafka.protocol.presence.node_directory import NodeDirectory
 from dafka.protocol.trust import TowerHostAmbiguous
+from dafka.records import TEXT_BYTES_MAX, decode_text
 
 KEY_CONFLICT = "address of another key"
+
+PULSE_S = 1.0
+"""The longest time between two signs of life, in seconds."""
+
+PULSES_PER_TIMEOUT = 4
+"""Signs of life in the time after which a silent node is gone."""
+
+TICK_S = 0.25
+"""The longest time between two calls of `tick`, in seconds."""
+
+REGISTRATIONS_PER_TIMEOUT = 3
+"""Registrations of a node in the time after which a silent node is gone."""
+
+INTRODUCTIONS_S = 0.25
+"""Seconds between two introductions of all nodes to new subscribers of the first form."""
+
+PREFIXES_MAX = 1000
+"""Different subscriptions to beacons of the first form that are remembered."""
+
+NO_TOWER_ID = bytes(wire.TOWER_ID_BYTES)
 
 
 class TowerMachine:
@@ -26,9 +51,10 @@ class TowerMachine:
 
     Attributes:
         registry: The nodes that the tower introduces.
-        beacons: Beacons passed on.
+        beacons: Beacons accepted, of both forms.
         own_host: The host at which other machines reach this one. Nodes on loopback are introduced at it. It is an
             assumption until a node has reached the tower at an address other than loopback.
+        tick_s: The seconds between two calls of `tick`.
     """
 
     def __init__(
@@ -37,6 +63,7 @@ class TowerMachine:
         own_host: str,
         is_connected: Callable[[int], bool],
         identity: KeyIdentity | None = None,
+        tower_id: bytes = NO_TOWER_ID,
     ) -> None:
         """Create the machine of a tower that knows no nodes.
 
@@ -45,24 +72,42 @@ class TowerMachine:
             own_host: The host at which other machines presumably reach this one.
             is_connected: Returns whether a connection, by the number in `MessageSource`, still exists.
             identity: The keys of nodes in a closed cluster; None in a plain cluster.
+            tower_id: Eight random bytes that identify this life of the tower.
         """
         self.registry = BeaconRegistry(config.tower.nodes_max, config.beacon.timeout_ms / 1000, is_connected)
         self.beacons = 0
         self.own_host = own_host
+        self._nodes_max = config.tower.nodes_max
         self._presumed_host = own_host
         self._reached_hosts: set[str] = set()
         self._identity = identity
         self._discarded: Counter[str] = Counter()
+        self._directory = NodeDirectory(tower_id, max(config.beacon.timeout_ms // REGISTRATIONS_PER_TIMEOUT, 1))
+        self._known: dict[tuple[bytes, str, str], tuple[wire.Registration, wire.DirectoryEntry]] = {}
+        self._known_host = own_host
+        self._first_form_prefixes: set[bytes] = set()
+        self._introduction_due = float("inf")
+        self._introduced_at = float("-inf")
+        self._pulse_s = min(PULSE_S, config.beacon.timeout_ms / 1000 / PULSES_PER_TIMEOUT)
+        self.tick_s = min(TICK_S, self._pulse_s)
+        self._pulse_due = 0.0
 
     @property
     def discarded(self) -> Counter[str]:
-        """Beacons that were not passed on, by reason."""
+        """Beacons that were not accepted, by reason."""
         return self._discarded + self.registry.discarded
 
     def receive(self, messages: Iterable[tuple[Sequence[bytes], MessageSource]], now: float) -> list[list[bytes]]:
-        """Handle messages from nodes, and return the beacons to publish."""
-        forwarded = (self.forward_beacon(frames, source, now) for frames, source in messages)
-        return [frames for frames in forwarded if frames is not None]
+        """Handle messages from nodes, and return the messages to publish."""
+        published: list[list[bytes]] = []
+        for frames, source in messages:
+            if frames[0] == wire.REGISTRATION:
+                forwarded = self._register(frames, source, now)
+            else:
+                forwarded = self.forward_beacon(frames, source, now)
+            if forwarded is not None:
+                published.append(forwarded)
+        return published + self._directory.take_messages(now)
 
     def reached_at(self, address: str) -> TowerHostAmbiguous | None:
         """Note the address of this machine at which a node has reached the tower.
@@ -88,24 +133,98 @@ class TowerMachine:
         return TowerHostAmbiguous(self.own_host, host)
 
     def forward_beacon(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
-        """Return the beacon to publish for one that a node sent; None if it is discarded."""
+        """Return the beacon to publish for one of the first form; None if it is discarded."""
         try:
             beacon = wire.NodeBeacon.decode(frames)
         except WireError as error:
             self._discarded[error.field] += 1
             return None
-        if not self.registry.admit_beacon(beacon.address, source.connection, now):
+        if not self._admit(beacon.address, source, now, may_be_late=False):
             return None
-        if self._identity is not None and not self._identity.claim_address(beacon.address, source.key):
-            self._discarded[KEY_CONFLICT] += 1
-            return None
-        self.beacons += 1
-        host = beacon.host or reachable_host(source.host, self.own_host)
-        return wire.TowerBeacon(beacon.address, f"tcp://{host}:{beacon.port}", source.key).encode()
+        entry = wire.DirectoryEntry(beacon.address, self._endpoint(beacon, source), source.key)
+        self._directory.put_node(entry, None)
+        return _first_form(entry)
 
-    def tick(self, now: float) -> None:
-        """Forget silent nodes."""
-        self.registry.expire(now)
+    def receive_subscriptions(self, subscriptions: Iterable[bytes], now: float) -> list[list[bytes]]:
+        """Handle subscription frames of nodes, and return the messages to publish."""
+        for frame in subscriptions:
+            is_active, prefix = frame[:1] == b"\1", frame[1:]
+            if prefix[:1] == wire.INBOX:
+                if 1 < len(prefix) <= TEXT_BYTES_MAX + 1:
+                    self._directory.note_inbox(decode_text(prefix[1:]), is_open=is_active, inboxes_max=self._nodes_max)
+            elif prefix[:1] in (b"", wire.BEACON):
+                if not is_active:
+                    self._first_form_prefixes.discard(prefix)
+                elif len(self._first_form_prefixes) < PREFIXES_MAX:
+                    self._first_form_prefixes.add(prefix)
+                    self._introduction_due = max(now, self._introduced_at + INTRODUCTIONS_S)
+        return self._introductions(now) + self._directory.take_messages(now)
+
+    def tick(self, now: float) -> list[list[bytes]]:
+        """Forget silent nodes and ended connections, and return the messages to publish."""
+        for address in self.registry.expire(now):
+            self._directory.remove_node(address)
+        published = self._introductions(now) + self._directory.take_messages(now)
+        if now >= self._pulse_due:
+            self._pulse_due = now + self._pulse_s
+            published.append(self._directory.pulse())
+        return published
+
+    def _register(self, frames: Sequence[bytes], source: MessageSource, now: float) -> list[bytes] | None:
+        """Handle a beacon of the second form. Return the same in the first form, if any node wants it."""
+        try:
+            registration, entry = self._decode_registration(frames, source)
+        except WireError as error:
+            self._discarded[error.field] += 1
+            return None
+        if not self._admit(entry.address, source, now, may_be_late=True):
+            return None
+        self._directory.put_node(entry, registration.wanted)
+        if registration.asks_directory:
+            self._directory.ask(entry.address)
+        return _first_form(entry) if self._first_form_prefixes else None
+
+    def _decode_registration(
+        self, frames: Sequence[bytes], source: MessageSource
+    ) -> tuple[wire.Registration, wire.DirectoryEntry]:
+        """Decode a registration, or find it among the known ones: each node repeats its own all the time."""
+        known = (frames[-1], source.host, source.key)
+        if self.own_host != self._known_host:
+            self._known.clear()
+            self._known_host = self.own_host
+        found = self._known.get(known) if len(frames) == 2 else None
+        if found is None:
+            registration = wire.Registration.decode(frames)
+            address, endpoint = registration.address, self._endpoint(registration, source)
+            entry = wire.DirectoryEntry(address, endpoint, source.key, registration.role, registration.formats)
+            if len(self._known) >= 2 * self._nodes_max:
+                self._known.clear()
+            found = self._known[known] = registration, entry
+        return found
+
+    def _admit(self, address: str, source: MessageSource, now: float, *, may_be_late: bool) -> bool:
+        if not self.registry.admit_beacon(address, source.connection, now, may_be_late=may_be_late):
+            return False
+        if self._identity is not None and not self._identity.claim_address(address, source.key):
+            self._discarded[KEY_CONFLICT] += 1
+            return False
+        self.beacons += 1
+        return True
+
+    def _endpoint(self, beacon: wire.NodeBeacon | wire.Registration, source: MessageSource) -> str:
+        host = beacon.host or reachable_host(source.host, self.own_host)
+        return f"tcp://{host}:{beacon.port}"
+
+    def _introductions(self, now: float) -> list[list[bytes]]:
+        """Introduce nodes that use the second form to new subscribers of the first, so that they need not wait."""
+        if now < self._introduction_due:
+            return []
+        self._introduction_due, self._introduced_at = float("inf"), now
+        return [_first_form(entry) for entry in self._directory.second_form_entries()]
+
+
+def _first_form(entry: wire.DirectoryEntry) -> list[bytes]:
+    return wire.TowerBeacon(entry.address, entry.endpoint, entry.key).encode()
 
 
 def reachable_host(host: str, own_host: str) -> str:

@@ -25,6 +25,10 @@ BEACONS_PER_S = 200.0
 for each batch of new nodes.
 """
 
+LATE_FACTOR = 5
+"""Timeouts without a beacon after which a node that uses the second form is forgotten although its connection lives. A
+node that is slow sends its beacons late; one that is paused sends none."""
+
 MANY_NODES = "too many nodes"
 MANY_OF_ONE_CONNECTION = "too many nodes of one connection"
 ADDRESS_IN_USE = "address of another node"
@@ -35,6 +39,7 @@ TOO_OFTEN = "too many beacons"
 class _Node:
     connection: int
     heard_at: float
+    may_be_late: bool = False
 
 
 @attrs.define
@@ -57,7 +62,7 @@ class BeaconRegistry:
             nodes_max: Nodes known at once.
             timeout_s: Seconds without a beacon after which a node is forgotten.
             is_connected: Returns whether a connection, identified by its number, still exists. It is only called when
-                two connections use one address.
+                two connections use one address, or a node is silent.
         """
         self.discarded: Counter[str] = Counter()
         self._nodes_max = nodes_max
@@ -79,20 +84,42 @@ class BeaconRegistry:
         """Return the connections that have sent beacons, the newest last."""
         return list(self._connections)
 
-    def admit_beacon(self, address: str, connection: int, now: float) -> bool:
-        """Note a beacon, and return whether to accept it. A refused beacon is counted in `discarded`."""
+    def admit_beacon(self, address: str, connection: int, now: float, *, may_be_late: bool = False) -> bool:
+        """Note a beacon, and return whether to accept it. A refused beacon is counted in `discarded`.
+
+        Args:
+            address: The node's address.
+            connection: The number of the connection on which it arrived.
+            now: The time in seconds.
+            may_be_late: Whether the node stays for `LATE_FACTOR` timeouts while this connection lives.
+
+        Returns:
+            Whether the beacon is accepted.
+        """
         reason = self._refusal(address, connection, now)
         if reason:
             self.discarded[reason] += 1
+        else:
+            self._nodes[address].may_be_late = may_be_late
         return not reason
 
-    def expire(self, now: float) -> None:
-        """Forget silent nodes. Runs at most four times per timeout."""
+    def expire(self, now: float) -> list[str]:
+        """Forget silent nodes, and return them. Runs at most four times per timeout."""
         if now - self._expired_at < self._timeout_s / 4:
-            return
+            return []
         self._expired_at = now
-        for address in [address for address, node in self._nodes.items() if now - node.heard_at >= self._timeout_s]:
+        silent = [address for address, node in self._nodes.items() if self._is_silent(node, now)]
+        for address in silent:
             self._forget_node(address)
+        return silent
+
+    def _is_silent(self, node: _Node, now: float) -> bool:
+        silence = now - node.heard_at
+        if silence < self._timeout_s:
+            return False
+        return (
+            not node.may_be_late or silence >= LATE_FACTOR * self._timeout_s or not self._is_connected(node.connection)
+        )
 
     def forget_connection(self, number: int) -> None:
         """Forget a connection that has ended. Its nodes are remembered until they are silent, or come back."""

@@ -2,6 +2,9 @@
 
 A node is settled once it has found its peers and connected to them: from then on it receives what they send. Any peer
 can announce endpoints that do not answer. A bounded number of them is tried at a time, and the others wait in a queue.
+
+A node that is slow sends its beacons late, but its connections live: libzmq's threads keep them up. So a peer that
+discovery has lost stays until its connection is lost, too.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 
-from dafka.endpoints import PeerEndpoint
+from dafka.endpoints import ConnectionChange, PeerEndpoint
 
 CONNECTING_MAX = 256
 """Endpoints that a node tries at the same time and that have never answered. They may be invalid."""
@@ -19,6 +22,10 @@ TRY_S = 1.0
 
 QUEUED_TRY_S = 5.0
 """Seconds that a peer has to answer before the next peer in the queue takes its place."""
+
+STEADY_S = 30.0
+"""Seconds for which a connection must have lasted to show that its peer still lives. A connection that was made again
+since then may lead to another node, which listens at the same endpoint."""
 
 CONNECT_S = 1.0
 """Seconds that settling waits for connections to the peers that were found. Some may have left."""
@@ -40,7 +47,9 @@ class ConnectionManager:
         self._connecting: OrderedDict[PeerEndpoint, float] = OrderedDict()
         self._queue: OrderedDict[PeerEndpoint, None] = OrderedDict()
         self._endpoints: Counter[PeerEndpoint] = Counter()
+        self._answered: set[PeerEndpoint] = set()
         self._connected: set[PeerEndpoint] = set()
+        self._lost_at: dict[PeerEndpoint, float] = {}
         self._are_peers_found = False
         self._settle_due = float("inf")
 
@@ -92,19 +101,34 @@ class ConnectionManager:
         if self._endpoints[endpoint] > 0:
             return False
         del self._endpoints[endpoint]
+        self._answered.discard(endpoint)
         self._connected.discard(endpoint)
+        self._lost_at.pop(endpoint, None)
         self._connecting.pop(endpoint, None)
         if endpoint in self._queue:
             del self._queue[endpoint]
             return False
         return True
 
-    def connections_made(self, endpoints: Iterable[PeerEndpoint]) -> None:
-        """Note that connections to these endpoints were made."""
-        for endpoint in endpoints:
-            self._connecting.pop(endpoint, None)
-            self._connected.add(endpoint)
-        self._connected.intersection_update(self._endpoints)
+    def note_changes(self, changes: Iterable[ConnectionChange], now: float) -> None:
+        """Note that connections were made or lost."""
+        for change in changes:
+            endpoint = change.peer
+            if endpoint not in self._endpoints:
+                continue
+            if change.is_made:
+                self._connecting.pop(endpoint, None)
+                self._answered.add(endpoint)
+                self._connected.add(endpoint)
+            elif endpoint in self._connected:
+                self._connected.discard(endpoint)
+                self._lost_at[endpoint] = now
+
+    def shows_life(self, endpoint: PeerEndpoint, now: float) -> bool:
+        """Return whether the connection to an endpoint shows that the one peer of that endpoint still lives."""
+        if endpoint not in self._connected or self._endpoints[endpoint] != 1:
+            return False
+        return now - self._lost_at.get(endpoint, float("-inf")) >= STEADY_S
 
     def peers_found(self, now: float) -> None:
         """Note that discovery has found the peers that were running before."""
@@ -115,7 +139,7 @@ class ConnectionManager:
         """Settle if it is time, and return whether the node has settled just now."""
         if self.is_settled or not self._are_peers_found:
             return False
-        self.is_settled = now >= self._settle_due or self._connected.issuperset(self._endpoints)
+        self.is_settled = now >= self._settle_due or self._answered.issuperset(self._endpoints)
         return self.is_settled
 
     def deadline(self) -> float:

@@ -4,10 +4,14 @@ A node is identified by its address. Two towers may report it at different hosts
 the port is the same. A loopback endpoint is an exception: a tower reports it until a remote node has connected to the
 tower, and a remote node replaces it by the next one. A node on another port has restarted: the old endpoint leaves, and
 the new one joins. In a closed cluster, nodes with different keys are different nodes, even with the same address.
+
+A tower that sends beacons of the first form repeats them, and a node is gone when they cease. A tower that uses the
+second form lists a node once, and says when it is gone; a node stays as long as any tower lists it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import TypeAlias
 
 import attrs
@@ -18,11 +22,15 @@ from dafka.protocol.events import PeerJoined, PeerLeft
 
 PeerChange: TypeAlias = PeerJoined | PeerLeft
 
+MANY_NODES = "too many nodes"
+
 
 @attrs.define
 class _Peer:
     endpoint: PeerEndpoint
     expires: float
+    listed_by: dict[int, wire.Role] = attrs.field(factory=dict)
+    """The role that the node has according to each tower that lists it."""
 
 
 class PeerTable:
@@ -52,19 +60,57 @@ class PeerTable:
         """Return the number of known nodes."""
         return len(self._peers)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is room for another node."""
+        return len(self._peers) < self._peers_max
+
     def heard(self, beacon: wire.TowerBeacon, now: float) -> list[PeerChange]:
         """Handle a beacon, and return the changes: none, unless the node is new or has restarted on another port."""
+        return self._note_peer(beacon, now + self._timeout)
+
+    def listed(self, entry: wire.DirectoryEntry, tower: int) -> list[PeerChange]:
+        """Note that a tower lists a node, and return the changes as `heard` does."""
+        changes = self._note_peer(entry, float("-inf"))
+        peer = self._peers.get((entry.address, entry.key))
+        if peer is not None:
+            peer.listed_by[tower] = entry.role
+        return changes
+
+    def unlisted(self, entry: wire.DirectoryEntry, tower: int, now: float) -> list[PeerChange]:
+        """Note that a tower does not list a node in this role any more. Return the change if that was the last one."""
+        peer = self._peers.get((entry.address, entry.key))
+        if peer is None or peer.listed_by.get(tower) is not entry.role:
+            return []
+        del peer.listed_by[tower]
+        return self._forget_silent([(entry.address, entry.key)], now)
+
+    def keep_listed(self, tower: int, nodes: Container[tuple[str, str]], now: float) -> None:
+        """Note that a tower lists only these nodes, by address and key. Others are gone unless heard for the timeout.
+
+        A tower that has restarted may not have heard of all nodes yet.
+        """
+        for known, peer in self._peers.items():
+            if tower in peer.listed_by and known not in nodes:
+                del peer.listed_by[tower]
+                peer.expires = max(peer.expires, now + self._timeout)
+
+    def expire(self, now: float) -> list[PeerChange]:
+        """Forget the nodes that no tower lists and that have been silent for the timeout, and return them."""
+        return self._forget_silent(list(self._peers), now)
+
+    def _note_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:
         address, endpoint = beacon.address, beacon.peer_endpoint
         if address == self._own_address:
             return []
         peer = self._peers.get((address, beacon.key))
         if peer is None:
-            if len(self._peers) >= self._peers_max:
+            if not self.has_room:
                 self.ignored += 1
                 return []
-            self._peers[address, beacon.key] = _Peer(endpoint, now + self._timeout)
+            self._peers[address, beacon.key] = _Peer(endpoint, expires)
             return [PeerJoined(address, endpoint)]
-        peer.expires = now + self._timeout
+        peer.expires = max(peer.expires, expires)
         if endpoint == peer.endpoint or (
             _port(endpoint) == _port(peer.endpoint) and not self._is_correction(peer.endpoint, endpoint)
         ):
@@ -76,9 +122,8 @@ class PeerTable:
     def _is_correction(self, known: PeerEndpoint, heard: PeerEndpoint) -> bool:
         return self._is_remote and is_local(known.endpoint) and not is_local(heard.endpoint)
 
-    def expire(self, now: float) -> list[PeerChange]:
-        """Forget the nodes that have been silent for the timeout, and return them."""
-        silent = [known for known, peer in self._peers.items() if peer.expires <= now]
+    def _forget_silent(self, nodes: Iterable[tuple[str, str]], now: float) -> list[PeerChange]:
+        silent = [known for known in nodes if not self._peers[known].listed_by and self._peers[known].expires <= now]
         return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
 
 

@@ -1,0 +1,140 @@
+"""A peer whose beacons are late stays as long as its connection shows that it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dafka import wire
+from dafka.config import Config
+from dafka.endpoints import ConnectionChange, PeerEndpoint
+from dafka.protocol import ConsumerMachine, Event, Node, NodeCallbacks, PeerJoined, PeerLeft
+from dafka.protocol.presence.connections import STEADY_S
+
+ONE, OTHER = PeerEndpoint("tcp://10.0.0.1:4001"), PeerEndpoint("tcp://10.0.0.1:4002")
+
+
+class SilentIO:
+    """Sockets that only note the connections."""
+
+    def __init__(self) -> None:
+        self.connected: set[PeerEndpoint] = set()
+
+    def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
+        pass
+
+    def subscribe(self, prefix: bytes) -> None:
+        pass
+
+    def unsubscribe(self, prefix: bytes) -> None:
+        pass
+
+    def connect(self, endpoint: PeerEndpoint) -> bool:
+        self.connected.add(endpoint)
+        return True
+
+    def disconnect(self, endpoint: PeerEndpoint) -> None:
+        self.connected.remove(endpoint)
+
+    def set_timer(self, deadline: float) -> None:
+        pass
+
+
+class Peers:
+    """A node, and what it reported about its peers."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.io = SilentIO()
+        callbacks = NodeCallbacks(
+            on_records=lambda _: None,
+            on_reset_position=lambda _: None,
+            on_event=self.events.append,
+            on_settled=lambda: None,
+            on_change=lambda: None,
+        )
+        self.node = Node(ConsumerMachine("ME", Config()), self.io, callbacks)
+        self.node.start(0.0)
+
+    def discovered(self, *events: PeerJoined | PeerLeft, now: float = 1.0) -> None:
+        for event in events:
+            self.node.discovered(event, now)
+
+    def changed(self, *changes: tuple[PeerEndpoint, bool], now: float = 1.0) -> None:
+        self.node.connections_changed([ConnectionChange(*each) for each in changes], now)
+
+
+def connected_to(*endpoints: PeerEndpoint) -> Peers:
+    peers = Peers()
+    peers.discovered(*(PeerJoined("A", endpoint) for endpoint in endpoints))
+    peers.changed(*((endpoint, True) for endpoint in endpoints))
+    return peers
+
+
+def names(events: Iterable[Event]) -> list[str]:
+    return [f"{type(each).__name__} {each.address}" for each in events if isinstance(each, (PeerJoined, PeerLeft))]
+
+
+def test_a_late_peer_stays_until_its_connection_is_lost() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    assert names(peers.events) == ["PeerJoined A"]
+    assert peers.io.connected == {ONE}
+    peers.changed((ONE, False), now=9.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
+    assert peers.io.connected == set()
+
+
+def test_a_late_peer_that_is_heard_again_has_never_left() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", ONE), now=5.0)
+    peers.changed((ONE, False), now=9.0)
+    assert names(peers.events) == ["PeerJoined A"]
+    assert peers.io.connected == {ONE}
+    peers.discovered(PeerLeft("A", ONE), now=10.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
+
+
+def test_a_peer_leaves_at_once_if_its_connection_is_lost_or_was_never_made() -> None:
+    peers = connected_to(ONE)
+    peers.changed((ONE, False))
+    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    assert peers.io.connected == set()
+    peers.discovered(PeerJoined("B", OTHER), PeerLeft("B", OTHER), now=6.0)
+    assert peers.io.connected == set()
+
+
+def test_a_connection_that_was_just_made_again_may_lead_to_another_node() -> None:
+    peers = connected_to(ONE)
+    peers.changed((ONE, False), (ONE, True), now=3.0)
+    peers.discovered(PeerLeft("A", ONE), now=5.0)
+    assert peers.io.connected == set()
+
+
+def test_a_connection_that_was_made_again_long_ago_shows_life() -> None:
+    peers = connected_to(ONE)
+    peers.changed((ONE, False), (ONE, True), now=3.0)
+    peers.discovered(PeerLeft("A", ONE), now=3.0 + STEADY_S)
+    assert peers.io.connected == {ONE}
+
+
+def test_another_node_at_the_endpoint_of_a_late_peer_replaces_it() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("B", ONE), now=5.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined B"]
+    assert peers.io.connected == {ONE}
+
+
+def test_a_peer_leaves_if_another_one_has_joined_at_its_endpoint() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerJoined("B", ONE), PeerLeft("A", ONE), now=5.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerJoined B", "PeerLeft A"]
+    assert peers.io.connected == {ONE}
+
+
+def test_a_late_peer_that_restarts_on_another_port_is_replaced() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE), PeerJoined("A", OTHER), now=5.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A", "PeerJoined A"]
+    assert peers.io.connected == {OTHER}
+    peers.changed((ONE, False), now=6.0)
+    assert len(peers.events) == 3
