@@ -194,7 +194,7 @@ class Cluster:
         node = self._make(member, self._port(member))
         node.lag, node.queue_max = member.lag, member.queue_max
         hosts = ("10.0.0", "10.1.0") if self.plan.second_network else ("10.0.0",)
-        self.network.listen([f"tcp://{host}.{self._numbers[name]}:{node.port}" for host in hosts], node)
+        self.network.listen([f"tcp://{host_of(host, self._numbers[name])}:{node.port}" for host in hosts], node)
         node.start()
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
@@ -332,7 +332,7 @@ class Cluster:
         if not self.network.reaches(node.name, name):
             return
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        source = MessageSource(f"{host}.{self._numbers[node.name]}", "", connection.number)
+        source = MessageSource(host_of(host, self._numbers[node.name]), "", connection.number)
         self._spread(name, tower.receive([(frames, source)], self.clock.now))
 
     def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
@@ -486,3 +486,9 @@ def draw_first_form(plan: Plan) -> frozenset[str]:
     """Return the towers and nodes of a plan that know only the first form of beacons, as those of libdafka."""
     draw = random.Random(plan.draw_seed + 1)
     return frozenset(member.name for member in plan.members if draw.random() < 0.2)
+
+
+def host_of(network: str, number: int) -> str:
+    """Return the address of a node in a network such as `10.0.0`; a network has 250 addresses, and others follow it."""
+    prefix, _, last = network.rpartition(".")
+    return f"{prefix}.{int(last) + number // 250}.{number % 250 + 1}"
