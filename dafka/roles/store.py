@@ -173,8 +173,7 @@ class Store(NodeRole):
                 nursery.start_soon(self._replies.run)
                 if self._config.has_retention:
                     nursery.start_soon(self._run_until_lost, self._retain)
-                if self._config.forget_empty_after_ms and isinstance(self._storage, DeletesPartitions):
-                    nursery.start_soon(self._forget)
+                nursery.start_soon(self._forget)
                 if isinstance(self._storage, DetectsRemoval):
                     nursery.start_soon(self._run_until_lost, self._watch_removal, self._storage)
                 await nursery.start(self._run_node)
@@ -281,11 +280,12 @@ class Store(NodeRole):
             self.events.log.write(CommitSlow(now - begun, records, size), logging.WARNING)
 
     async def _forget(self) -> None:
-        """Forget partitions that have ended and hold no records."""
+        """Forget partitions that have ended and hold no records, and those of which only the name is known."""
+        can_delete = isinstance(self._storage, DeletesPartitions)
         while True:
             await trio.sleep(self._config.retention_interval_ms / 1000)
             self._machine.drop_silent_unproven(trio.current_time())
-            while silent := self._machine.silent_partitions(trio.current_time()):
+            while can_delete and (silent := self._machine.silent_partitions(trio.current_time())):
                 self._commits.put_silent(silent)
                 self._arrived.unpark_all()
                 await trio.sleep(FORGET_PAUSE_S)

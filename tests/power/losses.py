@@ -164,8 +164,8 @@ class Run:
         self._folder = folder
         self._choose = choose
         self._bug = bug
-        # A storage with relaxed durability does not write again what could not be synced.
-        self._disk = Disk(forgets_failed=not is_relaxed(url))
+        # SQLite, and a storage with relaxed durability, do not write again what could not be synced.
+        self._disk = Disk(forgets_failed=url.startswith("filelog:") and not is_relaxed(url))
         self._promises = Promises()
         self._entries: list[Entry] = []
         self._moment = 0

@@ -12,9 +12,10 @@ from dafka.protocol import CommitQueue, ForgetPartitions, StoreMachine
 from dafka.protocol.actions import Action, Append, Notify, ResetPosition
 from dafka.protocol.answering.head_responder import SLICE
 from dafka.protocol.events import PartitionsForgotten, StoreFull, StoreHasRoom
-from dafka.protocol.machines.ended_partitions import CROWDED_S, RESTART_GRACE_S
+from dafka.protocol.machines.ended_partitions import CROWDED_S, RESTART_GRACE_S, UNPROVEN_S, EndedPartitions
+from dafka.protocol.machines.store import FORGOTTEN_TOGETHER_MAX
 from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
-from dafka.protocol.presence.peer_limits import MANY_PARTITIONS
+from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN
 from dafka.records import Partition
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, asked, direct_head, events, head, live, published, run, subscription
@@ -105,6 +106,97 @@ def test_a_partition_with_missing_records_is_kept() -> None:
     assert not forgotten(forget(store, 10 * AFTER_S))
 
 
+def test_records_that_come_later_keep_a_partition() -> None:
+    store = make_store()
+    queue = CommitQueue(store)
+    for action in store.receive([live(10, 12)], 0.0):
+        assert isinstance(action, Append)
+        queue.put_records(action.batch)
+    assert queue.begin_work() == [run(10, 12)]
+    queue.work_done(0.0)
+    assert store.silent_partitions(10 * AFTER_S) == []
+    assert store.begin_forgetting([HELLO]) == ()
+    store.records_trimmed({HELLO: 12})
+    assert store.silent_partitions(10 * AFTER_S) == [HELLO]
+
+
+def test_nothing_of_a_forgotten_partition_is_asked_for_when_its_producer_leaves() -> None:
+    store = make_store()
+    forget(store, AFTER_S)
+    store.peer_joined("PRODUCER", AFTER_S)
+    assert published(store.peer_left("PRODUCER", AFTER_S), wire.GetHeads) == []
+
+
+def test_while_too_many_producers_are_connected_to_tell_them_apart_all_partitions_are_kept() -> None:
+    store = make_store(config=CONFIG.with_node(peers_max=1))
+    store.receive_subscriptions(subscription(Command.ACK, "ANOTHER"), 0.0)
+    assert not forgotten(forget(store, 10 * AFTER_S))
+
+
+def test_partitions_are_forgotten_a_limited_number_at_a_time_the_longest_silent_first() -> None:
+    names = [Partition("hello", f"A{number}") for number in range(FORGOTTEN_TOGETHER_MAX + 2)]
+    store = StoreMachine(ME, CONFIG, dict.fromkeys(names, 5), dict.fromkeys(names, 5))
+    store.start(0.0)
+    store.receive([head(4, names[0])], 2.0)
+    store.receive([head(4, names[1])], 1.0)
+    assert store.silent_partitions(10 * AFTER_S) == names[2:]
+    forget(store, 10 * AFTER_S)
+    assert store.silent_partitions(10 * AFTER_S) == [names[1], names[0]]
+
+
+@pytest.mark.parametrize("obstacle", ["producer", "missing records"])
+def test_partitions_that_must_be_kept_do_not_hold_up_others(obstacle: str) -> None:
+    """They are the longest silent ones, and fill a whole turn."""
+    names = [Partition("hello", f"A{number}") for number in range(FORGOTTEN_TOGETHER_MAX + 1)]
+    store = StoreMachine(ME, CONFIG, dict.fromkeys(names, 5), dict.fromkeys(names, 5))
+    store.start(0.0)
+    for name in names[1:]:
+        if obstacle == "producer":
+            store.receive_subscriptions(subscription(Command.ACK, name.address), 0.0)
+        else:
+            store.receive([head(9, name)], 0.0)
+    store.receive([head(4, names[0])], 1.0)
+    assert store.silent_partitions(10 * AFTER_S) == [names[0]]
+
+
+def test_the_signs_of_a_partition_are_forgotten_with_it() -> None:
+    ended = EndedPartitions(CONFIG, lambda _: False, {})
+    ended.start(1.0)
+    ended.note_heard(HELLO, 5.0)
+    assert ended.heard_at(HELLO) == 5.0
+    ended.remove(HELLO)
+    assert ended.heard_at(HELLO) == 1.0
+
+
+def test_a_partition_whose_end_is_not_known_has_not_ended() -> None:
+    """Retention may trim records in the storage before the machine notes that they are durable."""
+    ended = EndedPartitions(CONFIG, lambda _: False, {})
+    ended.note_range(HELLO, 5, 0)
+    assert HELLO not in ended
+    ended.note_range(HELLO, 5, 5)
+    assert HELLO in ended
+
+
+@pytest.mark.parametrize("after_s", [0.0, 10 * UNPROVEN_S])
+def test_a_partition_without_any_record_is_dropped_after_an_hour(after_s: float) -> None:
+    store = StoreMachine(ME, Config().with_store(forget_empty_after_ms=int(after_s * 1000)), {})
+    store.start(0.0)
+    store.receive([head(9)], 0.0)
+    store.drop_silent_unproven(UNPROVEN_S - 1)
+    assert is_known(store)
+    store.drop_silent_unproven(UNPROVEN_S)
+    assert not is_known(store)
+
+
+def test_a_partition_without_any_record_is_kept_while_its_producer_is_there() -> None:
+    store = StoreMachine(ME, CONFIG, {})
+    store.start(0.0)
+    store.peer_joined("PRODUCER", 0.0)
+    store.receive([head(9)], 0.0)
+    store.drop_silent_unproven(10 * UNPROVEN_S)
+    assert is_known(store)
+
+
 def test_a_restarted_store_counts_the_time_before_except_an_hour() -> None:
     config = Config().with_store(forget_empty_after_ms=10 * 3_600_000)
     store = make_store(config=config, idle_s=1e9)
@@ -151,6 +243,22 @@ def test_records_that_come_meanwhile_continue_it() -> None:
     assert store.durable_end(HELLO) == 10
 
 
+def test_a_producer_that_connects_before_the_storage_has_its_turn_keeps_its_partition() -> None:
+    store = make_store()
+    queue = CommitQueue(store)
+    queue.put_silent(store.silent_partitions(AFTER_S))
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), AFTER_S)
+    assert queue.begin_work() == ForgetPartitions(())
+
+
+def test_a_later_list_of_silent_partitions_replaces_an_earlier_one() -> None:
+    store = make_store()
+    queue = CommitQueue(store)
+    for _ in range(2):
+        queue.put_silent(store.silent_partitions(AFTER_S))
+    assert queue.begin_work() == ForgetPartitions((HELLO,))
+
+
 def test_records_that_wait_for_the_storage_keep_a_partition() -> None:
     store = make_store()
     queue = CommitQueue(store)
@@ -161,6 +269,46 @@ def test_records_that_wait_for_the_storage_keep_a_partition() -> None:
     assert queue.begin_work() == ForgetPartitions(())
     queue.work_done(AFTER_S)
     assert queue.begin_work() == [run(10, 12)]
+
+
+@pytest.mark.parametrize("first", [head(9), live(10, 11)], ids=["head", "record ahead"])
+def test_a_partition_without_any_record_is_kept_while_its_position_is_stored(first: wire.BatchedMessage) -> None:
+    store = StoreMachine(ME, CONFIG, {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.0)
+    store.receive([first], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    store.receive_subscriptions(subscription(Command.ACK, "PRODUCER", active=False), 0.0)
+    store.drop_silent_unproven(AFTER_S)  # the storage has not reset it yet
+    assert is_known(store)
+    store.position_reset(HELLO, 10)
+    store.drop_silent_unproven(AFTER_S)
+    assert is_known(store)
+    end = 10
+    for action in actions:
+        if isinstance(action, Append):
+            end = action.batch.end_sequence
+            store.records_committed({HELLO: end}, AFTER_S)
+    store.records_trimmed({HELLO: end})
+    assert forgotten(forget(store, AFTER_S))
+    assert not is_known(store)
+
+
+def test_a_partition_is_kept_while_its_records_wait_for_the_storage() -> None:
+    """The rest of its records is unrecoverable, and its producer is gone."""
+    store = StoreMachine(ME, CONFIG.with_store(retention_records=5), {})
+    store.start(0.0)
+    store.node_settled(0.0)
+    store.receive_subscriptions(subscription(Command.CONSUMER_HELLO, "OTHER"), 0.0)
+    assert store.receive([live(0, 5)], 0.0) == [Append(run(0, 5))]
+    store.receive([direct_head(9, ME)], 0.0)
+    actions = store.receive([wire.DirectEarliest(ME, "OTHER", "PRODUCER", "hello", 10, 10)], 0.0)
+    assert ResetPosition(HELLO, 10) in actions
+    assert published(store.records_committed({HELLO: 5}, 0.0), wire.Ack) == [wire.Ack("PRODUCER", "hello", 4, ME)]
+    assert published(store.position_reset(HELLO, 10), wire.Ack) == [wire.Ack("PRODUCER", "hello", 9, ME)]
 
 
 # Other stores
@@ -176,6 +324,17 @@ def test_stores_are_not_told_of_ended_partitions() -> None:
     assert [each.sequence for each in published(store.receive([consumer], 0.1), wire.DirectHead)] == [9]
     store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), 0.2)
     assert [each.sequence for each in published(store.receive([question], 0.2), wire.DirectHead)] == [9]
+
+
+@pytest.mark.parametrize(("earliest", "named"), [(10, []), (9, [9])], ids=["ended", "with records"])
+def test_when_a_producer_leaves_its_partition_is_announced_if_there_are_records(
+    earliest: int, named: list[int]
+) -> None:
+    store = make_store(earliest=earliest)
+    store.receive_subscriptions(subscription(Command.DIRECT_HEAD, "OTHER STORE"), 0.0)
+    store.peer_joined("PRODUCER", 0.0)
+    actions = store.peer_left("PRODUCER", 1.0)
+    assert [each.sequence for each in published(actions, wire.DirectHead)] == named
 
 
 def test_an_ended_partition_that_another_store_names_does_not_come_back() -> None:
@@ -297,8 +456,19 @@ def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
     store.records_trimmed({Partition("hello", "Z0"): 5})
     assert store.deadline() <= 2.2
     assert events(store.tick(2.3)) == [StoreHasRoom()]
-    assert store.full_reason == ""
+    assert (store.full_reason, store.deadline()) == ("", float("inf"))
     assert asked(store.receive([head(0)], 2.4)) == [(0, 1)]
+
+
+def test_a_store_with_too_many_partitions_without_records_is_full_until_one_is_dropped() -> None:
+    store = StoreMachine(ME, CONFIG.with_node(partitions_unproven_max=1), {})
+    store.start(0.0)
+    first, second = Partition("hello", "A"), Partition("hello", "B")
+    assert events(store.receive([head(0, first), head(0, second)], 0.0)) == [StoreFull(MANY_UNPROVEN, 1)]
+    assert not any(isinstance(event, StoreHasRoom) for event in events(store.tick(2.0)))
+    assert store.full_reason
+    store.drop_silent_unproven(AFTER_S)
+    assert StoreHasRoom() in events(store.tick(AFTER_S))
 
 
 def test_ended_partitions_are_limited_too() -> None:
@@ -314,6 +484,18 @@ def test_many_ended_partitions_are_forgotten_earlier() -> None:
     store, _ = make_full(ended=3, living=0, config=config)
     assert store.silent_partitions(CROWDED_S - 1) == []
     assert len(store.silent_partitions(CROWDED_S + 1)) == 3
+
+
+def test_empty_partitions_of_connected_producers_do_not_crowd() -> None:
+    config = SMALL.with_store(forget_empty_after_ms=1_000_000_000)
+    store, _ = make_full(ended=3, living=0, config=config)
+    store.receive_subscriptions(subscription(Command.ACK, "A0"), 0.0)
+    assert store.silent_partitions(CROWDED_S + 1) == []
+
+
+def test_a_short_wait_stays_short_when_there_are_many_ended_partitions() -> None:
+    store, _ = make_full(ended=3, living=0)
+    assert len(store.silent_partitions(AFTER_S)) == 3
 
 
 def test_a_producer_that_is_connected_counts_although_its_partition_is_empty() -> None:

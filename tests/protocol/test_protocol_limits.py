@@ -295,6 +295,9 @@ def test_idle_partitions_are_forgotten_only_if_there_are_many() -> None:
     made.add_batch(run(0, 1, A))
     assert made.has_room(), "a partition with records is proven"
     assert made.idle_partitions(IDLE_S + 9) == [B]
+    made.reset_to(B, 5)
+    made.follow_partition(Partition(D.topic, "E"), 0, since=3.0)
+    assert made.idle_partitions(IDLE_S + 9) == [C], "a partition whose position was reset is kept"
 
 
 # Buffers

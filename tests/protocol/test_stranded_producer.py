@@ -9,7 +9,7 @@ import pytest
 from dafka import wire
 from dafka.config import ProducerConfig
 from dafka.protocol import ProducerMachine
-from dafka.protocol.machines.producer import ASKING_S
+from dafka.protocol.machines.producer import ASKING_S, STRANDED_CHECK_S
 from dafka.wire import Command
 from tests.protocol.helpers import HELLO, contents, published, subscription
 
@@ -102,6 +102,44 @@ def test_an_older_copy_of_the_storage_is_no_holder() -> None:
     assert producer.is_stranded
 
 
+def test_a_store_that_has_less_than_what_is_asked_for_is_no_holder() -> None:
+    producer = make_producer()
+    producer.peer_joined("BEHIND", 0.0)
+    producer.receive([ack(2, "BEHIND")], 0.0)
+    pass_time(producer, 1.0, 8.0, {"NEW": 3})
+    assert producer.is_stranded
+
+
+def test_a_store_that_can_help_one_of_those_that_ask_is_a_holder() -> None:
+    producer = make_producer(["NEW", "OTHER"])
+    producer.peer_joined("BEHIND", 0.0)
+    producer.receive([ack(3, "BEHIND")], 0.0)
+    pass_time(producer, 1.0, 60.0, {"NEW": 0, "OTHER": 6})
+    assert not producer.is_stranded
+
+
+def test_a_producer_without_connected_stores_waits_for_them() -> None:
+    producer = make_producer()
+    pass_time(producer, 1.0, 3.0, {"NEW": 0})
+    connect(producer, "NEW", active=False)
+    pass_time(producer, 3.0, 60.0, {})
+    assert not producer.is_stranded
+
+
+def test_each_store_must_have_repeated_its_question() -> None:
+    producer = make_producer(["NEW", "OTHER"])
+    producer.receive([fetch("OTHER")], 1.0)
+    pass_time(producer, 1.0, 1.0 + ASKING_S, {"NEW": 0})
+    assert not producer.is_stranded
+
+
+def test_a_producer_looks_by_itself_whether_it_is_stranded() -> None:
+    producer = make_producer()
+    producer.tick(1.0)  # sends a HEAD; the next one is due a second later
+    producer.receive([fetch("NEW")], 1.0)
+    assert producer.deadline() <= 1.0 + STRANDED_CHECK_S
+
+
 def test_strangers_do_not_count() -> None:
     producer = make_producer()
     pass_time(producer, 1.0, 60.0, {"CONSUMER": 0})
@@ -122,6 +160,22 @@ def test_an_ack_shows_that_the_store_has_the_records() -> None:
     producer.receive([ack(9, "NEW")], 4.0)
     pass_time(producer, 20.0, 20.0 + AFTER_S - 0.1, {"NEW": 0})
     assert not producer.is_stranded
+
+
+def test_a_store_that_has_acknowledged_what_it_asked_for_asks_no_more() -> None:
+    producer = make_producer()
+    pass_time(producer, 1.0, 4.0, {"NEW": 0})
+    producer.receive([ack(9, "NEW")], 4.0)
+    pass_time(producer, 4.0, 60.0, {})
+    assert not producer.is_stranded
+
+
+def test_an_ack_of_earlier_records_changes_nothing() -> None:
+    producer = make_producer()
+    for second in range(1, 8):
+        pass_time(producer, float(second), second + 1.0, {"NEW": 3})
+        producer.receive([ack(2, "NEW")], second + 0.9)
+    assert producer.is_stranded
 
 
 def test_a_question_that_is_not_repeated_does_not_count() -> None:
@@ -159,6 +213,27 @@ def test_records_that_no_store_acknowledged_are_unrecoverable_instead() -> None:
     assert answer.unrecoverable_end == 8
     pass_time(producer, 1.0, 60.0, {"NEW": 0})
     assert not producer.is_stranded
+
+
+def test_a_new_partition_takes_over_what_too_few_stores_have() -> None:
+    producer = ProducerMachine(HELLO, ProducerConfig(min_stores=2), 10, stranded_after_s=AFTER_S)
+    producer.start(0.0)
+    producer.node_settled(0.0)
+    producer.publish(contents(0, 10), 0.0)
+    producer.receive([ack(6)], 0.0)
+    assert producer.unstored_from == 0
+
+
+def test_a_new_partition_takes_over_what_is_left_with_min_stores_0() -> None:
+    config = ProducerConfig(min_stores=0, unacknowledged_records_max=2)
+    producer = ProducerMachine(HELLO, config, 10, stranded_after_s=AFTER_S)
+    producer.start(0.0)
+    producer.node_settled(0.0)
+    for first in range(10):
+        producer.publish(contents(first, first + 1), 0.0)
+    assert producer.unstored_from == 8
+    producer.receive([ack(20)], 0.0)
+    assert producer.unstored_from == 10
 
 
 def test_a_new_partition_takes_over_what_no_store_has_with_min_stores_0() -> None:

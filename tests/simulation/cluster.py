@@ -46,6 +46,7 @@ class _TowerConnection:
     """The two connections between a node and a tower."""
 
     node: SimulatedNode
+    number: int
     prefixes: set[bytes] = attrs.field(factory=set)
     is_up: bool = False
     is_ended: bool = False
@@ -92,6 +93,8 @@ class Cluster:
         self._first_form_only = draw_first_form(plan)
         self._reversed_share = REVERSED_SHARE
         self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
+        self._connections_made = 0
+        self._connection_numbers: set[int] = set()
         self._subscribers: dict[str, dict[bytes, dict[_TowerConnection, None]]] = {}
 
     def run(self) -> None:
@@ -195,7 +198,7 @@ class Cluster:
         node = self._make(member, self._port(member))
         node.lag, node.queue_max = member.lag, member.queue_max
         hosts = ("10.0.0", "10.1.0") if self.plan.second_network else ("10.0.0",)
-        self.network.listen([f"tcp://{host}.{self._numbers[name]}:{node.port}" for host in hosts], node)
+        self.network.listen([f"tcp://{host_of(host, self._numbers[name])}:{node.port}" for host in hosts], node)
         node.start()
         if isinstance(node, SimulatedConsumer):
             for topic in member.topics:
@@ -241,14 +244,11 @@ class Cluster:
     # Towers
 
     def _start_tower(self, name: str) -> None:
-        names = {number: node for node, number in self._numbers.items()}
-
-        def is_connected(number: int) -> bool:
-            return (names[number], name) in self._heard_by
-
         self._subscribers[name] = {}
         identity = self.draw.randbytes(TOWER_ID_BYTES)
-        tower = self._towers[name] = TowerMachine(Config(), "10.0.0.254", is_connected, tower_id=identity)
+        tower = self._towers[name] = TowerMachine(
+            Config(), "10.0.0.254", self._connection_numbers.__contains__, tower_id=identity
+        )
         self._tick_tower(name, tower)
         self._greet()
 
@@ -265,7 +265,10 @@ class Cluster:
         for tower in self._towers:
             for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
-                    connection = self._heard_by[node.name, tower] = _TowerConnection(node)
+                    self._connections_made += 1
+                    self._connection_numbers.add(self._connections_made)
+                    connection = _TowerConnection(node, self._connections_made)
+                    self._heard_by[node.name, tower] = connection
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_node, node, tower, connection)
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
@@ -298,6 +301,9 @@ class Cluster:
 
     def _end_tower_connection(self, pair: tuple[str, str]) -> None:
         connection = self._heard_by.pop(pair)
+        self._connection_numbers.remove(connection.number)
+        if pair[1] in self._towers:
+            self._towers[pair[1]].registry.forget_connection(connection.number)
         self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
         connection.is_ended = True
         number = self.tower_names.index(pair[1])
@@ -329,9 +335,8 @@ class Cluster:
             return
         if not self.network.reaches(node.name, name):
             return
-        number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        source = MessageSource(f"{host}.{number}", "", number)
+        source = MessageSource(host_of(host, self._numbers[node.name]), "", connection.number)
         self._spread(name, tower.receive([(frames, source)], self.clock.now))
 
     def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
@@ -485,3 +490,9 @@ def draw_first_form(plan: Plan) -> frozenset[str]:
     """Return the towers and nodes of a plan that know only the first form of beacons, as those of libdafka."""
     draw = random.Random(plan.draw_seed + 1)
     return frozenset(member.name for member in plan.members if draw.random() < 0.2)
+
+
+def host_of(network: str, number: int) -> str:
+    """Return the address of a node in a network such as `10.0.0`; a network has 250 addresses, and others follow it."""
+    prefix, _, last = network.rpartition(".")
+    return f"{prefix}.{int(last) + number // 250}.{number % 250 + 1}"

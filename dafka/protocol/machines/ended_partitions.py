@@ -26,9 +26,6 @@ A store that has its records names it from time to time."""
 COUNT_S = 1.0
 """Seconds for which a count of the ended partitions is used."""
 
-FORGOTTEN_TOGETHER_MAX = 100
-"""Partitions that are forgotten in one transaction. Records that arrive meanwhile wait for it."""
-
 
 class EndedPartitions:
     """The empty partitions of a store, and when each of its partitions was last heard of.
@@ -57,7 +54,7 @@ class EndedPartitions:
         self._started_at = now
         credit_max = max(self._after_s - RESTART_GRACE_S, 0.0)
         for partition, seconds in self._idle_s.items():
-            self._heard_at.setdefault(partition, now - min(max(seconds, 0.0), credit_max))
+            self._heard_at[partition] = now - min(max(seconds, 0.0), credit_max)
         self._idle_s.clear()
 
     def note_heard(self, partition: Partition, now: float) -> None:
@@ -96,11 +93,11 @@ class EndedPartitions:
         return now - self.heard_at(partition) >= silent_s
 
     def silent_partitions(self, now: float) -> list[Partition]:
-        """Return the ended partitions that may be forgotten now, a limited number, the longest silent first."""
+        """Return the ended partitions of which nothing was heard for long enough, the longest silent first."""
         if not self._after_s:
             return []
         silent_s = self._after_s
         if len(self._empty) > self._count_max and self.count(now) > self._count_max:
             silent_s = min(silent_s, CROWDED_S)
         found = [each for each in self._empty if now - self.heard_at(each) >= silent_s and each in self]
-        return sorted(found, key=self.heard_at)[:FORGOTTEN_TOGETHER_MAX]
+        return sorted(found, key=self.heard_at)

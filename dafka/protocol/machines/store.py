@@ -74,6 +74,9 @@ FAREWELL_HEADS_PER_S = 1000.0
 FAREWELL_HEADS_BURST = 10_000.0
 """Heads of leaving producers that are announced at once."""
 
+FORGOTTEN_TOGETHER_MAX = 100
+"""Partitions that are forgotten in one transaction. Records that arrive meanwhile wait for it."""
+
 ROOM_CHECK_S = 1.0
 """Seconds between two looks at whether a full store has room again."""
 
@@ -274,8 +277,9 @@ class StoreMachine:
         return self._full_reason
 
     def silent_partitions(self, now: float) -> list[Partition]:
-        """Return ended partitions to forget, which were not heard of for long enough; see `EndedPartitions`."""
-        return [each for each in self._ended.silent_partitions(now) if self._is_complete(each)]
+        """Return a limited number of ended partitions to forget, the longest silent first; see `EndedPartitions`."""
+        silent = (each for each in self._ended.silent_partitions(now) if self._is_complete(each))
+        return list(islice(silent, FORGOTTEN_TOGETHER_MAX))
 
     def drop_silent_unproven(self, now: float) -> None:
         """Stop following partitions of which only the name is known, and nothing was heard for long enough."""
@@ -485,8 +489,8 @@ class StoreMachine:
         """Continue after records that no node holds any more, dropping earlier ones if retention allows it."""
         actions: list[Action] = []
         for partition, first_sequence, end_sequence in self.reassembler.unrecoverable_ranges(only_new=only_new):
-            if not self.durable_end(partition) and self._is_over(partition, end_sequence):
-                self._drop_unproven(partition)  # there is nothing to hold
+            if not first_sequence and self._is_over(partition, end_sequence):
+                self._drop_unproven(partition)  # nothing of it was given to the storage
             elif not self._must_keep(partition):
                 unrecoverable = Notify(RecordsUnrecoverable(partition, first_sequence, end_sequence))
                 actions += [unrecoverable, ResetPosition(partition, end_sequence)]

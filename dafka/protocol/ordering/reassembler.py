@@ -144,11 +144,15 @@ class Reassembler:
         return found
 
     def reset_to(self, partition: Partition, next_sequence: int) -> list[RecordBatch]:
-        """Give up the records before `next_sequence`; return the batches that are in order from there on."""
+        """Give up the records before `next_sequence`; return the batches that are in order from there on.
+
+        The partition is one that is known to exist from then on: a store has its new position in the storage.
+        """
         cursor = self.cursors[partition]
         ahead_bytes = cursor.ahead_bytes
         ready = cursor.reset_to(next_sequence)
         self._ahead_bytes += cursor.ahead_bytes - ahead_bytes
+        self._unproven.pop(partition, None)
         self.gap_resolver.forget_partition(partition)
         self._planner.mark_complete(partition)
         self._changed[partition] = None
