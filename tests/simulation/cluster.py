@@ -34,6 +34,9 @@ QUIET_S = 1.5
 FORGET_WAITS = 1.5
 """Times the wait of the stores after which they must have forgotten the ended partitions."""
 
+REVERSED_SHARE = 0.2
+"""The share of connections on which the subscriptions of a tower arrive in another order than libzmq's."""
+
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
@@ -43,6 +46,7 @@ class _TowerConnection:
     """The two connections between a node and a tower."""
 
     node: SimulatedNode
+    number: int
     prefixes: set[bytes] = attrs.field(factory=set)
     is_up: bool = False
     is_ended: bool = False
@@ -87,7 +91,10 @@ class Cluster:
         self._towers: dict[str, TowerMachine] = {}
         self.tower_names = [member.name for member in plan.members if member.role == "tower"]
         self._first_form_only = draw_first_form(plan)
+        self._reversed_share = REVERSED_SHARE
         self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
+        self._connections_made = 0
+        self._connection_numbers: set[int] = set()
         self._subscribers: dict[str, dict[bytes, dict[_TowerConnection, None]]] = {}
 
     def run(self) -> None:
@@ -237,14 +244,11 @@ class Cluster:
     # Towers
 
     def _start_tower(self, name: str) -> None:
-        names = {number: node for node, number in self._numbers.items()}
-
-        def is_connected(number: int) -> bool:
-            return (names[number], name) in self._heard_by
-
         self._subscribers[name] = {}
         identity = self.draw.randbytes(TOWER_ID_BYTES)
-        tower = self._towers[name] = TowerMachine(Config(), "10.0.0.254", is_connected, tower_id=identity)
+        tower = self._towers[name] = TowerMachine(
+            Config(), "10.0.0.254", self._connection_numbers.__contains__, tower_id=identity
+        )
         self._tick_tower(name, tower)
         self._greet()
 
@@ -261,7 +265,10 @@ class Cluster:
         for tower in self._towers:
             for node in nodes or self.nodes():
                 if (node.name, tower) not in self._heard_by and self.network.reaches(node.name, tower):
-                    connection = self._heard_by[node.name, tower] = _TowerConnection(node)
+                    self._connections_made += 1
+                    self._connection_numbers.add(self._connections_made)
+                    connection = _TowerConnection(node, self._connections_made)
+                    self._heard_by[node.name, tower] = connection
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_node, node, tower, connection)
                     self.clock.after(TOWER_DIAL_S * self.draw.random(), self._hear_tower, node, tower, connection)
 
@@ -271,7 +278,7 @@ class Cluster:
             number = self.tower_names.index(tower)
             known = (BEACON,) if node.name in self._first_form_only else self._tower_prefixes(tower)
             frames = [b"\1" + prefix for prefix in known]
-            if self.draw.random() < 0.2:
+            if self.draw.random() < self._reversed_share:
                 frames.reverse()
             for frame in frames:  # they may be read one by one
                 node.arrive_tower_subscriptions(number, [frame])
@@ -294,6 +301,9 @@ class Cluster:
 
     def _end_tower_connection(self, pair: tuple[str, str]) -> None:
         connection = self._heard_by.pop(pair)
+        self._connection_numbers.remove(connection.number)
+        if pair[1] in self._towers:
+            self._towers[pair[1]].registry.forget_connection(connection.number)
         self._note_subscription(pair[1], connection, [b"\0" + prefix for prefix in sorted(connection.prefixes)])
         connection.is_ended = True
         number = self.tower_names.index(pair[1])
@@ -325,9 +335,8 @@ class Cluster:
             return
         if not self.network.reaches(node.name, name):
             return
-        number = self._numbers[node.name]
         host = "10.1.0" if self.plan.second_network and name == "T2" else "10.0.0"
-        source = MessageSource(host_of(host, number), "", number)
+        source = MessageSource(host_of(host, self._numbers[node.name]), "", connection.number)
         self._spread(name, tower.receive([(frames, source)], self.clock.now))
 
     def _spread(self, name: str, messages: Sequence[list[bytes]]) -> None:
