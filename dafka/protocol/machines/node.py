@@ -167,7 +167,7 @@ class Node:
         self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
-        """Process the events of discovery. A wanted peer that it lost stays while the connection shows that it lives."""
+        """Process the events of discovery. A wanted peer that it lost stays while its connection shows life."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
