@@ -48,8 +48,9 @@ IDLE_S = 10.0
 class Processor:
     """The cores that all nodes share. Nodes wait in a queue, and each handles everything that has arrived for it."""
 
-    def __init__(self, clock: Clock, cores: int) -> None:
+    def __init__(self, clock: Clock, cores: int, message_s: float) -> None:
         self._clock = clock
+        self._message_s = message_s
         self._idle = cores
         self._queue: deque[SimulatedNode] = deque()
 
@@ -61,7 +62,7 @@ class Processor:
     def _next(self) -> None:
         while self._idle and self._queue:
             node = self._queue.popleft()
-            seconds = node.waiting * MESSAGE_S
+            seconds = node.waiting * self._message_s
             self._idle -= 1
             node.look()
             self._clock.after(seconds, self._done)
@@ -163,7 +164,7 @@ class CrowdReport:
 class Crowd(Cluster):
     """A cluster of many producers that start at once."""
 
-    def __init__(self, producers: int, cores: int = CORES) -> None:
+    def __init__(self, producers: int, cores: int = CORES, message_s: float = MESSAGE_S) -> None:
         # Names of one length, as UUIDs have: a producer that is named as the beginning of others would hear their ACKs.
         width = len(str(producers))
         members = [
@@ -176,7 +177,7 @@ class Crowd(Cluster):
         self._first_form_only = frozenset()
         self._reversed_share = 0.0  # libzmq sends subscriptions in the order of their bytes
         self._size = producers
-        self._processor = Processor(self.clock, cores)
+        self._processor = Processor(self.clock, cores, message_s)
         self._beacons = 0
 
     def wake(self, node: SimulatedNode, delay: float) -> None:
