@@ -290,7 +290,9 @@ class Checks:
             return None
         cursor = consumer.machine.reassembler.cursors.get(partition)
         if cursor is None and self.has_ended(partition):
-            return None
+            # A consumer that finds a dead producer late asks stores for it, and waits for it until discovery loses it.
+            is_expected = consumer.machine.reassembler.gap_resolver.has_node(partition.address)
+            return f"{consumer.name} still expects {partition.address}" if is_expected else None
         if not consumer.is_earliest and cursor is not None and position == 0 and cursor.next_sequence >= end:
             return None
         if not consumer.is_earliest and cursor is None and not self._cluster.is_alive(partition):

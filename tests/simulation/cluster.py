@@ -34,6 +34,9 @@ QUIET_S = 1.5
 FORGET_WAITS = 1.5
 """Times the wait of the stores after which they must have forgotten the ended partitions."""
 
+REVERSED_SHARE = 0.2
+"""The share of connections on which the subscriptions of a tower arrive in another order than libzmq's."""
+
 TOWER_DIAL_S = 0.02
 """Seconds that connecting to a tower takes, on average."""
 
@@ -88,6 +91,7 @@ class Cluster:
         self._towers: dict[str, TowerMachine] = {}
         self.tower_names = [member.name for member in plan.members if member.role == "tower"]
         self._first_form_only = draw_first_form(plan)
+        self._reversed_share = REVERSED_SHARE
         self._heard_by: dict[tuple[str, str], _TowerConnection] = {}
         self._connections_made = 0
         self._connection_numbers: set[int] = set()
@@ -274,7 +278,7 @@ class Cluster:
             number = self.tower_names.index(tower)
             known = (BEACON,) if node.name in self._first_form_only else self._tower_prefixes(tower)
             frames = [b"\1" + prefix for prefix in known]
-            if self.draw.random() < 0.2:
+            if self.draw.random() < self._reversed_share:
                 frames.reverse()
             for frame in frames:  # they may be read one by one
                 node.arrive_tower_subscriptions(number, [frame])

@@ -24,6 +24,7 @@ from dafka.protocol import (
     StoreMachine,
 )
 from dafka.protocol.actions import Publish
+from dafka.protocol.machines.ended_partitions import EndedPartitions
 from dafka.protocol.machines.head_exchange import HeadExchange
 from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.buffers import RetransmitBuffer
@@ -168,6 +169,18 @@ def another_stores_hello_is_passed_over(patch: Patch) -> None:
         return [] if command is Command.CONSUMER_HELLO else meet(self, command, topic, now)
 
     patch.setattr(StoreMachine, "_greet_peer", meet_others)
+
+
+# Partitions that have ended
+
+
+def stores_tell_each_other_of_ended_partitions(patch: Patch) -> None:
+    patch.setattr(StoreMachine, "_is_announced", lambda self, partition: self.durable_end(partition) > 0)
+
+
+def partitions_of_running_producers_are_forgotten(patch: Patch) -> None:
+    patch.setattr(EndedPartitions, "__contains__", lambda self, partition: partition in self._empty)
+    patch.setattr(EndedPartitions, "note_heard", lambda *_: None)
 
 
 # Producers
@@ -444,6 +457,8 @@ PLANTED = [
     Planted(peer_that_reconnects_is_not_greeted_again, 244, "not converged"),
     Planted(what_a_full_queue_dropped_is_not_told_again, 52, "not converged"),
     Planted(another_stores_hello_is_passed_over, 64, "not converged"),
+    Planted(stores_tell_each_other_of_ended_partitions, 9, "not forgotten"),
+    Planted(partitions_of_running_producers_are_forgotten, 9, "lost again"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_dropped, 0, "not published in order"),
     Planted(held_back_records_are_lost, 16, "not published in order"),

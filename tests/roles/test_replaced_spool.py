@@ -1,0 +1,55 @@
+"""The spool of a producer whose partition was replaced: which partition the next start continues, and with what."""
+
+from __future__ import annotations
+
+import pytest
+
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.roles.producer import _find_spooled_partition, _replace_in_spool
+from dafka.storage.memory import MemoryStorage
+from tests.roles.helpers import contents
+
+FIRST, SECOND, THIRD = (Partition("hello", name * 32) for name in "9A5")
+
+
+async def make_spool() -> MemoryStorage:
+    spool = MemoryStorage()
+    await spool.append([RecordBatch(FIRST, 0, contents(0, 10))])
+    return spool
+
+
+async def held(spool: MemoryStorage, partition: Partition) -> list[bytes]:
+    batch = await spool.read(partition, 0, 100)
+    return [] if batch is None else list(batch.contents)
+
+
+async def test_a_spool_continues_the_last_replacement_of_its_topic() -> None:
+    spool = await make_spool()
+    await _replace_in_spool(spool, FIRST, 4, SECOND)
+    assert await held(spool, SECOND) == contents(4, 10)
+    await _replace_in_spool(spool, SECOND, 1, THIRD)
+    assert await held(spool, THIRD) == contents(5, 10)
+    other = Partition("other", "F" * 32)
+    await spool.append([RecordBatch(other, 0, contents(0, 1))])
+    await _replace_in_spool(spool, other, 0, Partition("other", "0" * 32))
+    assert await _find_spooled_partition(spool, "hello") == THIRD
+    assert await held(spool, FIRST) == await held(spool, SECOND) == []
+
+
+async def test_a_replacement_that_failed_halfway_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = await make_spool()
+    save = MemoryStorage.save_positions
+
+    async def fail(*_: object) -> None:
+        raise StorageError("database or disk is full")
+
+    monkeypatch.setattr(MemoryStorage, "save_positions", fail)
+    with pytest.raises(StorageError):
+        await _replace_in_spool(spool, FIRST, 4, SECOND)
+    assert await _find_spooled_partition(spool, "hello") != SECOND
+    assert await held(spool, FIRST) == contents(0, 10)
+    monkeypatch.setattr(MemoryStorage, "save_positions", save)
+    await _replace_in_spool(spool, FIRST, 4, SECOND)
+    assert await held(spool, SECOND) == contents(4, 10)
+    assert await _find_spooled_partition(spool, "hello") == SECOND
