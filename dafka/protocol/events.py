@@ -34,10 +34,12 @@ class PeerLeft:
     Attributes:
         address: The node's address; empty if discovery does not know it.
         endpoint: The endpoint at which the node listened.
+        is_unwanted: Whether no tower lists the node among those of the roles that this node connects to.
     """
 
     address: str
     endpoint: PeerEndpoint
+    is_unwanted: bool = False
 
     def __str__(self) -> str:
         return f"Lost node {self.address or 'of unknown address'} at {self.endpoint.endpoint}"

@@ -1,10 +1,11 @@
-"""The second form of beacons between the machines of nodes and towers, without sockets."""
+"""The second form of beacons (erratum 29) between the machines of nodes and towers, without sockets."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 
+import attrs
 import pytest
 
 from dafka import wire
@@ -21,6 +22,7 @@ from dafka.protocol import (
     Settled,
     SubscribeAtTower,
     TowerMachine,
+    UnsubscribeAtTower,
 )
 from dafka.protocol.machines.tower import KEY_CONFLICT
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
@@ -129,7 +131,11 @@ class Member:
                 self.prefixes.add(action.prefix)
                 subscriptions = [b"\1" + action.prefix]
                 self.cluster.publish(self.cluster.tower.receive_subscriptions(subscriptions, self.cluster.now))
-            elif not hasattr(action, "prefix"):
+            elif isinstance(action, UnsubscribeAtTower):
+                self.prefixes.discard(action.prefix)
+                unsubscriptions = [b"\0" + action.prefix]
+                self.cluster.publish(self.cluster.tower.receive_subscriptions(unsubscriptions, self.cluster.now))
+            else:
                 self.events.append(action)
 
     def peers(self) -> set[str]:
@@ -366,6 +372,31 @@ def test_a_node_that_changes_its_form_does_not_leave() -> None:
     cluster.pass_time(10)
     assert store.peers() == {"p1"}
     assert cluster.add("p2", Role.PRODUCER).peers() == {"s1"}
+
+
+def test_a_node_that_changes_its_form_drops_the_nodes_that_it_does_not_want() -> None:
+    """Its tower knew the first form only, and was replaced by one that knows both."""
+    cluster = Cluster()
+    store, other = cluster.add("s1", Role.STORE), cluster.add("p1", Role.PRODUCER)
+    producer = cluster.add("p2", Role.PRODUCER, forms=[BEACON])
+    cluster.pass_time(1)
+    assert producer.peers() == {"s1", "p1"}
+    producer.act(producer.machine.tower_subscribed(0, [b"\1" + REGISTRATION], cluster.now))
+    cluster.pass_time(2 * TIMEOUT_S)
+    assert producer.peers() == {"s1"}
+    assert attrs.evolve(other.left, is_unwanted=True) in producer.events
+    store.is_running = cluster.connected = False
+    cluster.pass_time(3 * TIMEOUT_S)
+    assert store.left in producer.events
+
+
+def test_a_node_of_a_tower_of_the_first_form_may_be_late() -> None:
+    cluster = Cluster()
+    store, producer = (cluster.add(name, ROLES[name], forms=[BEACON]) for name in ("s1", "p1"))
+    cluster.pass_time(1)
+    store.is_running = False
+    cluster.pass_time(2 * TIMEOUT_S)
+    assert producer.events[-1] == store.left
 
 
 def test_a_node_that_moves_to_another_port_has_restarted() -> None:

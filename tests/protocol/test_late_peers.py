@@ -84,6 +84,13 @@ def test_a_late_peer_stays_until_its_connection_is_lost() -> None:
     assert peers.io.connected == set()
 
 
+def test_an_unwanted_peer_leaves_although_its_connection_lives() -> None:
+    peers = connected_to(ONE)
+    peers.discovered(PeerLeft("A", ONE, is_unwanted=True), now=5.0)
+    assert names(peers.events) == ["PeerJoined A", "PeerLeft A"]
+    assert peers.io.connected == set()
+
+
 def test_a_late_peer_that_is_heard_again_has_never_left() -> None:
     peers = connected_to(ONE)
     peers.discovered(PeerLeft("A", ONE), PeerJoined("A", ONE), now=5.0)

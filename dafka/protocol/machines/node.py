@@ -167,7 +167,7 @@ class Node:
         self.act(self._machine.receive_subscriptions(subscriptions, now))
 
     def discovered(self, report: DiscoveryEvent, now: float) -> None:
-        """Process the events of discovery. A peer that it lost stays as long as the connection shows that it lives."""
+        """Process the events of discovery. A wanted peer that it lost stays while its connection shows life."""
         if isinstance(report, Settled):
             self._connections.peers_found(now)
             self._settle(now)
@@ -177,7 +177,7 @@ class Node:
             self._peer_joined(report, now)
         elif not isinstance(report, PeerLeft):
             self._callbacks.on_event(report)
-        elif self._connections.shows_life(report.endpoint, now):
+        elif not report.is_unwanted and self._connections.shows_life(report.endpoint, now):
             self._late[report.endpoint] = report
         else:
             self._peer_left(report, now)

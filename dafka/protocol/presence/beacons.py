@@ -207,7 +207,8 @@ class BeaconMachine:
                 actions += self._choose_form(number, now)
         if now >= self._watch_due:
             self._watch_due = now + self._watch_interval
-            actions += self.peers.expire(now)
+            are_listed = all(tower.client.is_complete for tower in self._towers)
+            actions += self.peers.expire(now, are_listed=are_listed)
             silence = now - self._heard_at
             if silence >= self._tower_timeout and not self._is_silent:
                 self._is_silent = True

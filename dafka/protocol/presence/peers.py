@@ -31,6 +31,8 @@ class _Peer:
     expires: float
     listed_by: dict[int, wire.Role] = attrs.field(factory=dict)
     """The role that the node has according to each tower that lists it."""
+    is_role_known: bool = False
+    """Whether a tower has ever listed it, because its role is wanted."""
 
 
 class PeerTable:
@@ -75,6 +77,7 @@ class PeerTable:
         peer = self._peers.get((entry.address, entry.key))
         if peer is not None:
             peer.listed_by[tower] = entry.role
+            peer.is_role_known = True
         return changes
 
     def unlisted(self, entry: wire.DirectoryEntry, tower: int, now: float) -> list[PeerChange]:
@@ -95,9 +98,17 @@ class PeerTable:
                 del peer.listed_by[tower]
                 peer.expires = max(peer.expires, now + self._timeout)
 
-    def expire(self, now: float) -> list[PeerChange]:
-        """Forget the nodes that no tower lists and that have been silent for the timeout, and return them."""
-        return self._forget_silent(list(self._peers), now)
+    def expire(self, now: float, *, are_listed: bool = False) -> list[PeerChange]:
+        """Forget the nodes that no tower lists and that have been silent for the timeout, and return them.
+
+        Args:
+            now: The time in seconds.
+            are_listed: Whether the towers list all wanted nodes, so that a node that none has listed is unwanted.
+
+        Returns:
+            The nodes that have left.
+        """
+        return self._forget_silent(list(self._peers), now, are_listed=are_listed)
 
     def _note_peer(self, beacon: wire.TowerBeacon | wire.DirectoryEntry, expires: float) -> list[PeerChange]:
         address, endpoint = beacon.address, beacon.peer_endpoint
@@ -122,9 +133,15 @@ class PeerTable:
     def _is_correction(self, known: PeerEndpoint, heard: PeerEndpoint) -> bool:
         return self._is_remote and is_local(known.endpoint) and not is_local(heard.endpoint)
 
-    def _forget_silent(self, nodes: Iterable[tuple[str, str]], now: float) -> list[PeerChange]:
+    def _forget_silent(
+        self, nodes: Iterable[tuple[str, str]], now: float, *, are_listed: bool = False
+    ) -> list[PeerChange]:
         silent = [known for known in nodes if not self._peers[known].listed_by and self._peers[known].expires <= now]
-        return [PeerLeft(known[0], self._peers.pop(known).endpoint) for known in silent]
+        left = [(known[0], self._peers.pop(known)) for known in silent]
+        return [
+            PeerLeft(address, peer.endpoint, is_unwanted=are_listed and not peer.is_role_known)
+            for address, peer in left
+        ]
 
 
 def _port(endpoint: PeerEndpoint) -> str:
