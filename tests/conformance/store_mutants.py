@@ -24,7 +24,7 @@ from dafka.wire.messages import FieldType
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from tests.conformance.mutant_process import process_target
-from tests.conformance.mutants import Mutant, accept_any
+from tests.conformance.mutants import Mutant, accept_any, drop_silent_peers
 
 STALLS_AT = 100_000
 
@@ -348,6 +348,7 @@ def forget_silent_producer(patch: Patch) -> None:
             self.stored.remove(Partition(topic, address))
         return []
 
+    drop_silent_peers(patch)
     patch.setattr(StoreMachine, "peer_left", peer_left)
 
 
@@ -355,6 +356,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
     def peer_left(self: StoreMachine, address: str, now: float) -> list[Action]:
         return [Unsubscribe(wire.subscription_prefix(Command.HEAD))]
 
+    drop_silent_peers(patch)
     patch.setattr(StoreMachine, "peer_left", peer_left)
 
 
