@@ -31,8 +31,8 @@ ROUNDS_MAX = 160
 QUIET_S = 1.5
 """Seconds at the end during which nothing may happen any more."""
 
-FORGET_WAITS = 1.5
-"""Times the wait of the stores after which they must have forgotten the ended partitions."""
+FORGET_WAITS = 3.0
+"""Times the wait of the stores after which they must have forgotten the ended partitions: late records restart it."""
 
 REVERSED_SHARE = 0.2
 """The share of connections on which the subscriptions of a tower arrive in another order than libzmq's."""
