@@ -146,10 +146,14 @@ def heads_to_the_first(patch: Patch) -> None:
 
 
 def first_offset_one(patch: Patch) -> None:
-    def make(partition: Partition, config: ProducerConfig, replies_max: int, **_: Any) -> ProducerMachine:
-        return ProducerMachine(partition, config, replies_max, next_sequence=1, acknowledged_end=1)
+    begin = ProducerMachine.__init__
 
-    patch.setattr(producer_role, "ProducerMachine", make)
+    def begin_at_one(
+        self: ProducerMachine, partition: Partition, config: ProducerConfig, replies_max: int, **_: Any
+    ) -> None:
+        begin(self, partition, config, replies_max, next_sequence=1, acknowledged_end=1)
+
+    patch.setattr(ProducerMachine, "__init__", begin_at_one)
 
 
 def skip_offsets(patch: Patch) -> None:
