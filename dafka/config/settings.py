@@ -98,7 +98,8 @@ class BeaconConfig:
     interval_ms: int = attrs.field(default=1000, converter=to_milliseconds, validator=check_milliseconds(1))
     """How often a node sends its beacon to the towers."""
     timeout_ms: int = attrs.field(default=4000, converter=to_milliseconds, validator=check_milliseconds(1))
-    """How long a peer may be silent before it is disconnected."""
+    """How long a peer may send no beacon before it counts as silent. A peer that is silent, or that a tower reports as
+    gone, is disconnected when the connection to it is lost, too."""
     tower: tuple[str, ...] = attrs.field(default=(), converter=to_texts, validator=check_towers)
     """The towers, each by one address: `HOST`, `HOST:SUB_PORT` or `HOST:SUB_PORT:PUB_PORT`. The default ports are 5556
     and 5557; without PUB_PORT, it is the port after SUB_PORT. It sets `tower_sub` and `tower_pub`."""
@@ -117,8 +118,8 @@ class BeaconConfig:
     advertise: str = attrs.field(default="", validator=check_host)
     """The host name or address under which peers reach this node. Empty: the address that the tower sees."""
     settle_ms: int = attrs.field(default=150, converter=to_milliseconds, validator=check_milliseconds(0))
-    """How long a joining node waits for further peers. It counts as settled when it has heard its own beacon and, for
-    this long, no new peer."""
+    """How long a joining node waits for further peers, or for the directories of further towers. With the first form of
+    beacons, it counts as settled when it has heard its own beacon and, for this long, no new peer."""
 
     def __attrs_post_init__(self) -> None:
         if self.tower and (self.tower_sub, self.tower_pub) != self.named_towers:

@@ -40,7 +40,8 @@ from dafka.protocol import (
     TowersSilent,
 )
 from dafka.protocol.token_bucket import TokenBucket
-from dafka.roles.log_events import LogEvent, MessagesDiscarded, event_fields, event_name
+from dafka.records import Partition
+from dafka.roles.log_events import FetchesUnanswered, LogEvent, MessagesDiscarded, event_fields, event_name
 
 EVENTS_MAX = 1000
 """Events kept for readers. A reader that is further behind misses the oldest."""
@@ -56,6 +57,9 @@ DISCARDS_INTERVAL_S = 1.0
 
 DISCARDS_REPEAT_S = 60.0
 """Seconds after which a reason for discarded messages is logged again, with a count."""
+
+UNANSWERED_INTERVAL_S = 60.0
+"""Seconds in which one line names a partition that no node answers for, and another one counts all further ones."""
 
 _WARNINGS = (
     AuthorizedKeysUnreadable,
@@ -119,6 +123,7 @@ class EventFeed:
         self._count = 0
         self._readers = trio.lowlevel.ParkingLot()
         self._buckets: dict[type[Event], TokenBucket] = {}
+        self._unanswered = _UnansweredLog()
 
     def rename(self, logger: logging.Logger, node: str) -> None:
         """Log under another address from now on: the node has begun anew."""
@@ -131,8 +136,25 @@ class EventFeed:
         self._readers.unpark_all()
         now = time.monotonic()
         bucket = self._buckets.setdefault(type(event), TokenBucket(LINES_PER_S, LINES_BURST, now))
+        level = logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO
+        if isinstance(event, FetchUnanswered) and not self._unanswered.take(event):
+            level = logging.DEBUG
         if bucket.try_take(now):
-            self.log.write(event, logging.WARNING if isinstance(event, _WARNINGS) else logging.INFO)
+            self.log.write(event, level)
+
+    async def log_unanswered(self) -> None:
+        """Log how many partitions no node answers for, besides the first one, until cancelled."""
+        try:
+            while True:
+                await self._unanswered.wait_interval()
+                self._log_further_unanswered()
+        finally:
+            self._log_further_unanswered()
+
+    def _log_further_unanswered(self) -> None:
+        further = self._unanswered.end_interval()
+        if further is not None:
+            self.log.write(further, logging.WARNING)
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _EventIterator(self)
@@ -143,6 +165,38 @@ class EventFeed:
             await self._readers.park()
         seen = max(seen, self._count - len(self._events))
         return self._events[seen - self._count], seen + 1
+
+
+class _UnansweredLog:
+    """Counts the partitions that no node answers for: thousands at once, if a store of a big cluster is away."""
+
+    def __init__(self) -> None:
+        self._begun = trio.Event()
+        self._further = 0
+        self._last: Partition | None = None
+
+    def take(self, event: FetchUnanswered) -> bool:
+        """Take an event, and return whether it begins an interval, so that it is logged by itself."""
+        if not self._begun.is_set():
+            self._begun.set()
+            return True
+        self._further += 1
+        self._last = event.partition
+        return False
+
+    async def wait_interval(self) -> None:
+        """Wait until an interval has begun and is over."""
+        await self._begun.wait()
+        await trio.sleep(UNANSWERED_INTERVAL_S)
+
+    def end_interval(self) -> FetchesUnanswered | None:
+        """End the interval. Return its line; None if there was only one event. After a line, the next one begins."""
+        if self._last is None:
+            self._begun = trio.Event()
+            return None
+        counted = FetchesUnanswered(self._further, self._last)
+        self._further, self._last = 0, None
+        return counted
 
 
 class _EventIterator:

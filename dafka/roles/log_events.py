@@ -131,6 +131,23 @@ class MessagesDiscarded:
 
 
 @attrs.frozen
+class FetchesUnanswered:
+    """Further partitions, after one that was logged by itself, have missing records that no node sends.
+
+    Attributes:
+        partitions: The number of these partitions since this was last logged.
+        example: The last one of them.
+    """
+
+    partitions: int
+    example: Partition
+
+    def __str__(self) -> str:
+        partitions = "1 more partition" if self.partitions == 1 else f"{self.partitions} more partitions"
+        return f"No node sends missing records of {partitions}, such as {self.example}; retrying"
+
+
+@attrs.frozen
 class Stopping:
     """A command received a signal to end. Its nodes finish what they have begun.
 
@@ -237,6 +254,7 @@ LogEvent: TypeAlias = (
     | Following
     | CommitSlow
     | MessagesDiscarded
+    | FetchesUnanswered
     | Stopping
     | RecordsUnwritten
     | Stopped

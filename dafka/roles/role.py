@@ -67,6 +67,7 @@ class NodeRole:
         """Run the node until cancelled. It is started when it listens and advertises itself."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log_discards, self.discarded, self.events.log)
+            nursery.start_soon(self.events.log_unanswered)
             await nursery.start(self._sockets.run, self._node)
             task_status.started()
 

@@ -131,9 +131,9 @@ class Store(NodeRole):
         """Return the counters so far, and the lag."""
         machine = self._machine
         lag = {
-            partition: cursor.known_end - machine.durable_end(partition)
+            partition: cursor.known_end - machine.stored.durable_end(partition)
             for partition, cursor in machine.reassembler.cursors.items()
-            if cursor.known_end > machine.durable_end(partition)
+            if cursor.known_end > machine.stored.durable_end(partition)
         }
         return StoreStatistics(
             partitions=len(machine.reassembler.cursors),
@@ -144,16 +144,16 @@ class Store(NodeRole):
             commit_seconds=self._commit_timer.histogram(),
             pending_bytes=machine.pending_bytes,
             fetches_sent=machine.reassembler.fetches_sent,
-            fetches_received=machine.fetches_received,
+            fetches_received=machine.answers.fetches_received,
             records_sent=machine.responder.records_sent,
             bytes_sent=machine.responder.bytes_sent,
             lag=lag,
-            is_full=bool(self._refusal or machine.full_reason),
+            is_full=bool(self._refusal or machine.room.full_reason),
             discarded=self.discarded(),
             peers=self._node.peers,
             topics={
                 topic: TopicCounts(len(partitions), sum(partitions.values()))
-                for topic, partitions in machine.durable.items()
+                for topic, partitions in machine.stored.durable.items()
             },
         )
 
@@ -162,7 +162,7 @@ class Store(NodeRole):
         since = self._writing_since
         waited = 0.0 if since is None else trio.current_time() - since
         trouble = f"one transaction of the storage has taken {waited:.0f} s so far" if waited >= STUCK_S else ""
-        refusal = f"the storage fails: {self._refusal}" if self._refusal else self._machine.full_reason
+        refusal = f"the storage fails: {self._refusal}" if self._refusal else self._machine.room.full_reason
         return Health(trouble, trouble or refusal or super().health().unready)
 
     async def _run(self, task_status: trio.TaskStatus[Store]) -> None:

@@ -85,7 +85,7 @@ def test_an_interrupt_leaves_no_process_and_no_folder(dafka: Dafka, tmp_path: Pa
         lambda: any("dafka.bench.run_client" in line for line in dafka.processes().values()) or None,
         lambda: running.errors,
     )
-    assert running.end(signal.SIGINT).status == 1
+    assert running.end(signal.SIGINT).status == 130
     assert dafka.processes() == {}
     assert list(tmp_path.glob("dafka-bench-*")) == []
 

@@ -88,7 +88,10 @@ def test_configured_list_is_the_default(folder: Path) -> None:
         (["show", "none"], "cannot read the file of public keys none: No such file or directory"),
         (["show", "there"], "there, line 1: expected a public key (40 characters of Z85), and then a name"),
         (["authorize", "none"], "expected a list to add the key to: name a file or folder with --authorized-keys"),
-        (["authorize", "none", "--authorized-keys", "x"], "expected a public key (40 characters of Z85) or a file"),
+        (
+            ["authorize", "none", "--authorized-keys", "x"],
+            "there is no file 'none', and it is no public key, which has 40 characters",
+        ),
         (["authorize", "there", "--authorized-keys", "x"], "there, line 1: expected a public key"),
         (["authorize", "a" * 40, "--authorized-keys", "none/x"], "cannot write none/x: No such file or directory"),
     ],
@@ -135,7 +138,7 @@ def test_unusable_keys_are_an_error_of_a_daemon(
     ("options", "expected"),
     [
         ([], "[security] tower_keys: expected the tower's public key"),
-        (["--tower-keys", "oops"], "[security] tower_keys: expected a public key (40 characters of Z85) or a file"),
+        (["--tower-keys", "oops"], "[security] tower_keys: there is no file 'oops', and it is no public key"),
     ],
 )
 def test_unusable_keys_are_an_error_of_a_consumer(

@@ -373,7 +373,7 @@ def test_a_store_in_use_can_be_read(shelf: Shelf, tmp_path: Path, command: str) 
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["trim", "shelf:a", "--age", "7"], "expected a duration such as 500ms, 10s or 7d, not '7'"),
+        (["trim", "shelf:a", "--age", "7"], "expected a duration such as 500ms, 10s or 7d, not '7': write 7s or 7ms"),
         (["trim", "shelf:a", "--bytes", "1G"], "expected a size such as 64MiB or 10GB, not '1G'"),
         (["trim", "shelf:a", "--records", "-1"], "-1 is not in the range x>=0."),
         (["import", "shelf:a", "/nowhere/lines"], "File '/nowhere/lines' does not exist."),

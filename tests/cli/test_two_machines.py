@@ -44,8 +44,8 @@ def test_the_recipe_for_two_machines(two_machines: list[Machine]) -> None:
     published(second, produce_command)
     assert consumer.wait_output(len(LINES)) == LINES
     status = second.run(status_command).decode()
-    assert "tcp://10.0.0.1:7000" in status
-    assert "tcp://10.0.0.2:7001" in status
+    assert "10.0.0.1:7000" in status
+    assert "10.0.0.2:7001" in status
     assert "127.0.0.1" not in status
     assert "loopback" not in up.errors + consumer.errors
 

@@ -21,7 +21,7 @@ from dafka.protocol.ordering.reassembler import Reassembler
 from dafka.records import Partition, RecordBatch
 from dafka.wire import Command, batch, codec
 from dafka.wire.primitives import FrameReader
-from tests.conformance.mutants import Mutant, accept_any, accept_trailing
+from tests.conformance.mutants import Mutant, accept_any, accept_trailing, drop_silent_peers
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 Actions = list[Action]
@@ -260,6 +260,7 @@ def _forget_the_silent(monkeypatch: pytest.MonkeyPatch) -> None:
             self.reassembler.forget_partition(partition)
         return actions
 
+    drop_silent_peers(monkeypatch)
     monkeypatch.setattr(ConsumerMachine, "peer_left", forget)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
+from dafka.protocol.presence.connections import ConnectionManager
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from dafka_conformance.targets.base import Target
@@ -51,3 +52,8 @@ def accept_any(field: str, patch: pytest.MonkeyPatch) -> None:
 def accept_trailing(patch: pytest.MonkeyPatch) -> None:
     """Ignore bytes after a message's last field."""
     patch.setattr(FrameReader, "expect_end", lambda _self: None)
+
+
+def drop_silent_peers(patch: pytest.MonkeyPatch) -> None:
+    """Drop a peer as soon as its beacons are silent, although its connection lives."""
+    patch.setattr(ConnectionManager, "shows_life", lambda _self, _endpoint, _now: False)

@@ -21,7 +21,7 @@ from dafka.records import Partition, RecordBatch
 from dafka.roles import producer as producer_role
 from dafka.wire import Command, batch, codec
 from dafka_conformance.model import Dialect
-from tests.conformance.mutants import Mutant, accept_any, accept_trailing
+from tests.conformance.mutants import Mutant, accept_any, accept_trailing, drop_silent_peers
 
 Patch = pytest.MonkeyPatch
 Runs = Callable[[wire.RecordRun, Sequence[Sequence[bytes]]], Sequence[Sequence[bytes]]]
@@ -129,6 +129,7 @@ def no_head_without_peer(patch: Patch) -> None:
         self._head_due = float("inf")
         return []
 
+    drop_silent_peers(patch)
     patch.setattr(ProducerMachine, "peer_left", left)
 
 

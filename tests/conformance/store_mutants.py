@@ -13,6 +13,8 @@ from dafka import wire
 from dafka.protocol import StoreMachine
 from dafka.protocol.actions import Action, Publish, Subscribe, Unsubscribe
 from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.machines.head_exchange import HeadExchange
+from dafka.protocol.machines.store_answers import StoreAnswers
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
 from dafka.records import Partition, RecordBatch
@@ -22,7 +24,7 @@ from dafka.wire.messages import FieldType
 from dafka.wire.primitives import FrameReader
 from dafka_conformance.model import Dialect
 from tests.conformance.mutant_process import process_target
-from tests.conformance.mutants import Mutant, accept_any
+from tests.conformance.mutants import Mutant, accept_any, drop_silent_peers
 
 STALLS_AT = 100_000
 
@@ -33,7 +35,7 @@ def acknowledge_with(make: Callable[[StoreMachine, Partition, int], wire.Ack], p
     """Make every ACK with this function of the partition and the sequence."""
 
     def ack(self: StoreMachine, partition: Partition) -> list[Action]:
-        end = self.durable_end(partition)
+        end = self.stored.durable_end(partition)
         return [Publish(make(self, partition, end - 1))] if end else []
 
     patch.setattr(StoreMachine, "_acknowledge", ack)
@@ -90,33 +92,33 @@ def answer_one_more(patch: Patch) -> None:
 
 
 def match_prefixes(patch: Patch) -> None:
-    def direct_heads(self: StoreMachine, topic: str, requestor: str, *_: int) -> list[Action]:
+    def direct_heads(self: HeadExchange, topic: str, requestor: str, *_: int) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, address, known, end - 1))
-            for known, ends in self.durable.items()
+            for known, ends in self._stored.durable.items()
             if known.startswith(topic)
             for address, end in ends.items()
         ]
 
-    patch.setattr(StoreMachine, "_direct_heads", direct_heads)
+    patch.setattr(HeadExchange, "_direct_heads", direct_heads)
 
 
 def tell_one_head(patch: Patch) -> None:
-    direct_heads = StoreMachine._direct_heads
+    direct_heads = HeadExchange._direct_heads
     patch.setattr(
-        StoreMachine, "_direct_heads", lambda self, topic, requestor, *_: direct_heads(self, topic, requestor, 0, 1)
+        HeadExchange, "_direct_heads", lambda self, topic, requestor, *_: direct_heads(self, topic, requestor, 0, 1)
     )
 
 
 def tell_head_beyond_gap(patch: Patch) -> None:
-    def direct_heads(self: StoreMachine, topic: str, requestor: str, *_: int) -> list[Action]:
+    def direct_heads(self: HeadExchange, topic: str, requestor: str, *_: int) -> list[Action]:
         return [
             Publish(wire.DirectHead(requestor, partition.address, topic, cursor.known_end - 1))
-            for partition, cursor in self.reassembler.cursors.items()
+            for partition, cursor in self._followed.items()
             if partition.topic == topic and cursor.known_end
         ]
 
-    patch.setattr(StoreMachine, "_direct_heads", direct_heads)
+    patch.setattr(HeadExchange, "_direct_heads", direct_heads)
 
 
 def overwrite(patch: Patch) -> None:
@@ -238,20 +240,20 @@ def limit_partitions(patch: Patch) -> None:
 
 
 def answer_any_subject(patch: Patch) -> None:
-    receive = StoreMachine._receive_fetch
+    receive = StoreAnswers.receive_fetch
 
-    def receive_corrected(self: StoreMachine, fetch: wire.Fetch, now: float) -> list[Action]:
-        topics = [topic for topic, ends in self.durable.items() if fetch.partition in ends]
+    def receive_corrected(self: StoreAnswers, fetch: wire.Fetch, now: float) -> list[Action]:
+        topics = [topic for topic, ends in self._stored.durable.items() if fetch.partition in ends]
         return receive(self, attrs.evolve(fetch, subject=topics[0]) if topics else fetch, now)
 
-    patch.setattr(StoreMachine, "_receive_fetch", receive_corrected)
+    patch.setattr(StoreAnswers, "receive_fetch", receive_corrected)
 
 
-def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], list[Action]], patch: Patch) -> None:
+def tell_heads_with(change: Callable[[HeadExchange, str, str, list[Action]], list[Action]], patch: Patch) -> None:
     """Change the answers to GET-HEADS."""
-    direct_heads = StoreMachine._direct_heads
+    direct_heads = HeadExchange._direct_heads
     patch.setattr(
-        StoreMachine,
+        HeadExchange,
         "_direct_heads",
         lambda self, topic, requestor, *place: change(
             self, topic, requestor, direct_heads(self, topic, requestor, *place)
@@ -262,7 +264,7 @@ def tell_heads_with(change: Callable[[StoreMachine, str, str, list[Action]], lis
 def tell_once(patch: Patch) -> None:
     answered: set[tuple[str, str]] = set()
 
-    def change(_: StoreMachine, topic: str, requestor: str, actions: list[Action]) -> list[Action]:
+    def change(_: HeadExchange, topic: str, requestor: str, actions: list[Action]) -> list[Action]:
         is_new = (topic, requestor) not in answered
         answered.add((topic, requestor))
         return actions if is_new else []
@@ -342,10 +344,11 @@ def start_anew(patch: Patch) -> None:
 
 def forget_silent_producer(patch: Patch) -> None:
     def peer_left(self: StoreMachine, address: str, now: float) -> list[Action]:
-        for topic in self._by_address.pop(address, ()):
-            del self.durable[topic][address]
+        for topic in list(self.stored.topics_of(address)):
+            self.stored.remove(Partition(topic, address))
         return []
 
+    drop_silent_peers(patch)
     patch.setattr(StoreMachine, "peer_left", peer_left)
 
 
@@ -353,6 +356,7 @@ def deaf_after_silent_peer(patch: Patch) -> None:
     def peer_left(self: StoreMachine, address: str, now: float) -> list[Action]:
         return [Unsubscribe(wire.subscription_prefix(Command.HEAD))]
 
+    drop_silent_peers(patch)
     patch.setattr(StoreMachine, "peer_left", peer_left)
 
 

@@ -20,6 +20,9 @@ TIMEOUT_S = 900
 SAMPLE_EVERY = 5
 """`make test` runs one in this many scenarios; `make test-long` runs all of them, in both dialects."""
 
+PROCESS_PATIENCE = 5.0
+"""The factor for the time limits of processes. Several start at once, which takes long on a busy machine."""
+
 
 @pytest.fixture(scope="module")
 def running(
@@ -83,7 +86,10 @@ async def test_embedded_roles_conform_in_a_sample() -> None:
 async def test_command_conforms_where_it_differs_from_the_library(dialect: Dialect) -> None:
     """Test processes: their options, their input and output, and a kill."""
     patterns = ["*.beacons", "store.durable*", "*.grammar.publish.*", "tower.*welcome*"]
-    expect_conforming(await run(Catalog.load(), open_target("dafka", {}), dialects=[dialect], patterns=patterns))
+    target = open_target("dafka", {})
+    expect_conforming(
+        await run(Catalog.load(), target, dialects=[dialect], patterns=patterns, patience=PROCESS_PATIENCE)
+    )
 
 
 def expect_conforming(finished: Run) -> None:

@@ -22,7 +22,7 @@ from dafka.roles.sockets import NodeSockets
 from dafka.roles.tower import Tower
 from dafka.wire import WELCOME, TowerBeacon
 from dafka.wire import beacon as wire_beacon
-from tests.conformance.mutants import Mutant
+from tests.conformance.mutants import Mutant, drop_silent_peers
 
 Patch = pytest.MonkeyPatch
 Forward = Callable[[TowerMachine, Sequence[bytes], MessageSource, float], list[bytes] | None]
@@ -184,6 +184,7 @@ def never_connect_again(patch: Patch) -> None:
         seen.add((id(self), beacon.address))
         return [] if is_known else changes
 
+    drop_silent_peers(patch)
     patch.setattr(PeerTable, "heard", heard_once)
 
 
@@ -193,6 +194,7 @@ def expire_in_spite_of_beacons(patch: Patch) -> None:
     def heard_new(self: PeerTable, beacon: TowerBeacon, now: float) -> list[PeerChange]:
         return [] if (beacon.address, beacon.key) in self._peers else heard(self, beacon, now)
 
+    drop_silent_peers(patch)
     patch.setattr(PeerTable, "heard", heard_new)
 
 

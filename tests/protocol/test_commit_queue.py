@@ -54,10 +54,10 @@ def test_nothing_is_acknowledged_before_it_is_durable() -> None:
     assert store.queue
     assert store.queue.begin_work() == [run(0, 3)]
     assert store.receive(0, 3) == [], "a duplicate of what is being written"
-    assert store.machine.durable_end(HELLO) == 0
+    assert store.machine.stored.durable_end(HELLO) == 0
     assert store.machine.pending_bytes == memory((0, 3))
     assert store.queue.work_done(0.2) == [ack(3)]
-    assert store.machine.durable_end(HELLO) == 3
+    assert store.machine.stored.durable_end(HELLO) == 3
     assert store.machine.pending_bytes == 0
     assert not store.queue
     assert store.receive(0, 3) == [ack(3)], "a duplicate of what is durable"
@@ -104,7 +104,7 @@ def test_a_refused_transaction_is_written_again_before_what_came_later() -> None
     assert store.queue.work_failed("disk full") == [Notify(StorageFailed("disk full"))]
     assert store.queue.work_failed("disk full") == [], "one event for one trouble"
     assert store.queue.begin_work() == first == [run(0, 2)]
-    assert store.machine.durable_end(HELLO) == 0
+    assert store.machine.stored.durable_end(HELLO) == 0
     assert store.machine.pending_bytes == memory((0, 2), (2, 3))
     assert store.queue.work_done(0.3) == [Notify(StorageRecovered()), ack(2)]
     assert store.queue.begin_work() == [run(2, 3)]
@@ -123,7 +123,7 @@ def test_a_reset_comes_first_and_drops_the_records_that_wait_for_it() -> None:
     assert store.queue.begin_work() == ResetPosition(HELLO, 10)
     assert store.queue.begin_work() == ResetPosition(HELLO, 10), "the same until it is done"
     assert store.queue.work_done(0.2) == [ack(10)]
-    assert store.machine.earliest[HELLO] == 10
+    assert store.machine.stored.earliest[HELLO] == 10
     assert store.queue.begin_work() == [run(1, 2, OTHER), run(10, 12)]
 
 

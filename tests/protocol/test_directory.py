@@ -1,4 +1,4 @@
-"""The second form of beacons between the machines of nodes and towers, without sockets."""
+"""The second form of beacons (erratum 29) between the machines of nodes and towers, without sockets."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_an_ended_partition_is_forgotten_after_the_wait() -> None:
     assert is_known(store)
     assert forgotten(forget(store, AFTER_S))
     assert not is_known(store)
-    assert (store.durable_end(HELLO), store.earliest, store.durable) == (0, {}, {})
+    assert (store.stored.durable_end(HELLO), store.stored.earliest, store.stored.durable) == (0, {}, {})
     assert store.receive_subscriptions(subscription(Command.ACK, "PRODUCER"), AFTER_S) == []
 
 
@@ -218,7 +218,7 @@ def test_a_producer_that_comes_back_meanwhile_continues() -> None:
     actions = forget(store, AFTER_S, [head(9)])
     assert not forgotten(actions)
     assert ResetPosition(HELLO, 10) in actions
-    assert store.durable_end(HELLO) == 10
+    assert store.stored.durable_end(HELLO) == 10
 
 
 def test_a_producer_that_connects_meanwhile_continues() -> None:
@@ -240,7 +240,7 @@ def test_records_that_come_meanwhile_continue_it() -> None:
     actions = forget(store, AFTER_S, [live(10, 12)])
     assert Append(run(10, 12)) in actions
     assert not any(isinstance(action, ResetPosition) for action in actions)
-    assert store.durable_end(HELLO) == 10
+    assert store.stored.durable_end(HELLO) == 10
 
 
 def test_a_producer_that_connects_before_the_storage_has_its_turn_keeps_its_partition() -> None:
@@ -413,7 +413,7 @@ def test_a_topic_that_is_gone_while_its_heads_are_sent() -> None:
     store.receive([wire.GetHeads("hello", "X")], 0.0)
     for _ in range(2):
         forget(store, AFTER_S)
-    assert store.durable == {}
+    assert store.stored.durable == {}
     assert published(store.tick(AFTER_S + 1), wire.DirectHead) == []
     assert store.deadline() == float("inf")
 
@@ -435,13 +435,13 @@ def test_the_limit_counts_partitions_that_live() -> None:
     store, actions = make_full(ended=2, living=0)
     assert events(actions) == []
     assert asked(store.receive([head(0)], 0.0)) == [(0, 1)]
-    assert store.full_reason == ""
+    assert store.room.full_reason == ""
 
 
 def test_a_store_that_starts_full_says_so() -> None:
     store, actions = make_full(ended=1, living=2)
     assert events(actions) == [StoreFull(MANY_PARTITIONS, 2)]
-    assert store.full_reason == "The store is full (too many partitions: 2); new producers get no ACKs"
+    assert store.room.full_reason == "The store is full (too many partitions: 2); new producers get no ACKs"
 
 
 def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
@@ -456,7 +456,7 @@ def test_a_store_says_once_that_it_is_full_and_that_it_has_room_again() -> None:
     store.records_trimmed({Partition("hello", "Z0"): 5})
     assert store.deadline() <= 2.2
     assert events(store.tick(2.3)) == [StoreHasRoom()]
-    assert (store.full_reason, store.deadline()) == ("", float("inf"))
+    assert (store.room.full_reason, store.deadline()) == ("", float("inf"))
     assert asked(store.receive([head(0)], 2.4)) == [(0, 1)]
 
 
@@ -466,7 +466,7 @@ def test_a_store_with_too_many_partitions_without_records_is_full_until_one_is_d
     first, second = Partition("hello", "A"), Partition("hello", "B")
     assert events(store.receive([head(0, first), head(0, second)], 0.0)) == [StoreFull(MANY_UNPROVEN, 1)]
     assert not any(isinstance(event, StoreHasRoom) for event in events(store.tick(2.0)))
-    assert store.full_reason
+    assert store.room.full_reason
     store.drop_silent_unproven(AFTER_S)
     assert StoreHasRoom() in events(store.tick(AFTER_S))
 
@@ -503,4 +503,4 @@ def test_a_producer_that_is_connected_counts_although_its_partition_is_empty() -
     for number in range(2):
         store.receive_subscriptions(subscription(Command.ACK, f"A{number}"), 0.0)
     assert asked(store.receive([head(0)], 5.0)) == []
-    assert store.full_reason
+    assert store.room.full_reason

@@ -248,7 +248,7 @@ def test_trimmed_records_are_counted_once() -> None:
     made.receive([fetch(24)], 0.1)
     assert made.discarded == {"before the earliest": 1}
     made.receive([fetch(25)], 0.1)
-    assert made.fetches_received == 1
+    assert made.answers.fetches_received == 1
     made.receive([fetch(50)], 0.1)
     assert made.discarded == {"before the earliest": 1, "beyond the head": 1}
 

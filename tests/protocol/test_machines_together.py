@@ -143,7 +143,7 @@ class Cluster:
         if isinstance(node.machine, ProducerMachine):
             return node.machine.retransmit_buffer.read(first, count, 2**20)
         assert isinstance(node.machine, StoreMachine)
-        end = min(first + count, node.machine.durable_end(request.partition))
+        end = min(first + count, node.machine.stored.durable_end(request.partition))
         held = node.held[request.partition][first:end]
         return RecordBatch(request.partition, first, held) if held else None
 

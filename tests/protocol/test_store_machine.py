@@ -186,8 +186,8 @@ def test_a_fetch_is_answered_with_durable_records_only() -> None:
     assert store.discarded == {"beyond the head": 1}
     receive(store, fetch(4, 100))
     assert store.responder.pending_ranges() == {("CONSUMER", HELLO): [range(4, 104)]}
-    assert store.durable_end(HELLO) == 5
-    assert store.fetches_received == 1
+    assert store.stored.durable_end(HELLO) == 5
+    assert store.answers.fetches_received == 1
 
 
 @pytest.mark.parametrize("partition", [OTHER, LONGER])

@@ -355,7 +355,7 @@ def test_a_store_without_retention_keeps_its_records_and_reports_it_once() -> No
     assert events(actions) == [PartitionHalted(HELLO, 50, 100)]
     assert not any(isinstance(action, ResetPosition) for action in actions)
     assert events(store.receive([earliest(100)], 0.3)) == []
-    assert store.durable_end(HELLO) == 50
+    assert store.stored.durable_end(HELLO) == 50
 
 
 def test_an_empty_partition_of_a_store_without_retention_continues() -> None:

@@ -10,19 +10,30 @@ from dafka import EventFeed
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
     Event,
+    FetchUnanswered,
     ForeignDialect,
     PeerJoined,
     StorageFailed,
     TowersHeard,
 )
 from dafka.protocol.events import StoresHeard
-from dafka.roles.events import EVENTS_MAX, LINES_BURST
+from dafka.records import Partition
+from dafka.roles.events import EVENTS_MAX, LINES_BURST, UNANSWERED_INTERVAL_S
+from dafka.roles.log_events import FetchesUnanswered
 
 LOGGER = logging.getLogger("dafka.test")
 
 
 def joined(number: int) -> PeerJoined:
     return PeerJoined(str(number), PeerEndpoint(f"tcp://127.0.0.1:{number}"))
+
+
+def partition(number: int) -> Partition:
+    return Partition("orders", f"{number:032X}")
+
+
+def unanswered(number: int) -> FetchUnanswered:
+    return FetchUnanswered(partition(number), 0, 3)
 
 
 async def read(feed: EventFeed, count: int) -> list[Event]:
@@ -97,3 +108,49 @@ def test_a_flood_of_events_of_one_kind_is_not_logged_in_full(caplog: pytest.LogC
         assert len(caplog.records) <= LINES_BURST + 20
         feed.put(StoresHeard())
     assert caplog.messages[-1] == str(StoresHeard())
+
+
+async def test_partitions_that_nobody_answers_for_take_one_line_each_interval(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    feed = EventFeed(LOGGER)
+    caplog.set_level(logging.INFO, "dafka.test")
+
+    def put(*numbers: int) -> None:
+        for number in numbers:
+            feed.put(unanswered(number))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.log_unanswered)
+        await trio.sleep(1)
+        put(*range(151))
+        expected = [str(unanswered(0))]
+        assert caplog.messages == expected
+        await trio.sleep(UNANSWERED_INTERVAL_S + 1)
+        expected.append(str(FetchesUnanswered(150, partition(150))))
+        assert caplog.messages == expected
+        put(151)
+        assert caplog.messages == expected
+        await trio.sleep(UNANSWERED_INTERVAL_S)
+        expected.append(str(FetchesUnanswered(1, partition(151))))
+        assert caplog.messages == expected
+        await trio.sleep(UNANSWERED_INTERVAL_S)
+        put(152)
+        expected.append(str(unanswered(152)))
+        assert caplog.messages == expected
+        put(153, 154)
+        nursery.cancel_scope.cancel()
+    expected.append(str(FetchesUnanswered(2, partition(154))))
+    assert caplog.messages == expected
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+def test_each_partition_that_nobody_answers_for_is_an_event_and_a_line_for_debugging(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    feed = EventFeed(LOGGER)
+    with caplog.at_level(logging.DEBUG, "dafka.test"):
+        for number in range(3):
+            feed.put(unanswered(number))
+    assert caplog.messages == [str(unanswered(number)) for number in range(3)]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.DEBUG, logging.DEBUG]

@@ -30,12 +30,14 @@ class Peer(Protocol):
         name: Its name in the plan.
         prefixes: The subscriptions of its subscriber, with the number of times each was made.
         outgoing: The connected links from its publisher.
+        subscribers: The connected links from its publisher, by subscription.
         queue_max: Messages that its publisher queues for one slow subscriber.
     """
 
     name: str
     prefixes: Counter[bytes]
     outgoing: list[Link]
+    subscribers: dict[bytes, dict[Link, None]]
     queue_max: int
 
     def arrive(self, link: Link, messages: Sequence[wire.BatchedMessage]) -> None:
@@ -75,6 +77,7 @@ class Link:
         "is_up",
         "is_wanted",
         "network",
+        "number",
         "prefixes",
         "publisher",
         "queued",
@@ -93,6 +96,7 @@ class Link:
         self.held: deque[list[wire.BatchedMessage]] = deque()
         self.is_up = False
         self.is_wanted = True
+        self.number = 0
         self.epoch = 0
         self.queued = 0
         self.arrives_at = 0.0
@@ -137,6 +141,33 @@ class Link:
         else:
             self.subscriber.arrive(self, messages)
 
+    def establish(self, publisher: Peer, number: int) -> None:
+        """Be up, without subscriptions: the subscriber sends them. Later links have higher numbers."""
+        self.is_up, self.publisher, self.number = True, publisher, number
+        self.queued, self.arrives_at, self.returns_at = 0, 0.0, 0.0
+        publisher.outgoing.append(self)
+
+    def end(self) -> tuple[bytes, ...]:
+        """Be down, and return the subscriptions that nobody else has at the publisher."""
+        assert self.publisher is not None
+        publisher, prefixes = self.publisher, self.prefixes
+        self._set_prefixes(())
+        self.is_up, self.publisher = False, None
+        self.held.clear()
+        publisher.outgoing.remove(self)
+        return tuple(prefix for prefix in prefixes if prefix not in publisher.subscribers)
+
+    def _set_prefixes(self, prefixes: tuple[bytes, ...]) -> None:
+        assert self.publisher is not None
+        subscribers = self.publisher.subscribers
+        for prefix in set(self.prefixes).difference(prefixes):
+            del subscribers[prefix][self]
+            if not subscribers[prefix]:
+                del subscribers[prefix]
+        for prefix in prefixes:
+            subscribers.setdefault(prefix, {})[self] = None
+        self.prefixes = prefixes
+
     def send_subscriptions(self, frames: list[bytes]) -> None:
         """Send subscriptions or unsubscriptions to the publisher."""
         self.returns_at = max(self.returns_at, self.network.clock.now + self.network.delay(self.slowness))
@@ -157,7 +188,7 @@ class Link:
             elif frame[1:] in own:
                 del own[frame[1:]]
                 heard += unsubscriptions(self, [frame[1:]])
-        self.prefixes = tuple(own)
+        self._set_prefixes(tuple(own))
         if heard:
             self.publisher.arrive_subscriptions(heard)
 
@@ -182,6 +213,7 @@ class Network:
         self.splits: list[Split] = []
         self._listeners: dict[str, Peer] = {}
         self._links: list[Link] = []
+        self._established = 0
 
     def delay(self, slowness: float = 1.0) -> float:
         """Return how long something is in flight, in seconds."""
@@ -291,26 +323,18 @@ class Network:
         ):
             self.clock.after(REDIAL_S, self._dial, link)
             return
-        link.is_up, link.publisher, link.prefixes = True, publisher, ()
-        link.queued, link.arrives_at, link.returns_at = 0, 0.0, 0.0
-        publisher.outgoing.append(link)
+        self._established += 1
+        link.establish(publisher, self._established)
         link.subscriber.arrive_connection(link.endpoint)
         link.send_subscriptions([b"\1" + prefix for prefix in link.subscriber.prefixes])
 
     def _break(self, link: Link, *, redial: bool) -> None:
         link.epoch += 1
         if link.is_up and link.publisher is not None:
-            publisher, prefixes = link.publisher, link.prefixes
-            link.is_up, link.publisher, link.prefixes = False, None, ()
-            link.held.clear()
-            publisher.outgoing.remove(link)
+            publisher = link.publisher
+            gone = [b"\0" + prefix for prefix in link.end()]
             if link.is_wanted:
                 link.subscriber.arrive_loss(link.endpoint)
-            gone = [
-                b"\0" + prefix
-                for prefix in prefixes
-                if not any(prefix in other.prefixes for other in publisher.outgoing)
-            ]
             if gone:
                 publisher.arrive_subscriptions(gone)
         if redial:
@@ -320,8 +344,8 @@ class Network:
 def unsubscriptions(link: Link, prefixes: Sequence[bytes]) -> list[bytes]:
     """Return what an XPUB reports when prefixes are unsubscribed: those that no other subscriber wants."""
     assert link.publisher is not None
-    others = [other for other in link.publisher.outgoing if other is not link]
-    return [b"\0" + prefix for prefix in prefixes if not any(prefix in other.prefixes for other in others)]
+    subscribers = link.publisher.subscribers
+    return [b"\0" + prefix for prefix in prefixes if not subscribers.get(prefix, {}).keys() - {link}]
 
 
 def topic_frame(message: wire.BatchedMessage) -> bytes:
@@ -332,6 +356,14 @@ def topic_frame(message: wire.BatchedMessage) -> bytes:
     if message.requestor is None:
         return Command.RECORD.value + message.batch.partition.topic.encode()
     return Command.DIRECT_RECORD.value + message.requestor.encode()
+
+
+def find_receivers(subscribers: dict[bytes, dict[Link, None]], topic: bytes) -> dict[Link, None]:
+    """Return the links on which a message with this topic is wanted."""
+    receivers: dict[Link, None] = {}
+    for length in range(len(topic) + 1):
+        receivers |= subscribers.get(topic[:length], {})
+    return receivers
 
 
 def count_messages(messages: Sequence[wire.BatchedMessage]) -> int:

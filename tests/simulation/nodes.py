@@ -28,7 +28,7 @@ from dafka.protocol import (
 from dafka.protocol.actions import Action
 from dafka.records import RecordBatch
 from dafka.wire import NodeBeacon, Role
-from tests.simulation.network import Link, topic_frame
+from tests.simulation.network import Link, find_receivers, topic_frame
 from tests.simulation.violations import Violation
 from tests.simulation.world import World
 
@@ -56,6 +56,7 @@ class SimulatedNode:
         self.port = port
         self.prefixes: Counter[bytes] = Counter()
         self.outgoing: list[Link] = []
+        self.subscribers: dict[bytes, dict[Link, None]] = {}
         self.queue_max = 1_000_000
         self.lag = 0.0
         self.is_alive = True
@@ -146,12 +147,12 @@ class SimulatedNode:
     def publish(self, messages: Sequence[wire.BatchedMessage]) -> None:
         """See `NodeIO.publish`."""
         self.cluster.checks.on_sent(self, messages)
-        topics = [topic_frame(message) for message in messages]
-        for link in self.outgoing:
-            prefixes = link.prefixes
-            wanted = [message for message, topic in zip(messages, topics, strict=True) if topic.startswith(prefixes)]
-            if wanted:
-                link.push(wanted)
+        wanted: dict[Link, list[wire.BatchedMessage]] = {}
+        for message in messages:
+            for link in find_receivers(self.subscribers, topic_frame(message)):
+                wanted.setdefault(link, []).append(message)
+        for link in sorted(wanted, key=lambda each: each.number):
+            link.push(wanted[link])
 
     def subscribe(self, prefix: bytes) -> None:
         """See `NodeIO.subscribe`."""

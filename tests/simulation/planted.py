@@ -25,6 +25,8 @@ from dafka.protocol import (
 )
 from dafka.protocol.actions import Publish
 from dafka.protocol.machines.ended_partitions import EndedPartitions
+from dafka.protocol.machines.head_exchange import HeadExchange
+from dafka.protocol.machines.stored_partitions import StoredPartitions
 from dafka.protocol.ordering.buffers import RetransmitBuffer
 from dafka.protocol.ordering.cursor import Cursor
 from dafka.protocol.ordering.fetch_planner import FetchPlanner
@@ -125,20 +127,20 @@ def trimmed_records_are_not_noted(patch: Patch) -> None:
 
 
 def heads_are_told_to_stores_before_durable(patch: Patch) -> None:
-    def all_known(_: Any, store: StoreMachine, topic: str, requestor: str, *__: int) -> Any:
+    def all_known(_: Any, heads: HeadExchange, topic: str, requestor: str, *__: int) -> Any:
         return [
             Publish(wire.DirectHead(requestor, each.address, topic, cursor.known_end - 1))
-            for each, cursor in store.reassembler.cursors.items()
+            for each, cursor in heads._followed.items()
             if each.topic == topic and cursor.known_end
         ]
 
-    _after(patch, StoreMachine, "_direct_heads", all_known)
+    _after(patch, HeadExchange, "_direct_heads", all_known)
 
 
 def heads_are_exchanged_only_when_a_connection_begins(patch: Patch) -> None:
     patch.setattr("dafka.protocol.answering.head_rounds.HeadRounds.schedule", lambda *_: None)
     patch.setattr("dafka.protocol.polling.LastingQuestion.note_asked", lambda *_: None)
-    patch.setattr(StoreMachine, "_announce_producer", lambda *_: [])
+    patch.setattr(HeadExchange, "_announce_producer", lambda *_: [])
 
 
 def peer_that_reconnects_is_not_greeted_again(patch: Patch) -> None:
@@ -173,7 +175,7 @@ def another_stores_hello_is_passed_over(patch: Patch) -> None:
 
 
 def stores_tell_each_other_of_ended_partitions(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "_is_announced", lambda self, partition: self.durable_end(partition) > 0)
+    patch.setattr(HeadExchange, "_is_announced", lambda self, partition: self._stored.durable_end(partition) > 0)
 
 
 def partitions_of_running_producers_are_forgotten(patch: Patch) -> None:
@@ -355,7 +357,7 @@ def not_here_is_taken_for_gone(patch: Patch) -> None:
 
 
 def answer_lacks_its_last_record(patch: Patch) -> None:
-    _after(patch, StoreMachine, "readable_range", lambda held, *_: held[:-1])
+    _after(patch, StoredPartitions, "readable_range", lambda held, *_: held[:-1])
 
 
 def answer_begins_one_too_far(patch: Patch) -> None:
@@ -456,7 +458,7 @@ PLANTED = [
     Planted(what_a_full_queue_dropped_is_not_told_again, 52, "not converged"),
     Planted(another_stores_hello_is_passed_over, 64, "not converged"),
     Planted(stores_tell_each_other_of_ended_partitions, 9, "not forgotten"),
-    Planted(partitions_of_running_producers_are_forgotten, 9, "lost again"),
+    Planted(partitions_of_running_producers_are_forgotten, 9, "acknowledged and not durable"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_dropped, 0, "not published in order"),
     Planted(held_back_records_are_lost, 16, "not published in order"),

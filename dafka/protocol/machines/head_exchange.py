@@ -1,0 +1,221 @@
+"""How one store tells other nodes of its heads, and learns those of the other stores.
+
+Requests for heads are answered to every node. Stores also learn from each other, so that a store that was down catches
+up with partitions whose producer has left:
+
+- A store that connects, or that discovery finds again, is sent all heads at once.
+- Whatever happened before, each store tells the others the heads of all its partitions, a few in each round.
+- A libdafka store, which sends no heads by itself, is asked for all of them, again and again.
+- When a producer leaves, the connected stores are asked for the heads of its topics, and the store announces its own
+  heads of them to all subscribers.
+- Records that become durable only after their producer has left are announced by the store to all subscribers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+
+from dafka import wire
+from dafka.protocol.actions import Action, Publish
+from dafka.protocol.answering.head_responder import HeadResponder
+from dafka.protocol.answering.head_rounds import HeadRounds
+from dafka.protocol.machines.ended_partitions import EndedPartitions
+from dafka.protocol.machines.store_peers import StorePeers
+from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.ordering.cursor import Cursor
+from dafka.protocol.polling import LASTING_INTERVAL_S, LastingQuestion, RetrySchedule
+from dafka.protocol.presence.peer_limits import MANY_QUESTIONS, TOO_OFTEN, PeerLimits
+from dafka.protocol.token_bucket import TokenBucket
+from dafka.records import Partition
+
+ALL_TOPICS = ""
+"""The topic that asks a libdafka store for all heads, since it takes a prefix. Our stores have no such topic."""
+
+TOPICS_MAX = 64
+"""Partitions of a node that has left whose heads are told and asked for. A producer has one."""
+
+REFUSED_TOPICS_MAX = 1000
+"""Topics whose heads are asked for again because there was no room for one of their partitions."""
+
+ALL_HEADS_WAITS_S = (1.0, 4.0, 15.0)
+"""Seconds after which a libdafka store is asked for all heads again: its answer is lost if it comes before the store
+knows of this node's subscription."""
+
+ALL_HEADS_PER_S = 1000
+"""Heads per second that libdafka stores may be asked for in the long run."""
+
+FAREWELL_HEADS_PER_S = 1000.0
+"""Heads of leaving producers that are announced per second in the long run. Beyond that, nodes learn of them later."""
+
+FAREWELL_HEADS_BURST = 10_000.0
+"""Heads of leaving producers that are announced at once."""
+
+
+class HeadExchange:
+    """The heads that one store sends, and those that it asks for.
+
+    Args:
+        address: The address of the store.
+        followed: The position in each partition that the store follows.
+        stored: The partitions that it holds.
+        ended: Those that have ended. Other stores are not told of them: each would keep the other from forgetting them.
+        peers: Its peers.
+        limits: How often each peer may ask.
+        discarded: Counts the requests that were discarded, by reason.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        followed: Mapping[Partition, Cursor],
+        stored: StoredPartitions,
+        ended: EndedPartitions,
+        peers: StorePeers,
+        limits: PeerLimits,
+        discarded: Counter[str],
+    ) -> None:
+        self._address = address
+        self._followed = followed
+        self._stored = stored
+        self._ended = ended
+        self._peers = peers
+        self._limits = limits
+        self._discarded = discarded
+        self._responder = HeadResponder(stored.durable, self._direct_heads)
+        self._responder_due = float("inf")
+        self._rounds = HeadRounds(address)
+        self._all_heads_question = LastingQuestion(address, ALL_HEADS_WAITS_S)
+        self._get_heads_retries = RetrySchedule[str]()
+        self._all_heads_retries = RetrySchedule[str]()
+        self._farewell_retries = RetrySchedule[str]()
+        self._farewells = TokenBucket(FAREWELL_HEADS_PER_S, FAREWELL_HEADS_BURST, 0.0)
+        self._refused_topics: dict[str, None] = {}
+
+    def add_request(self, topics: Iterable[str], requestor: str, now: float) -> None:
+        """Queue the heads of topics for a node, unless it asks too often."""
+        is_verified = requestor in self._peers.head_subscribers
+        if not self._limits.allow_heads_request(requestor, now):
+            self._discarded[TOO_OFTEN] += 1
+        elif not self._responder.add_request(requestor, topics, is_verified=is_verified):
+            self._discarded[MANY_QUESTIONS] += 1
+
+    def send_after_heads(self, message: wire.DirectEarliest) -> bool:
+        """Send a message once its requestor's heads have been sent; return False if there are none to send."""
+        return self._responder.send_after_heads(message)
+
+    def send_all_heads(self, store: str, now: float) -> None:
+        """Queue all heads for another store, once more later, and a few in each round."""
+        self.add_request(self._stored.durable, store, now)
+        self._all_heads_retries.schedule(store, now)
+        self._rounds.schedule(now)
+
+    def ask_all_heads(self, now: float) -> list[Action]:
+        """Ask libdafka stores for all heads, from this time on again and again."""
+        self._all_heads_question.note_asked(now)
+        return [Publish(wire.GetHeads(ALL_TOPICS, self._address))]
+
+    def stop_asking_all_heads(self) -> None:
+        """Stop asking for all heads: there is no store to answer."""
+        self._all_heads_question.stop()
+
+    def partition_refused(self, topic: str) -> None:
+        """Note that there was no room for a partition: its topic's heads are asked for again when there is."""
+        if len(self._refused_topics) < REFUSED_TOPICS_MAX:
+            self._refused_topics[topic] = None
+
+    def partition_removed(self, topic: str) -> None:
+        """Note that a partition of a topic was forgotten."""
+        self._responder.partition_removed(topic)
+
+    def peer_left(self, address: str, now: float) -> list[Action]:
+        """Note that discovery lost a node.
+
+        If it was a producer, ask other stores for its last records, which this one may have missed, and announce what
+        this store has, which other nodes may have missed.
+        """
+        self._all_heads_retries.cancel(address)
+        topics = list(islice(self._stored.topics_of(address), TOPICS_MAX))
+        for topic in topics:
+            self._get_heads_retries.schedule(topic, now)
+        if topics:
+            self._farewell_retries.schedule(address, now)
+        questions = [Publish(wire.GetHeads(topic, self._address)) for topic in topics]
+        return questions + self._announce_producer(address, now)
+
+    def announce(self, partition: Partition, nodes: Iterable[str] | None = None) -> list[Action]:
+        """Return the actions that tell nodes, or all subscribers, the head of a partition that has durable records."""
+        head = self._stored.durable_end(partition) - 1
+        told = self._peers.head_subscribers if nodes is None else nodes
+        return [Publish(wire.DirectHead(node, partition.address, partition.topic, head)) for node in told]
+
+    def due_heads(self, now: float) -> list[Action]:
+        """Send some of the heads that were asked for. The rest follows when incoming messages have had their turn."""
+        if now < self._responder_due < float("inf"):
+            self._responder_due = min(self._responder_due, now + self._responder.pause_s)
+            return []
+        heads = self._responder.next_heads()
+        self._responder_due = now + self._responder.pause_s
+        return heads
+
+    def tick(self, now: float, *, has_room: bool) -> list[Action]:
+        """Repeat the heads and questions that other stores may have missed.
+
+        Args:
+            now: The time.
+            has_room: Whether the store has room for partitions that were refused.
+
+        Returns:
+            The actions. `due_heads` comes after it.
+        """
+        questions = self._get_heads_retries.take_due(now)
+        actions: list[Action] = [Publish(wire.GetHeads(topic, self._address)) for topic in questions]
+        for store in self._all_heads_retries.take_due(now):
+            self.add_request(self._stored.durable, store, now)
+        if self._refused_topics and has_room:
+            refused, self._refused_topics = self._refused_topics, {}
+            for topic in refused:
+                self._get_heads_retries.schedule(topic, now)
+        for producer in self._farewell_retries.take_due(now):
+            actions += self._announce_producer(producer, now)
+        if self._all_heads_question.take_due(now, max(LASTING_INTERVAL_S, len(self._followed) / ALL_HEADS_PER_S)):
+            actions.append(Publish(wire.GetHeads(ALL_TOPICS, self._address)))
+        return actions + self._next_round(now)
+
+    def deadline(self) -> float:
+        """Return when to call `tick` and `due_heads`."""
+        retries = (self._get_heads_retries, self._all_heads_retries, self._farewell_retries)
+        lasting = min(self._all_heads_question.deadline(), self._rounds.deadline())
+        return min(lasting, self._responder_due, *(each.deadline() for each in retries))
+
+    def _next_round(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if now >= self._rounds.deadline():
+            stores = self._peers.stores_taking_heads()
+            for partition in self._rounds.take_due(now, self._followed, len(stores)):
+                if self._is_announced(partition):
+                    actions += self.announce(partition, stores)
+        return actions
+
+    def _is_announced(self, partition: Partition) -> bool:
+        return self._stored.durable_end(partition) > 0 and partition not in self._ended
+
+    def _announce_producer(self, address: str, now: float) -> list[Action]:
+        """Tell all subscribers what is held of a producer that has left, unless there is too much to tell."""
+        topics = islice(self._stored.topics_of(address), TOPICS_MAX)
+        held = [partition for topic in topics if self._is_announced(partition := Partition(topic, address))]
+        actions: list[Action] = []
+        if self._farewells.try_take(now, len(self._peers.head_subscribers) * len(held)):
+            for partition in held:
+                actions += self.announce(partition)
+        return actions
+
+    def _direct_heads(self, topic: str, requestor: str, begin: int, count: int) -> list[Action]:
+        heads = islice(self._stored.durable.get(topic, {}).items(), begin, begin + count)
+        is_store = self._peers.is_store(requestor)
+        return [
+            Publish(wire.DirectHead(requestor, address, topic, end - 1))
+            for address, end in heads
+            if not (is_store and Partition(topic, address) in self._ended)
+        ]

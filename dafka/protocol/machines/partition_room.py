@@ -1,0 +1,99 @@
+"""Whether a store takes further partitions, and telling the program when that changes."""
+
+from __future__ import annotations
+
+from dafka.config import NodeConfig
+from dafka.protocol.actions import Action, Notify
+from dafka.protocol.events import StoreFull, StoreHasRoom
+from dafka.protocol.machines.ended_partitions import EndedPartitions
+from dafka.protocol.ordering.reassembler import Reassembler
+from dafka.protocol.presence.peer_limits import MANY_PARTITIONS, MANY_UNPROVEN, PeerLimits
+from dafka.records import Partition
+
+ROOM_CHECK_S = 1.0
+"""Seconds between two looks at whether a full store has room again."""
+
+
+class PartitionRoom:
+    """The room of one store for further partitions.
+
+    Args:
+        config: The limits.
+        reassembler: The partitions that are followed.
+        ended: Those that have ended.
+        limits: The partitions that each peer may begin.
+    """
+
+    def __init__(
+        self, config: NodeConfig, reassembler: Reassembler, ended: EndedPartitions, limits: PeerLimits
+    ) -> None:
+        self._config = config
+        self._reassembler = reassembler
+        self._ended = ended
+        self._limits = limits
+        self._full_reason = ""
+        self._check_due = float("inf")
+        self._notices: list[Action] = []
+
+    @property
+    def full_reason(self) -> str:
+        """Why the store takes no further partition; empty if it does."""
+        return self._full_reason
+
+    def admit_partition(self, partition: Partition, now: float, *, is_live: bool) -> str:
+        """Admit a partition, or return the reason to discard its messages; see `PeerLimits.admit_partition`."""
+        reason = self._limits.admit_partition(partition, self._count_living(now), is_live=is_live)
+        if not reason and not self._reassembler.has_room():
+            self._limits.forget_partition(partition)
+            reason = MANY_UNPROVEN
+        if reason in {MANY_PARTITIONS, MANY_UNPROVEN}:
+            self._note_full(reason, now)
+        return reason
+
+    def partition_followed(self, now: float) -> None:
+        """Note that one more partition is followed."""
+        if len(self._reassembler.cursors) >= self._config.partitions_max:
+            self.check(now)
+
+    def check(self, now: float) -> None:
+        """Note whether the store takes further partitions; while it does not, look again each second."""
+        if self._count_living(now) >= self._config.partitions_max:
+            self._note_full(MANY_PARTITIONS, now)
+        elif not self._reassembler.has_room():
+            self._note_full(MANY_UNPROVEN, now)
+        elif self._full_reason:
+            self._full_reason = ""
+            self._check_due = float("inf")
+            self._notices.append(Notify(StoreHasRoom()))
+
+    def tick(self, now: float) -> None:
+        """Look again at a full store."""
+        if now >= self._check_due:
+            self.check(now)
+
+    def deadline(self) -> float:
+        """Return when to call `tick`."""
+        return self._check_due
+
+    def take_notices(self) -> list[Action]:
+        """Return what to tell the program since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    def _count_living(self, now: float) -> int:
+        """Return how many partitions count for the limit: those with records or a producer.
+
+        Ended ones count only beyond that limit again.
+        """
+        followed, limit = len(self._reassembler.cursors), self._config.partitions_max
+        if followed < limit:
+            return followed
+        return followed - min(self._ended.count(now), limit)
+
+    def _note_full(self, reason: str, now: float) -> None:
+        self._check_due = now + ROOM_CHECK_S
+        if not self._full_reason:
+            is_total = reason == MANY_PARTITIONS
+            event = StoreFull(reason, self._config.partitions_max if is_total else self._config.partitions_unproven_max)
+            self._full_reason = str(event)
+            self._notices.append(Notify(event))

@@ -1,0 +1,92 @@
+"""The answers of one store to FETCH and GET-TOPICS."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+
+from dafka import wire
+from dafka.protocol.actions import Action, Publish
+from dafka.protocol.answering.fetch_responder import FetchResponder
+from dafka.protocol.answering.topic_responder import TopicResponder
+from dafka.protocol.machines.head_exchange import HeadExchange
+from dafka.protocol.machines.store_peers import StorePeers
+from dafka.protocol.machines.stored_partitions import StoredPartitions
+from dafka.protocol.ordering.gap_resolver import HOLDS_NOTHING
+from dafka.protocol.presence.peer_limits import MANY_FETCHES, TOO_OFTEN, PeerLimits
+from dafka.records import Partition
+
+
+class StoreAnswers:
+    """The questions of other nodes about the records and topics of one store.
+
+    Args:
+        address: The address of the store.
+        followed: The partitions that it follows.
+        stored: The partitions that it holds.
+        responder: Answers FETCHes for records that it holds.
+        heads: Its answers to requests for heads.
+        peers: Its peers.
+        limits: How often each peer may ask.
+        discarded: Counts the questions that were discarded, by reason.
+
+    Attributes:
+        fetches_received: FETCHes that are answered with records.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        followed: Container[Partition],
+        stored: StoredPartitions,
+        responder: FetchResponder,
+        heads: HeadExchange,
+        peers: StorePeers,
+        limits: PeerLimits,
+        discarded: Counter[str],
+    ) -> None:
+        self.fetches_received = 0
+        self._address = address
+        self._followed = followed
+        self._stored = stored
+        self._responder = responder
+        self._heads = heads
+        self._peers = peers
+        self._limits = limits
+        self._discarded = discarded
+        self._topics = TopicResponder(stored.durable)
+
+    def receive_fetch(self, fetch: wire.Fetch, now: float) -> list[Action]:
+        """Queue the records that a FETCH asks for, or answer that they are not held."""
+        partition = Partition(fetch.subject, fetch.partition)
+        if not self._limits.allow_fetch(fetch.address, now):
+            self._discarded[MANY_FETCHES] += 1
+            return []
+        earliest = self._stored.earliest.get(partition, 0)
+        if fetch.sequence < earliest:
+            self._discarded["before the earliest"] += 1
+            return self._answer_earliest(fetch, earliest, earliest)
+        if partition not in self._followed:
+            self._discarded["beyond the head"] += 1
+            return self._answer_earliest(fetch, HOLDS_NOTHING, 0)
+        if fetch.sequence >= self._stored.durable_end(partition):
+            self._discarded["beyond the head"] += 1
+        elif not self._responder.add_fetch(fetch, is_verified=fetch.address in self._peers.record_subscribers):
+            self._discarded[MANY_FETCHES] += 1
+        else:
+            self.fetches_received += 1
+        return []
+
+    def answer_topics(self, question: wire.GetTopics, now: float) -> list[Action]:
+        """Answer a GET-TOPICS of a node that receives the answer."""
+        if not self._limits.allow_heads_request(question.address, now):
+            self._discarded[TOO_OFTEN] += 1
+            return []
+        if question.address not in self._peers.topics_subscribers:
+            return []
+        return [Publish(self._topics.answer(question, now))]
+
+    def _answer_earliest(self, fetch: wire.Fetch, sequence: int, unrecoverable_end: int) -> list[Action]:
+        """Answer after the heads that the node has asked for: it takes the answer as a sign that they are complete."""
+        answer = self._peers.earliest_responder.answer(fetch, self._address, sequence, unrecoverable_end)
+        return [] if answer is None or self._heads.send_after_heads(answer) else [Publish(answer)]

@@ -1,0 +1,64 @@
+"""The peers of one store: which of them are producers or stores, and which take its messages."""
+
+from __future__ import annotations
+
+from dafka import wire
+from dafka.protocol.ordering.gap_resolver import GapResolver
+from dafka.protocol.presence.subscribers import EarliestResponder, SubscriberSet
+from dafka.records import Partition
+from dafka.wire import Command
+
+
+class StorePeers:
+    """The connected peers of one store, as their subscriptions show them.
+
+    Args:
+        address: The address of the store.
+        peers_max: The maximum number of peers of each kind to remember.
+        gap_resolver: The discovered nodes, and the connected stores.
+
+    Attributes:
+        head_subscribers: The nodes that take DIRECT-HEADs.
+        record_subscribers: The nodes that take DIRECT-RECORDs.
+        topics_subscribers: The nodes that take DIRECT-TOPICS.
+        earliest_responder: Answers the nodes that take DIRECT-EARLIEST.
+    """
+
+    def __init__(self, address: str, peers_max: int, gap_resolver: GapResolver) -> None:
+        self.head_subscribers = SubscriberSet(Command.DIRECT_HEAD, peers_max)
+        self.record_subscribers = SubscriberSet(Command.DIRECT_RECORD, peers_max)
+        self.topics_subscribers = SubscriberSet(Command.DIRECT_TOPICS, peers_max)
+        self.earliest_responder = EarliestResponder(peers_max)
+        self._address = address
+        self._peers_max = peers_max
+        self._gap_resolver = gap_resolver
+        self._producers: set[str] = set()
+
+    def note_subscription(self, subscription: wire.Subscription) -> None:
+        """Note what a peer is: a producer subscribes to ACKs; a node that takes heads, to DIRECT-HEADs."""
+        self.earliest_responder.note_subscription(subscription)
+        if subscription.command is Command.ACK:
+            if not subscription.active:
+                self._producers.discard(subscription.topic)
+            elif len(self._producers) < self._peers_max:
+                self._producers.add(subscription.topic)
+        elif subscription.topic != self._address:
+            self.head_subscribers.note_subscription(subscription)
+            self.record_subscribers.note_subscription(subscription)
+            self.topics_subscribers.note_subscription(subscription)
+
+    def is_store(self, address: str) -> bool:
+        """Return whether a node is a connected store."""
+        return address in self._gap_resolver.stores
+
+    def stores_taking_heads(self) -> list[str]:
+        """Return the connected stores that take DIRECT-HEADs, sorted."""
+        return sorted(set(self.head_subscribers) & self._gap_resolver.stores)
+
+    def is_orphaned(self, partition: Partition) -> bool:
+        """Return whether the partition's producer has left, so that only stores can announce its records."""
+        return partition.address not in self._producers and len(self._producers) < self._peers_max
+
+    def has_producer(self, partition: Partition) -> bool:
+        """Return whether the partition's producer is connected, or known to discovery."""
+        return not self.is_orphaned(partition) or self._gap_resolver.has_node(partition.address)
