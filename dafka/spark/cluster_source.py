@@ -370,8 +370,9 @@ class BlockingReader:
         tower_timeout_s = self._config.node.tower_timeout_ms / 1000
         with trio.move_on_after(min(tower_timeout_s, timeout_s)):
             return await records.next_batch()
-        with mention_towers_option():
-            self._reader.check_settled()
+        if timeout_s >= tower_timeout_s:
+            with mention_towers_option():
+                self._reader.check_settled()
         with trio.move_on_after(max(timeout_s - tower_timeout_s, 0)):
             return await records.next_batch()
         raise StorageError(

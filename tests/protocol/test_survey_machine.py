@@ -442,6 +442,35 @@ def test_a_silent_node_is_shown_and_later_forgotten() -> None:
     assert play.machine.survey(play.now).nodes == ()
 
 
+def test_a_node_that_may_have_ended_before_the_observer_started_is_no_fault() -> None:
+    """A tower introduces a node for a while after it has ended."""
+    play = Census(topics=["orders"])
+    play.join(STORE)
+    play.see(STORE)
+    play.now += 3.9
+    play.see(STORE)
+    play.leave(STORE)
+    play.now += 3.9
+    play.machine.begin_round(play.now)
+    (node,) = play.machine.survey(play.now).nodes
+    assert node.state is NodeState.UNCONNECTED
+    play.now += 0.2
+    play.machine.begin_round(play.now)
+    assert play.machine.survey(play.now).nodes == ()
+
+
+def test_a_node_that_never_connected_but_lived_for_long_is_shown_as_silent() -> None:
+    play = Census(topics=["orders"])
+    play.join(STORE)
+    for _ in range(3):
+        play.see(STORE)
+        play.now += 4.0
+    play.leave(STORE)
+    play.machine.begin_round(play.now)
+    (node,) = play.machine.survey(play.now).nodes
+    assert node.state is NodeState.SILENT
+
+
 def test_a_store_that_moved_is_asked_at_its_new_endpoint() -> None:
     play = Census(topics=["orders"])
     play.join(STORE, "store")

@@ -175,7 +175,7 @@ def another_stores_hello_is_passed_over(patch: Patch) -> None:
 
 
 def stores_tell_each_other_of_ended_partitions(patch: Patch) -> None:
-    patch.setattr(StoreMachine, "_is_announced", lambda self, partition: self.durable_end(partition) > 0)
+    patch.setattr(HeadExchange, "_is_announced", lambda self, partition: self._stored.durable_end(partition) > 0)
 
 
 def partitions_of_running_producers_are_forgotten(patch: Patch) -> None:
@@ -458,7 +458,7 @@ PLANTED = [
     Planted(what_a_full_queue_dropped_is_not_told_again, 52, "not converged"),
     Planted(another_stores_hello_is_passed_over, 64, "not converged"),
     Planted(stores_tell_each_other_of_ended_partitions, 9, "not forgotten"),
-    Planted(partitions_of_running_producers_are_forgotten, 9, "lost again"),
+    Planted(partitions_of_running_producers_are_forgotten, 9, "acknowledged and not durable"),
     Planted(head_one_too_far, 0, "HEAD of no record"),
     Planted(held_back_records_are_dropped, 0, "not published in order"),
     Planted(held_back_records_are_lost, 16, "not published in order"),

@@ -15,6 +15,10 @@ from dafka.wire import Command
 FORGET_S = 300.0
 """Seconds for which a silent node is still shown."""
 
+ENDED_TIMEOUTS = 2
+"""Timeouts for which a tower may introduce a node that has ended, with some margin. A node that was seen for longer has
+lived while the observer ran."""
+
 OWN_COMMANDS = {
     Command.ACK,
     Command.FETCH,
@@ -86,11 +90,20 @@ class NodeEntry:
             return ("store writer",)
         return ("observer",) if Command.DIRECT_EARLIEST in self.commands else ()
 
+    @property
+    def has_connected(self) -> bool:
+        """Whether it has ever connected to the observer."""
+        return bool(self.commands) or self.publishes
+
+    def has_lived(self, timeout: float) -> bool:
+        """Return whether the node is known to have lived while the observer ran."""
+        return self.has_connected or self.last_seen - self.first_seen >= ENDED_TIMEOUTS * timeout
+
     def state(self, now: float, timeout: float) -> NodeState:
         """Return whether the node is there."""
         if not self.is_joined and now >= self.last_seen + timeout:
             return NodeState.SILENT
-        return NodeState.UP if self.commands or self.publishes else NodeState.UNCONNECTED
+        return NodeState.UP if self.has_connected else NodeState.UNCONNECTED
 
 
 @attrs.define
@@ -180,10 +193,14 @@ class NodeTable:
         return None
 
     def forget_silent(self, now: float) -> None:
-        """Forget nodes that have been silent for long. Later beacons show whether there is room again."""
+        """Forget nodes that have been silent for long. Later beacons show whether there is room again.
+
+        A node that may have ended before the observer started is forgotten as soon as it is silent.
+        """
         self._is_full = False
         for address, entry in list(self.entries.items()):
-            if not entry.is_joined and now >= entry.last_seen + FORGET_S:
+            kept_s = FORGET_S if entry.has_lived(self._timeout) else self._timeout
+            if not entry.is_joined and now >= entry.last_seen + kept_s:
                 del self.entries[address]
 
     def views(self, now: float) -> tuple[NodeView, ...]:
