@@ -116,8 +116,10 @@ async def test_a_node_that_is_no_longer_authorized_is_disconnected(keys: Keys) -
     async with (
         open_cluster(keys.config("tower"), storage=None) as cluster,
         cluster.producer("t", keys.config("producer", cluster.config.with_producer(min_stores=0))) as producer,
-        cluster.consumer(["t"], keys.config("consumer", cluster.config)) as staying,
-        cluster.consumer(["t"], keys.config("other", cluster.config)) as leaving,
+        cluster.consumer(
+            ["t"], keys.config("consumer", cluster.config).with_consumer(offset_reset="earliest")
+        ) as staying,
+        cluster.consumer(["t"], keys.config("other", cluster.config).with_consumer(offset_reset="earliest")) as leaving,
     ):
         await producer.send_many(contents(0, 10))
         await receive(staying, 10)
