@@ -71,6 +71,7 @@ async def test_metrics_agree_with_the_work_of_the_nodes() -> None:
             await wait_for(monitor, ("dafka_ready_nodes", role), 1)
         for role in ("store", "producer", "consumer"):
             found = await wait_for(monitor, ("dafka_peers", role), 2)
+        commits = cluster.store.statistics().commits
         assert found["dafka_records_total", "published", "producer"] == 100
     assert found["dafka_records_total", "stored", "store"] == 100
     assert found["dafka_records_total", "delivered", "consumer"] == 100
