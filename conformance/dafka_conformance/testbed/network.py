@@ -115,8 +115,8 @@ class Sockets:
             opened.close(0)
 
     def publisher(self, **options: int | bytes) -> Socket:
-        """Open an XPUB socket that reports every subscription and never drops a message."""
-        return self._make(zmq.XPUB, sndhwm=0, xpub_verbose=1, **options)
+        """Open an XPUB socket that reports every subscription and unsubscription, and never drops a message."""
+        return self._make(zmq.XPUB, sndhwm=0, xpub_verboser=1, **options)
 
     def subscriber(self, **options: int | bytes) -> Socket:
         """Open a SUB socket that never drops a message."""
