@@ -21,6 +21,7 @@ from dafka.errors import (
 )
 from dafka.protocol import StorageFailed, StoresSilent
 from dafka.protocol.events import StoresHeard
+from dafka.records import Partition
 from dafka.storage import open_storage
 from dafka.storage.sqlite import SqliteStorage
 from dafka.testing import Cluster, open_cluster
@@ -390,6 +391,16 @@ async def test_older_copy_of_a_spool_is_noticed(tmp_path: Path, dafka_cluster: C
         await wait_until(lambda: bool(producer.statistics().discarded))
         with pytest.raises(StorageSequenceError, match="up to sequence 19"):
             await producer.send(b"another 10")
+
+
+async def test_a_spool_without_the_acknowledged_records_is_refused(tmp_path: Path, dafka_cluster: Cluster) -> None:
+    """Its records were lost, or it is an older copy. Their sequences must not be used again."""
+    spool = f"sqlite:{tmp_path / 'spool.db'}"
+    async with open_storage(spool) as storage:
+        await storage.save_positions("acknowledged", {Partition("hello", storage.identity): 5})
+    with pytest.raises(StorageSequenceError, match=r"the spool ends at 0, before acknowledged records \(up to 5\)"):
+        async with dafka_cluster.producer("hello", dafka_cluster.config.with_producer(spool=spool)):
+            pass
 
 
 async def test_spool_that_cannot_be_trimmed_is_an_event(
