@@ -56,5 +56,21 @@ def test_ended_connections_are_forgotten() -> None:
     registry.forget_connection(1)
     registry.forget_connection(3)
     assert registry.connections() == [2]
+    assert registry.expire(1.0) == []
     assert "A" in registry
     assert registry.admit_beacon("A", 2, 1.0)
+
+
+def test_nodes_that_register_are_gone_when_their_connection_ends() -> None:
+    registry, there = make_registry()
+    registry.admit_beacon("A", 1, 0.0, may_be_late=True)
+    registry.admit_beacon("B", 2, 0.0, may_be_late=True)
+    registry.admit_beacon("C", 3, 0.0, may_be_late=True)
+    for ended in (1, 2):
+        there.discard(ended)
+        registry.forget_connection(ended)
+    assert registry.admit_beacon("B", 4, 0.1, may_be_late=True)
+    assert registry.expire(0.1) == ["A"]
+    assert registry.expire(0.2) == []
+    assert "A" not in registry
+    assert "B" in registry

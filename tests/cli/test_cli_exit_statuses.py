@@ -170,14 +170,14 @@ def test_a_signal_before_the_job_is_done(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        never = {"DAFKA_BEACON_SETTLE_MS": "1h", "DAFKA_NODE_TOWER_TIMEOUT_MS": "1h"}
+        no_tower = ["--tower-sub", f"tcp://127.0.0.1:{port}", "--tower-pub", f"tcp://127.0.0.1:{port}"]
         health = dafka.start("health", f"{port}", "--timeout", "1h")
-        status = dafka.start("status", "-v", "--max-lag", "0", *tower, environment=never)
+        status = dafka.start("status", "-v", "--max-lag", "0", "--timeout", "1h", *no_tower)
         watch = dafka.start("status", "--watch", "1h", "--json", *tower)
         imported = dafka.start("storage", "import", f"sqlite:{tmp_path / 'imported.db'}", stdin=subprocess.PIPE)
         silent.settimeout(90)
         with silent.accept()[0]:
-            status.wait_errors("Tower heard")
+            status.wait_errors("Listening at")
             watch.wait_output(1)
             assert shell_status(health, number) == 128 + number
             assert shell_status(status, number) == 128 + number

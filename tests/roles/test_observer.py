@@ -229,6 +229,11 @@ async def test_the_halves_of_a_libdafka_store_tell_all_topics() -> None:
             assert list(found.faults(0)) == []
 
 
+def are_heard(nodes: set[str], played: Played) -> bool:
+    """Return whether the subscriptions of all these nodes have arrived: each subscribes to its own address, too."""
+    return all(any(address.encode() in each for each in played.subscriptions) for address in nodes)
+
+
 async def test_an_observer_disturbs_no_node() -> None:
     async with (
         open_cluster(FAST) as cluster,
@@ -240,8 +245,9 @@ async def test_an_observer_disturbs_no_node() -> None:
         assert cluster.store is not None
         await producer.send_many(contents(0, 100))
         await producer.wait_stored()
-        for played in (witness, store):
-            await wait_until(lambda played=played: len(played.subscriptions) > 5)  # type: ignore[misc]
+        nodes = {consumer.address, producer.address, cluster.store.address}
+        await wait_until(lambda: are_heard({*nodes, store.address}, witness))
+        await wait_until(lambda: are_heard(nodes, store) and b"\1" in store.subscriptions)
         before = {played.address: list(played.subscriptions) for played in (witness, store)}
         async with open_observer(config=cluster.config) as observer:
             await survey(observer)

@@ -16,7 +16,7 @@ from dafka_conformance.targets.base import Ability
 from dafka_conformance.testbed.discovery import ScriptedTower
 from dafka_conformance.testbed.expectations import UnmetError
 from dafka_conformance.testbed.known_records import record_content
-from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address
+from dafka_conformance.testbed.network import Sockets, new_address
 from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.target_nodes import TargetNode
 from dafka_conformance.testbed.testbed import Testbed
@@ -173,7 +173,7 @@ def new_peers(testbed: Testbed, count: int) -> Iterator[Callable[[], None]]:
     """Yield a function that announces a new, silent node. It can be called up to `count` times."""
     tower = scripted_tower(testbed)
     with Sockets() as sockets:
-        unknown = [(new_address(), sockets.publisher().bind(LOOPBACK)) for _ in range(count)]
+        unknown = [(new_address(), testbed.loopback.bind(sockets.publisher())) for _ in range(count)]
         known: list[bytes] = []
 
         def announce() -> None:

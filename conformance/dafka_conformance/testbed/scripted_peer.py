@@ -11,7 +11,7 @@ from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.testbed.known_records import KnownRecords, Partition, record_content
 from dafka_conformance.testbed.message_checks import MessageChecks
-from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address, track_handshakes
+from dafka_conformance.testbed.network import Loopback, Sockets, new_address, track_handshakes
 from dafka_conformance.testbed.trace import Trace
 
 BATCH_COUNT = 2000
@@ -41,6 +41,7 @@ class ScriptedPeer:
         label: Its name.
         role: Its role.
         topic: Its topic.
+        loopback: Gives its endpoint.
         grammar: The grammar.
         dialect: The dialect that it sends.
         trace: The trace that its messages are added to.
@@ -56,6 +57,7 @@ class ScriptedPeer:
         role: Role,
         topic: bytes,
         *,
+        loopback: Loopback,
         grammar: Grammar,
         dialect: Dialect,
         trace: Trace,
@@ -83,11 +85,11 @@ class ScriptedPeer:
         self._target_label = target_label
         self._sockets = Sockets()
         self._pub = self._sockets.publisher()
-        self._sub = self._sockets.subscriber()
+        self._sub = self._sockets.target_subscriber()
         self._monitor = self._sockets.monitor(self._sub)
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
-        self.endpoint = self._pub.bind(LOOPBACK)
+        self.endpoint = loopback.bind(self._pub)
         for prefix in self.own_subscriptions():
             self._sub.subscribe(prefix)
 
@@ -132,6 +134,11 @@ class ScriptedPeer:
             # In libdafka, this subscription introduces the store, as STORE-HELLO does in the RFC.
             for address in self._message_checks.addresses:
                 self._message_checks.note_sent(self.role, Message("STORE-HELLO", address, {"address": self.address}))
+
+    def disconnect(self, endpoint: str) -> None:
+        """Disconnect from a node of the target that has ended: its endpoint may soon be another node's."""
+        self._sub.disconnect(endpoint)
+        self.connected.discard(endpoint)
 
     def close(self) -> None:
         """Close the sockets without notice."""

@@ -16,7 +16,7 @@ from dafka_conformance.testbed.discovery import INTERVAL_S, Discovery, ScriptedT
 from dafka_conformance.testbed.expectations import Expectations
 from dafka_conformance.testbed.known_records import KnownRecords
 from dafka_conformance.testbed.message_checks import MessageChecks
-from dafka_conformance.testbed.network import Sockets, is_suite_address, reserve_endpoint, track_handshakes
+from dafka_conformance.testbed.network import Loopback, Sockets, is_suite_address, track_handshakes
 from dafka_conformance.testbed.trace import Trace
 
 SETTLE_S = 0.15
@@ -69,7 +69,7 @@ class TargetListener:
     def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
         self.connected: set[str] = set()
         self._changed = changed
-        self._socket = sockets.subscriber()
+        self._socket = sockets.target_subscriber()
         self._monitor = sockets.monitor(self._socket)
         self._socket.subscribe(b"")
 
@@ -104,6 +104,8 @@ class TargetNodes(Expectations):
         known_records: The records and FETCHes that were sent to the target.
         message_checks: The checks that apply to every message.
         nodes: The target's nodes, by address.
+        live_endpoints: The endpoints of those that have not ended.
+        loopback: Gives the endpoints of the suite's nodes.
         discovery: The suite's tower, or the connection to another one.
 
     Args:
@@ -122,16 +124,22 @@ class TargetNodes(Expectations):
             self.grammar, self.role, self.dialect, self.known_records, self.trace, self._report_and_notify
         )
         self.nodes: dict[bytes, TargetNode] = {}
+        self.live_endpoints: set[str] = set()
         self._nursery = nursery
         self._stack = stack
         self._unexpected_addresses: set[bytes] = set()
         # Entered first, so its sockets are closed last, after the tasks that read them.
         self._listener = TargetListener(stack.enter_context(Sockets()), self.notify)
+        self.loopback = Loopback(is_shared=config.target.attachment(config.role) is not None)
         self.discovery = self._open_discovery()
 
     @abc.abstractmethod
     def connect_peers(self, endpoint: str) -> None:
         """Connect the suite's nodes to a node of the target."""
+
+    @abc.abstractmethod
+    def disconnect_peers(self, endpoint: str) -> None:
+        """Disconnect the suite's nodes from a node of the target."""
 
     @property
     def address(self) -> bytes:
@@ -160,9 +168,9 @@ class TargetNodes(Expectations):
             self._stack.callback(client.close)
             return client
         if self.role is Role.TOWER:
-            sub, pub = (self._stack.enter_context(reserve_endpoint()) for _ in range(2))
+            sub, pub = (self._stack.enter_context(self.loopback.reserve()) for _ in range(2))
             return self._open_client(sub, pub, "N")
-        tower = ScriptedTower(self.grammar, self.trace, self._receive_node_beacon)
+        tower = ScriptedTower(self.grammar, self.trace, self.loopback, self._receive_node_beacon)
         self._stack.callback(tower.close)
         return tower
 
@@ -222,6 +230,7 @@ class TargetNodes(Expectations):
         if node is None:
             node = self.nodes[address] = TargetNode(address, endpoint)
             self._add_address(address)
+            self.live_endpoints.add(endpoint)
             self._listener.connect(endpoint)
             self.connect_peers(endpoint)
         node.beacons.append(trio.current_time())
@@ -255,9 +264,15 @@ class TargetNodes(Expectations):
         return {node.endpoint for node in self.nodes.values()}
 
     def _remove_nodes(self) -> None:
-        for node in self.nodes.values():
-            self._listener.disconnect(node.endpoint)
+        self.disconnect()
         self.nodes.clear()
+
+    def disconnect(self) -> None:
+        """Close the suite's connections to the target's nodes, which have ended."""
+        for endpoint in self.live_endpoints:
+            self._listener.disconnect(endpoint)
+            self.disconnect_peers(endpoint)
+        self.live_endpoints.clear()
 
     def _report_and_notify(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
         self.report_fault(clause, message, event, field, reading)

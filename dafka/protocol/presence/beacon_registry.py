@@ -3,6 +3,8 @@
 A plain tower cannot verify the address in a beacon, but it can tell connections apart. Therefore limits apply to each
 connection: it may introduce a limited number of nodes, and send beacons at a limited rate. An address belongs to the
 connection that introduced it first, until that connection ends or sends no beacon for the timeout.
+
+A node that uses the second form of beacons is gone when its connection ends: it registers again if it connects again.
 """
 
 from __future__ import annotations
@@ -70,6 +72,7 @@ class BeaconRegistry:
         self._is_connected = is_connected
         self._nodes: dict[str, _Node] = {}
         self._connections: dict[int, _Connection] = {}
+        self._disconnected: list[tuple[str, int]] = []
         self._expired_at = 0.0
 
     def __len__(self) -> int:
@@ -91,7 +94,8 @@ class BeaconRegistry:
             address: The node's address.
             connection: The number of the connection on which it arrived.
             now: The time in seconds.
-            may_be_late: Whether the node stays for `LATE_FACTOR` timeouts while this connection lives.
+            may_be_late: Whether the node stays for `LATE_FACTOR` timeouts while this connection lives, and leaves when
+                it ends: it uses the second form.
 
         Returns:
             Whether the beacon is accepted.
@@ -104,14 +108,25 @@ class BeaconRegistry:
         return not reason
 
     def expire(self, now: float) -> list[str]:
-        """Forget silent nodes, and return them. Runs at most four times per timeout."""
-        if now - self._expired_at < self._timeout_s / 4:
-            return []
-        self._expired_at = now
-        silent = [address for address, node in self._nodes.items() if self._is_silent(node, now)]
-        for address in silent:
+        """Forget nodes whose connection has ended and silent nodes, and return them.
+
+        It looks for silent nodes at most four times per timeout.
+        """
+        gone = [
+            address
+            for address, connection in self._disconnected
+            if address in self._nodes and self._nodes[address].connection == connection
+        ]
+        self._disconnected.clear()
+        for address in gone:
             self._forget_node(address)
-        return silent
+        if now - self._expired_at >= self._timeout_s / 4:
+            self._expired_at = now
+            silent = [address for address, node in self._nodes.items() if self._is_silent(node, now)]
+            for address in silent:
+                self._forget_node(address)
+            gone += silent
+        return gone
 
     def _is_silent(self, node: _Node, now: float) -> bool:
         silence = now - node.heard_at
@@ -122,8 +137,15 @@ class BeaconRegistry:
         )
 
     def forget_connection(self, number: int) -> None:
-        """Forget a connection that has ended. Its nodes are remembered until they are silent, or come back."""
-        self._connections.pop(number, None)
+        """Forget a connection that has ended. `expire` forgets its nodes that use the second form.
+
+        The others are remembered until they are silent.
+        """
+        connection = self._connections.pop(number, None)
+        if connection is not None:
+            self._disconnected += [
+                (address, number) for address in connection.addresses if self._nodes[address].may_be_late
+            ]
 
     def _refusal(self, address: str, number: int, now: float) -> str:
         connection = self._connections.get(number)
