@@ -55,6 +55,7 @@ class SlowProducer:
 
     async def send_many(self, contents: Sequence[bytes]) -> None:
         self.published += contents[:2]
+        assert len(self.published) <= 5
         await trio.lowlevel.checkpoint()
         if len(contents) > 2:
             await trio.sleep_forever()
