@@ -5,6 +5,7 @@ itself.
 """
 
 from dafka.protocol.events import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
     ForeignDialect,
@@ -44,6 +45,7 @@ from dafka.protocol.trust import (
 __all__ = [
     "AddressConflict",
     "AuthorizedKeysUnreadable",
+    "DialectAdopted",
     "EndpointsExposed",
     "Event",
     "FetchUnanswered",

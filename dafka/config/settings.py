@@ -34,7 +34,7 @@ from dafka.config.values import (
 from dafka.endpoints import parse_tower
 from dafka.errors import ConfigError
 
-DialectName = Literal["rfc46", "libdafka"]
+DialectName = Literal["auto", "rfc46", "libdafka"]
 OffsetReset = Literal["latest", "earliest"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -48,8 +48,9 @@ _Settings = ParamSpec("_Settings")
 class NodeConfig:
     """`[node]`: settings of every node, whatever its role."""
 
-    wire: DialectName = attrs.field(default="rfc46", validator=check_choice("rfc46", "libdafka"))
-    """The dialect that this node sends. Every node understands both. Clusters of libdafka or jdafka need `libdafka`."""
+    wire: DialectName = attrs.field(default="auto", validator=check_choice("auto", "rfc46", "libdafka"))
+    """The dialect that this node sends. Every node understands both. `auto` is `rfc46` until the node meets nodes of
+    libdafka or jdafka, and `libdafka` from then on."""
     bind: str = attrs.field(default="tcp://127.0.0.1:*", validator=check_endpoint)
     """The endpoint on which this node listens to its peers. `*` is any free port. `tcp://*:*` listens on all network
     interfaces: restrict access with `[security]`. It uses IPv4; if a tower has an IPv6 address, IPv6 too."""

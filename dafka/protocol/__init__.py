@@ -11,6 +11,7 @@ from dafka.protocol.answering.fetch_responder import (
     ReadRequest,
 )
 from dafka.protocol.events import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
     ForeignDialect,
@@ -77,6 +78,9 @@ from dafka.protocol.presence.beacons import (
     DiscoveryEvent,
     Settled,
 )
+from dafka.protocol.presence.dialect import (
+    DialectChoice,
+)
 from dafka.protocol.presence.identity import (
     EndpointIdentity,
     KeyIdentity,
@@ -109,6 +113,8 @@ __all__ = [
     "CommitQueue",
     "ConsumerMachine",
     "DeliveryBuffer",
+    "DialectAdopted",
+    "DialectChoice",
     "DiscoveryEvent",
     "EndpointIdentity",
     "EndpointsExposed",

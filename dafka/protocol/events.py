@@ -103,6 +103,22 @@ class ForeignDialect:
 
 
 @attrs.frozen
+class DialectAdopted:
+    """This node sends another dialect from now on, because its setting is `auto`, and peers need it.
+
+    Attributes:
+        dialect: The dialect, `rfc46` or `libdafka`.
+    """
+
+    dialect: str
+
+    def __str__(self) -> str:
+        if self.dialect == "libdafka":
+            return "There are nodes of libdafka in this cluster; sending the libdafka dialect from now on"
+        return "There are no nodes of libdafka in this cluster; sending the rfc46 dialect again"
+
+
+@attrs.frozen
 class PartitionSilent:
     """The producer of a followed partition is connected, but no HEAD or RECORD of it has come for a while.
 
@@ -365,6 +381,7 @@ Event: TypeAlias = (
     | TowersHeard
     | TowerHostUnresolved
     | ForeignDialect
+    | DialectAdopted
     | PartitionSilent
     | PartitionHeard
     | FetchUnanswered

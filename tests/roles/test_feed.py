@@ -9,6 +9,7 @@ import trio.testing
 from dafka import EventFeed
 from dafka.endpoints import PeerEndpoint
 from dafka.protocol import (
+    DialectAdopted,
     Event,
     FetchUnanswered,
     ForeignDialect,
@@ -92,6 +93,7 @@ async def test_reader_that_is_far_behind_misses_the_oldest() -> None:
         (StoresHeard(), logging.INFO),
         (StorageFailed("disk full"), logging.WARNING),
         (ForeignDialect("rfc46", "libdafka"), logging.WARNING),
+        (DialectAdopted("libdafka"), logging.INFO),
     ],
 )
 def test_events_are_logged(event: Event, level: int, caplog: pytest.LogCaptureFixture) -> None:

@@ -274,6 +274,33 @@ class _DeletesTopics(MemoryStorage):
         await super().delete_partitions([each for each in self._logs if each.topic in topics])
 
 
+class _ReadsDeletedRecords(MemoryStorage):
+    """Keeps the rest of a read, to return it in the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rest: dict[tuple[Partition, int], RecordBatch] = {}
+
+    async def read(
+        self,
+        partition: Partition,
+        first_sequence: int,
+        count: int,
+        bytes_max: int = READ_BYTES,
+        *,
+        with_times: bool = False,
+    ) -> RecordBatch | None:
+        rest = self._rest.pop((partition, first_sequence), None)
+        if rest is not None and count == 1 and not with_times:
+            await trio.lowlevel.checkpoint()
+            return rest
+        found = await super().read(partition, first_sequence, count, bytes_max, with_times=with_times)
+        after = None if found is None else await super().read(partition, found.end_sequence, 1)
+        if found is not None and after is not None and count == 3:
+            self._rest[partition, found.end_sequence] = after
+        return found
+
+
 class _InventsLastAppend(MemoryStorage):
     async def partitions(self, topic: str | None = None) -> dict[Partition, PartitionInfo]:
         return {each: attrs.evolve(info, last_append_at=1) for each, info in (await super().partitions(topic)).items()}
@@ -315,6 +342,7 @@ class _ListsNoNames(MemoryStorage):
         (_DeletesRecordsOnly, "after delete_partitions of the others, found"),
         (_DeletesTopics, "after delete_partitions of the others, found"),
         (_DeletesPositions, "changed a consumer's positions"),
+        (_ReadsDeletedRecords, "of a partition that was deleted and began again is read as"),
         (_InventsLastAppend, "were last appended at 1"),
     ],
 )

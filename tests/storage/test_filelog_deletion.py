@@ -47,6 +47,24 @@ async def test_another_process_sees_a_deletion(tmp_path: Path) -> None:
         assert list(batch.contents) == [b"again"]
 
 
+@pytest.mark.parametrize("is_listed_between", [True, False])
+async def test_another_process_reads_a_partition_that_began_again_in_the_same_segment(
+    is_listed_between: bool, tmp_path: Path
+) -> None:
+    async with (
+        open_storage(f"filelog:{tmp_path}/log") as storage,
+        open_storage(f"filelog:{tmp_path}/log", read_only=True) as reader,
+    ):
+        deleting = await fill(storage, FIRST)
+        assert await reader.read(FIRST, 3, 4) == RecordBatch(FIRST, 3, [b"0", b"1", b"2", b"3"])
+        await deleting.delete_partitions([FIRST])
+        if is_listed_between:
+            assert await reader.read(FIRST, 3, 1) is None
+        await storage.append([RecordBatch(FIRST, 3, [b"again %d" % number for number in range(10)])])
+        assert await reader.read(FIRST, 7, 1) == RecordBatch(FIRST, 7, [b"again 4"])
+        assert await reader.read(FIRST, 3, 1) == RecordBatch(FIRST, 3, [b"again 0"])
+
+
 @pytest.mark.parametrize("unlinks", range(4))
 @pytest.mark.parametrize("has_catalog", [True, False])
 async def test_an_interrupted_deletion_never_lowers_the_end(

@@ -9,12 +9,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from dafka.errors import StorageError, StorageLostError
 from dafka.records import Partition, RecordBatch
-from dafka.storage import open_storage
-from dafka.storage.sqlite import connection, storage
-from dafka.storage.sqlite.connection import connect, snapshot
+from dafka.storage import RetentionPolicy, open_storage
+from dafka.storage.sqlite import connection, storage, write_ahead_log, writing
+from dafka.storage.sqlite.connection import BUSY_TIMEOUT_S, connect, snapshot
+from dafka.storage.sqlite.schema import PartitionRow, PartitionTable
 from dafka.storage.sqlite.storage import SqliteStorage
 
 PARTITION = Partition("orders", "A")
@@ -94,6 +96,64 @@ async def test_a_failed_trim_leaves_the_settings_of_appends(tmp_path: Path, monk
         with pytest.raises(StorageError, match="disk I/O error"):
             await opened.trim(PARTITION, 5)
         assert settings(opened) == before
+
+
+async def test_an_append_that_truncates_the_log_leaves_the_settings_of_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_ahead_log, "LOG_BYTES_MAX", 0)
+    path = tmp_path / "s.db"
+    async with open_storage(f"sqlite:{path}") as opened:
+        assert isinstance(opened, SqliteStorage)
+        before = settings(opened)
+        await opened.append([batch(0)])
+        assert path.with_name("s.db-wal").stat().st_size == 0
+        assert settings(opened) == before
+        # A writer of another program, such as a backup, may hold the lock for seconds.
+        assert opened._require_writer().execute("PRAGMA busy_timeout").fetchone() == (BUSY_TIMEOUT_S * 1000,)
+
+
+async def test_partitions_may_be_deleted_while_retention_drops_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "STEP_S", 0.0)  # one statement in each transaction
+    monkeypatch.setattr(writing, "CHUNK_RECORDS_MAX", 1)
+    other = Partition("orders", "B")
+    async with open_storage(f"sqlite:{tmp_path / 's.db'}") as opened:
+        assert isinstance(opened, SqliteStorage)
+        await opened.append([batch(0, 50), RecordBatch(other, 0, [b"0", b"1"])])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(opened.apply_retention, RetentionPolicy(records_max=0))
+            await opened.delete_partitions([other])
+            assert (await opened.partitions())[PARTITION].count > 0  # retention has not come to the other one yet
+        assert {each: info.count for each, info in (await opened.partitions()).items()} == {PARTITION: 0}
+
+
+async def test_records_that_are_dropped_while_a_read_looks_for_damage_are_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path / 's.db'}"
+    async with open_storage(url) as writer, open_storage(url, read_only=True) as reader:
+        assert isinstance(reader, SqliteStorage)
+        await writer.append([batch(0)])
+        select_one = PartitionTable.select_one
+        looks = 0
+
+        def append_before_and_trim_after(
+            self: PartitionTable, connection: sqlite3.Connection, partition: Partition
+        ) -> PartitionRow | None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                return select_one(self, connection, partition)
+            trio.from_thread.run(writer.append, [batch(10)])
+            found = select_one(self, connection, partition)
+            trio.from_thread.run(writer.trim, PARTITION, 15)
+            return found
+
+        monkeypatch.setattr(PartitionTable, "select_one", append_before_and_trim_after)
+        assert await reader.read(PARTITION, 10, 1) is None
+        assert looks == 2
 
 
 async def test_a_failed_append_leaves_what_is_known_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

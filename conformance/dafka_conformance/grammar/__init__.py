@@ -21,7 +21,7 @@ __all__ = [
     "GrammarError",
     "Message",
     "NamedSentence",
-    "Recogniser",
+    "Recognizer",
     "Sentence",
     "Terminal",
     "Value",

@@ -43,7 +43,7 @@ class BeaconFormat:
         faulty = [name for name, pattern in self.parts if not pattern.fullmatch(values[name])]
         if faulty:
             name = next((each for each in faulty if each != "uuid"), faulty[0])
-            raise FrameError(self.name, name, f"{values[name][:64]!r} does not match the grammar's rule {name}")
+            raise FrameError(self.name, name, _fault_text(name, values[name]))
         return values
 
     def split(self, frames: Sequence[bytes]) -> dict[str, bytes]:
@@ -53,6 +53,16 @@ class BeaconFormat:
             text = f"expected the {len(self.parts)} frames of a {self.name} ({names}), not {len(frames)}"
             raise FrameError(self.name, "frames", text)
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
+
+
+def _fault_text(name: str, value: bytes) -> str:
+    shown = repr(value[:64])[1:]
+    if name != "uuid":
+        return f"{shown} does not match the grammar's rule {name}"
+    return (
+        f"the node's address is {shown}, expected the UUID as 32 upper-case hexadecimal digits; "
+        "RFC 46 does not say in which form a node writes its UUID, but deployed nodes use this one"
+    )
 
 
 def _pattern(expression: Expression, rules: Mapping[str, Expression]) -> bytes:

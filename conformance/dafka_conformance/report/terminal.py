@@ -23,6 +23,7 @@ from dafka.text import escape_unprintable
 from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import (
     Failure,
+    Finding,
     count_outcomes,
     dialects_of,
     duration,
@@ -245,15 +246,8 @@ def _print_failure(failure: Failure, out: _Printer, *, is_first: bool) -> None:
     if failure.title:
         out.paragraph("  ", failure.title)
     for finding in failure.findings:
-        if not finding.is_violation:
-            continue
-        if finding.clause is not None:
-            clause = finding.clause
-            out.paragraph(f"  {clause.id} ", f"({clause.level.value}, {clause.section}): {clause.text}")
-        elif finding.clause_id:
-            out.line(f"  {finding.clause_id}")
-        only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
-        out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+        if finding.is_violation:
+            _print_finding(finding, failure, out)
     consequences = dict.fromkeys(finding.clause_id for finding in failure.findings if finding.because)
     if consequences:
         out.paragraph("  not judged because of it: ", ", ".join(consequences), "dim")
@@ -262,6 +256,18 @@ def _print_failure(failure: Failure, out: _Printer, *, is_first: bool) -> None:
         _print_chart(text_chart(result.trace, faults(result), width=out.width - 2, events_max=_EVENTS_MAX), out)
     if failure.similar:
         out.paragraph(f"  the same in {len(failure.similar)} more: ", ", ".join(failure.similar), "dim")
+
+
+def _print_finding(finding: Finding, failure: Failure, out: _Printer) -> None:
+    if finding.clause is not None:
+        clause = finding.clause
+        out.paragraph(f"  {clause.id} ", f"({clause.level.value}, {clause.section}): {clause.text}")
+    elif finding.clause_id:
+        out.line(f"  {finding.clause_id}")
+    only = "" if len(finding.dialects) == len(failure.results) else f" ({_names(finding.dialects)})"
+    out.paragraph("    ", f"{finding.message or 'does not hold'}{only}", "red")
+    if finding.readings_text:
+        out.paragraph("    ", finding.readings_text)
 
 
 def _print_chart(lines: Iterable[str], out: _Printer) -> None:
@@ -329,7 +335,7 @@ def _print_readings(run: Run, out: _Printer) -> None:
     if not readings:
         return
     out.line()
-    out.line("readings that the target follows, for clauses on which the RFC contradicts itself", "bold")
+    out.line("readings that the target follows, for clauses that the RFC leaves open", "bold")
     for (name, reading), verdicts in readings.items():
         out.paragraph(f"  {name}: ", "".join(_reading(reading, verdicts, run)))
 

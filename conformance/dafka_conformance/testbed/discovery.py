@@ -11,7 +11,7 @@ from dafka.errors import TransportError
 from dafka.transport.socket import Socket
 from dafka_conformance.grammar import FrameError, Grammar
 from dafka_conformance.model import Kind
-from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address
+from dafka_conformance.testbed.network import Loopback, Sockets, new_address
 from dafka_conformance.testbed.trace import Trace
 
 INTERVAL_S = 1.0
@@ -65,30 +65,33 @@ class ScriptedTower(Discovery):
     Args:
         grammar: The grammar.
         trace: The trace that beacons are added to.
-        on_beacon: Called with the frames, parts, endpoint and fault of each beacon.
+        loopback: Gives its endpoints.
+        on_beacon: Called with the parts, endpoint and fault of each beacon; without parts, it has no four frames.
     """
 
     def __init__(
         self,
         grammar: Grammar,
         trace: Trace,
-        on_beacon: Callable[[Sequence[bytes], dict[str, bytes], str, str], None],
+        loopback: Loopback,
+        on_beacon: Callable[[dict[str, bytes], str, FrameError | None], None],
     ) -> None:
         self._grammar = grammar
         self._trace = trace
+        self._loopback = loopback
         self._on_beacon = on_beacon
         self._nodes: dict[bytes, str] = {}
         self._scope = trio.CancelScope()
         self._closed, self._reopened = trio.Event(), trio.Event()
-        self._bind(LOOPBACK, LOOPBACK)
+        self._open_sockets()
+        self.sub_endpoint, self.pub_endpoint = loopback.bind(self._sub), loopback.bind(self._pub)
 
-    def _bind(self, sub_endpoint: str, pub_endpoint: str) -> None:
+    def _open_sockets(self) -> None:
         self.listeners = 0
         self._has_beacons = False
         self._sockets = Sockets()
         self._sub, self._pub = self._sockets.subscriber(), self._sockets.publisher(xpub_welcome_msg=WELCOME)
         self._sub.subscribe(b"")
-        self.sub_endpoint, self.pub_endpoint = self._sub.bind(sub_endpoint), self._pub.bind(pub_endpoint)
 
     def close(self) -> None:
         """Close the sockets, if `run` has not done so."""
@@ -100,8 +103,10 @@ class ScriptedTower(Discovery):
         await self._closed.wait()
         await trio.sleep(pause_s)
         while True:
+            self._open_sockets()
             try:
-                self._bind(self.sub_endpoint, self.pub_endpoint)
+                self._sub.bind(self.sub_endpoint)
+                self._pub.bind(self.pub_endpoint)
                 break
             except TransportError:  # the system has not released the port yet
                 self.close()
@@ -141,19 +146,19 @@ class ScriptedTower(Discovery):
         while True:
             ((frames, source),) = await self._sub.receive_with_sources(1)
             self._has_beacons = True
-            fault = ""
+            fault: FrameError | None = None
             try:
                 parts = self._grammar.node_beacon.decode(frames)
             except FrameError as error:
-                fault = str(error)
+                fault = error
                 if error.field != _UUID_FIELD:
-                    self._on_beacon(frames, {}, "", fault)
+                    self._on_beacon({}, "", fault)
                     continue
                 # A node with a wrong address is discovered anyway, so that the scenario can test the rest of it.
                 parts = self._grammar.node_beacon.split(frames)
             host = parts["host"].decode("ascii") or source.host or "127.0.0.1"
             endpoint = f"tcp://{host}:{parts['port'].decode('ascii')}"
-            self._on_beacon(frames, parts, endpoint, fault)
+            self._on_beacon(parts, endpoint, fault)
             self._publish(parts[_UUID_FIELD], endpoint)
 
     async def _receive_subscriptions(self, nursery: trio.Nursery) -> None:
@@ -170,7 +175,7 @@ class ScriptedTower(Discovery):
             await trio.sleep(PROMPT_INTERVAL_S)
             if self._has_beacons:
                 return
-            self._publish(new_address(), self._sockets.publisher().bind(LOOPBACK))
+            self._publish(new_address(), self._loopback.bind(self._sockets.publisher()))
 
     async def _repeat(self) -> None:
         while True:

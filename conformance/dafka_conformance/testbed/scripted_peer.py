@@ -11,7 +11,7 @@ from dafka_conformance.grammar import Grammar, Message, Value
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.testbed.known_records import KnownRecords, Partition, record_content
 from dafka_conformance.testbed.message_checks import MessageChecks
-from dafka_conformance.testbed.network import LOOPBACK, Sockets, new_address, track_handshakes
+from dafka_conformance.testbed.network import Loopback, Sockets, new_address, track_handshakes
 from dafka_conformance.testbed.trace import Trace
 
 BATCH_COUNT = 2000
@@ -41,6 +41,7 @@ class ScriptedPeer:
         label: Its name.
         role: Its role.
         topic: Its topic.
+        loopback: Gives its endpoint.
         grammar: The grammar.
         dialect: The dialect that it sends.
         trace: The trace that its messages are added to.
@@ -48,6 +49,7 @@ class ScriptedPeer:
         known_records: The records that it adds its own to.
         changed: Called when the target subscribes or connects.
         target_label: The target's label in the trace.
+        returning: The closed peer that it is: it gets that peer's address, endpoint and records.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class ScriptedPeer:
         role: Role,
         topic: bytes,
         *,
+        loopback: Loopback,
         grammar: Grammar,
         dialect: Dialect,
         trace: Trace,
@@ -63,13 +66,14 @@ class ScriptedPeer:
         known_records: KnownRecords,
         changed: Callable[[], None],
         target_label: str,
+        returning: ScriptedPeer | None = None,
     ) -> None:
         self.label = label
         self.role = role
         self.topic = topic
-        self.address = new_address()
+        self.address: bytes = returning.address if returning else new_address()
         self.subscriptions: Counter[bytes] = Counter()
-        self.partition = Partition(self.address, topic)
+        self.partition: Partition = returning.partition if returning else Partition(self.address, topic)
         self.stored_partitions: dict[bytes, Partition] = {}
         self.answers_requests = False
         self.sends_heads = False
@@ -83,11 +87,11 @@ class ScriptedPeer:
         self._target_label = target_label
         self._sockets = Sockets()
         self._pub = self._sockets.publisher()
-        self._sub = self._sockets.subscriber()
+        self._sub = self._sockets.target_subscriber()
         self._monitor = self._sockets.monitor(self._sub)
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
-        self.endpoint = self._pub.bind(LOOPBACK)
+        self.endpoint: str = self._pub.bind(returning.endpoint) if returning else loopback.bind(self._pub)
         for prefix in self.own_subscriptions():
             self._sub.subscribe(prefix)
 
@@ -133,6 +137,11 @@ class ScriptedPeer:
             for address in self._message_checks.addresses:
                 self._message_checks.note_sent(self.role, Message("STORE-HELLO", address, {"address": self.address}))
 
+    def disconnect(self, endpoint: str) -> None:
+        """Disconnect from a node of the target that has ended: its endpoint may soon be another node's."""
+        self._sub.disconnect(endpoint)
+        self.connected.discard(endpoint)
+
     def close(self) -> None:
         """Close the sockets without notice."""
         self._scope.cancel()
@@ -161,6 +170,7 @@ class ScriptedPeer:
 
     def send_frames(self, frames: Sequence[bytes], label: str, fault: str = "") -> None:
         """Send frames that are not a valid message."""
+        self._message_checks.note_malformed()
         index = self._trace.add_frames(self.label, self._target_label, label, frames)
         if fault:
             self._trace.events[index].fields = (("deliberately", fault),)

@@ -9,15 +9,17 @@ from contextlib import AsyncExitStack
 import attrs
 import trio
 
-from dafka_conformance.grammar import Grammar
+from dafka_conformance.grammar import FrameError, Grammar
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.testbed.discovery import INTERVAL_S, Discovery, ScriptedTower, TowerClient
 from dafka_conformance.testbed.expectations import Expectations
 from dafka_conformance.testbed.known_records import KnownRecords
 from dafka_conformance.testbed.message_checks import MessageChecks
-from dafka_conformance.testbed.network import Sockets, is_suite_address, reserve_endpoint, track_handshakes
+from dafka_conformance.testbed.network import Loopback, Sockets, is_suite_address, track_handshakes
 from dafka_conformance.testbed.trace import Trace
+
+UUID_BYTES = 16
 
 SETTLE_S = 0.15
 """The wait after a ZeroMQ handshake until the peer has certainly processed our subscriptions."""
@@ -69,7 +71,7 @@ class TargetListener:
     def __init__(self, sockets: Sockets, changed: Callable[[], None]) -> None:
         self.connected: set[str] = set()
         self._changed = changed
-        self._socket = sockets.subscriber()
+        self._socket = sockets.target_subscriber()
         self._monitor = sockets.monitor(self._socket)
         self._socket.subscribe(b"")
 
@@ -104,6 +106,8 @@ class TargetNodes(Expectations):
         known_records: The records and FETCHes that were sent to the target.
         message_checks: The checks that apply to every message.
         nodes: The target's nodes, by address.
+        live_endpoints: The endpoints of those that have not ended.
+        loopback: Gives the endpoints of the suite's nodes.
         discovery: The suite's tower, or the connection to another one.
 
     Args:
@@ -122,16 +126,22 @@ class TargetNodes(Expectations):
             self.grammar, self.role, self.dialect, self.known_records, self.trace, self._report_and_notify
         )
         self.nodes: dict[bytes, TargetNode] = {}
+        self.live_endpoints: set[str] = set()
         self._nursery = nursery
         self._stack = stack
         self._unexpected_addresses: set[bytes] = set()
         # Entered first, so its sockets are closed last, after the tasks that read them.
         self._listener = TargetListener(stack.enter_context(Sockets()), self.notify)
+        self.loopback = Loopback(is_shared=config.target.attachment(config.role) is not None)
         self.discovery = self._open_discovery()
 
     @abc.abstractmethod
     def connect_peers(self, endpoint: str) -> None:
         """Connect the suite's nodes to a node of the target."""
+
+    @abc.abstractmethod
+    def disconnect_peers(self, endpoint: str) -> None:
+        """Disconnect the suite's nodes from a node of the target."""
 
     @property
     def address(self) -> bytes:
@@ -160,9 +170,9 @@ class TargetNodes(Expectations):
             self._stack.callback(client.close)
             return client
         if self.role is Role.TOWER:
-            sub, pub = (self._stack.enter_context(reserve_endpoint()) for _ in range(2))
+            sub, pub = (self._stack.enter_context(self.loopback.reserve()) for _ in range(2))
             return self._open_client(sub, pub, "N")
-        tower = ScriptedTower(self.grammar, self.trace, self._receive_node_beacon)
+        tower = ScriptedTower(self.grammar, self.trace, self.loopback, self._receive_node_beacon)
         self._stack.callback(tower.close)
         return tower
 
@@ -189,20 +199,18 @@ class TargetNodes(Expectations):
         self._stack.callback(client.close)
         return client
 
-    def _receive_node_beacon(
-        self, frames: Sequence[bytes], parts: Mapping[str, bytes], endpoint: str, fault: str
-    ) -> None:
+    def _receive_node_beacon(self, parts: Mapping[str, bytes], endpoint: str, fault: FrameError | None) -> None:
         """Handle a beacon at the suite's tower. Only the target sends beacons to it."""
         if parts:
             self._add_address(parts["uuid"])
         index = self.trace.add_event(
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )
-        if fault:
-            self.report_fault("grammar.node-beacon", fault, index)
-            if len(frames) == 4 and len(frames[1]) == 16:
-                text = "the beacon's address has 16 bytes, expected 32 hexadecimal digits"
-                self.report_fault("address.uuid", text, index, "uuid", "binary")
+        if fault is not None and parts:
+            reading = "binary" if len(parts["uuid"]) == UUID_BYTES else ""
+            self.report_fault("address.uuid", str(fault), index, fault.field, reading)
+        elif fault is not None:
+            self.report_fault("grammar.node-beacon", str(fault), index, fault.field)
         if parts:
             self._add_node(parts["uuid"], endpoint)
 
@@ -222,6 +230,7 @@ class TargetNodes(Expectations):
         if node is None:
             node = self.nodes[address] = TargetNode(address, endpoint)
             self._add_address(address)
+            self.live_endpoints.add(endpoint)
             self._listener.connect(endpoint)
             self.connect_peers(endpoint)
         node.beacons.append(trio.current_time())
@@ -255,9 +264,15 @@ class TargetNodes(Expectations):
         return {node.endpoint for node in self.nodes.values()}
 
     def _remove_nodes(self) -> None:
-        for node in self.nodes.values():
-            self._listener.disconnect(node.endpoint)
+        self.disconnect()
         self.nodes.clear()
+
+    def disconnect(self) -> None:
+        """Close the suite's connections to the target's nodes, which have ended."""
+        for endpoint in self.live_endpoints:
+            self._listener.disconnect(endpoint)
+            self.disconnect_peers(endpoint)
+        self.live_endpoints.clear()
 
     def _report_and_notify(self, clause: str, message: str, event: int, field: str = "", reading: str = "") -> None:
         self.report_fault(clause, message, event, field, reading)

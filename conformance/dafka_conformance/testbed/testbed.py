@@ -16,6 +16,7 @@ import trio
 from dafka_conformance.grammar import Value
 from dafka_conformance.model import Kind, Role
 from dafka_conformance.targets.base import Node, Request, Reset, Target
+from dafka_conformance.testbed.network import LAST_MESSAGES_S
 from dafka_conformance.testbed.scripted_peer import ScriptedPeer
 from dafka_conformance.testbed.target_nodes import TargetNodes, TestbedConfig
 
@@ -127,7 +128,9 @@ class Testbed(TargetNodes):
             reset,
         )
         self.trace.add_note(f"the {self.role.title} starts")
-        self._nursery.start_soon(self._collect, await self._target_runner.start(request))
+        node = await self._target_runner.start(request)
+        self._nursery.start_soon(self._collect, node)
+        self._nursery.start_soon(self._disconnect_ended, node)
         if self.role is not Role.TOWER:
             await self._find_nodes()
 
@@ -170,14 +173,23 @@ class Testbed(TargetNodes):
             )
             self.notify()
 
+    async def _disconnect_ended(self, node: Node) -> None:
+        await node.ended.wait()
+        await trio.sleep(LAST_MESSAGES_S)
+        if node is self.node:
+            self.disconnect()
+
     # The scripted peers
 
-    async def add_peer(self, label: str, topic: bytes | None = None) -> ScriptedPeer:
+    async def add_peer(
+        self, label: str, topic: bytes | None = None, returning: ScriptedPeer | None = None
+    ) -> ScriptedPeer:
         """Add a scripted peer, announce it, and wait until the target has connected to it.
 
         Args:
             label: The peer's name in traces. Its first letter is its role.
             topic: The topic that it publishes or consumes; the target's by default.
+            returning: A removed peer, if it returns with the same address, endpoint and records.
 
         Returns:
             The peer.
@@ -189,6 +201,7 @@ class Testbed(TargetNodes):
             label,
             Role(label[0]),
             self.topic if topic is None else topic,
+            loopback=self.loopback,
             grammar=self.grammar,
             dialect=self.dialect,
             trace=self.trace,
@@ -196,12 +209,13 @@ class Testbed(TargetNodes):
             known_records=self.known_records,
             changed=self.notify,
             target_label=self.label,
+            returning=returning,
         )
         self.peers[label] = peer
         self.trace.name_node(peer.address, label)
         self.message_checks.peers[peer.address] = peer.role
-        for node in self.nodes.values():
-            peer.connect(node.endpoint)
+        for endpoint in self.live_endpoints:
+            peer.connect(endpoint)
         self._nursery.start_soon(peer.run)
         self.discovery.announce(peer.address, peer.endpoint)
         is_connected = await self.wait(lambda: bool(+peer.subscriptions) and self._node_endpoints() <= peer.connected)
@@ -216,6 +230,11 @@ class Testbed(TargetNodes):
         """Connect the scripted peers to a node of the target."""
         for peer in self.peers.values():
             peer.connect(endpoint)
+
+    def disconnect_peers(self, endpoint: str) -> None:
+        """Disconnect the scripted peers from a node of the target that has ended."""
+        for peer in self.peers.values():
+            peer.disconnect(endpoint)
 
     def remove_peer(self, label: str) -> None:
         """Remove a scripted peer without notice: close its sockets and stop its beacons."""

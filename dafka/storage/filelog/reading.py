@@ -106,8 +106,7 @@ class LogReader:
                 # The segment may have been trimmed or replaced, possibly by another process.
                 path = log.log_path(log.find_segment(head, first_sequence)[0])
                 if self._refresh is not None:
-                    self.drop_index(path)
-                    self.pool.drop(path)
+                    self.drop_segment(path)
                     log.bases = ()
                     self._refresh(log)
                 now = log.head
@@ -199,15 +198,22 @@ class LogReader:
         """Return the index of a segment if it is cached."""
         return self._cached_index(log.log_path(base))
 
-    def drop_index(self, path: str) -> None:
-        """Drop the cached index of a segment that was removed."""
+    def drop_segment(self, path: str) -> None:
+        """Drop what is cached of a segment that was removed, or may have been replaced."""
+        self.pool.drop(path)
         with self._lock:
             self._indexes.pop(path, None)
+            for key in [key for key in self._cursors if key[0] == path]:
+                del self._cursors[key]
+            for key in [key for key in self._partial_reads if key[0] == path]:
+                self._partial_read_bytes -= self._partial_reads.pop(key).memory_bytes
 
     @contextmanager
     def _segment(self, log: PartitionLog, head: Head, sequence: int) -> Iterator[_Segment]:
         base, end = log.find_segment(head, sequence)
         path = log.log_path(base)
+        if self._refresh is not None and not self.pool.is_in_place(path):
+            self.drop_segment(path)  # the writer has deleted the partition, and begun it again
         with self.pool.open_file(path) as fd:
             limit = head.length if base == head.base else os.fstat(fd).st_size
             yield _Segment(path, base, end, log.segment_seed(base), fd, limit)

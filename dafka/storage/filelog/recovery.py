@@ -91,7 +91,7 @@ class Recovery:
         """Read the files of a partition; return False if there are none. Missing records of `known` are damage."""
         log.bases = find_bases(log.folder)
         for base in log.bases:
-            self.reader.drop_index(log.log_path(base))
+            self.reader.drop_segment(log.log_path(base))
         if log.bases:
             self._scan_partition(log)
             self.unsynced.append(log)

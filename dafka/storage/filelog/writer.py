@@ -449,8 +449,7 @@ class LogWriter:
         for file in (path, log.index_path(base)):
             with suppress(FileNotFoundError):
                 os.unlink(file)
-        self.pool.drop(path)
-        self.reader.drop_index(path)
+        self.reader.drop_segment(path)
 
     def _write_index(self, log: PartitionLog, base: int) -> int:
         """Write the index of a segment unless it is short, and return by how many bytes the file has grown.

@@ -16,6 +16,7 @@ from dafka.testing.storage.expectations import (
     make_contents,
     new_partition,
     read_info,
+    read_some,
 )
 
 
@@ -188,6 +189,14 @@ async def _check_delete(storage: Storage) -> None:
     await expect_contents(storage, full, make_contents(0, 5))
     await expect_contents(storage, trimmed, make_contents(50, 5), 50)
     await expect_refused(storage, [make_batch(full, 43, 1)], "the end of a partition before it was deleted")
+    await read_some(storage, full, 0, 3)
+    await storage.delete_partitions([full])
+    await storage.append([RecordBatch(full, 0, make_contents(10, 5))])
+    for sequence in (3, 0):  # the first one continues the read before the deletion
+        found_contents = await read_some(storage, full, sequence, 1)
+        assert found_contents == make_contents(10 + sequence, 1), (
+            f"sequence {sequence} of a partition that was deleted and began again is read as {found_contents!r}"
+        )
     info = await read_info(storage, reset)
     assert info == PartitionInfo(2, 2, 0), f"a deleted partition that was created by reset_to(2) is listed as {info!r}"
     assert await storage.find_damage() == [], "find_damage reports a deleted partition"

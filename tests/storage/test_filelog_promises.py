@@ -1,0 +1,136 @@
+"""What file logs sync before they rely on it: also when a sync fails, and after another writer was killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dafka.errors import StorageError
+from dafka.records import Partition, RecordBatch
+from dafka.storage.filelog import open_filelog
+from dafka.storage.filelog.partition import EARLIEST_FILE
+
+PARTITION = Partition("orders", "A")
+
+
+def batch(first: int, count: int) -> RecordBatch:
+    return RecordBatch(PARTITION, first, [b"%d" % sequence for sequence in range(first, first + count)])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what is synced, by name, and which files are put in place."""
+    found: list[str] = []
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, _recording(getattr(os, name), found))
+    replace = os.replace
+
+    def replace_recorded(source: str, target: str) -> None:
+        found.append(f"replace {os.path.basename(target)}")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_recorded)
+    return found
+
+
+def _recording(sync: object, found: list[str]) -> object:
+    def run(fd: int) -> None:
+        found.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+        assert callable(sync)
+        sync(fd)
+
+    return run
+
+
+@contextmanager
+def failing_folder_syncs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    fsync = os.fsync
+
+    def fail_for_folders(fd: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, "Input/output error")
+        fsync(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_folders)
+        yield
+
+
+async def copy_of_killed(folder: Path, options: str, copy: Path, *, old_heads: bool) -> None:
+    """Make a copy of a file log as a process that is killed leaves it."""
+    async with open_filelog(f"{folder}{options}") as storage:
+        await storage.append([batch(0, 10)])
+        heads = (folder / "catalog.heads").read_bytes()
+        await storage.append([batch(10, 10)])
+        shutil.copytree(folder, copy)
+        if old_heads:  # the process was killed between the append and the change of its slot
+            (copy / "catalog.heads").write_bytes(heads)
+
+
+@pytest.mark.parametrize(("options", "old_heads"), [("", True), ("?fsync=never", False), ("?fsync=60000", False)])
+async def test_records_of_a_killed_writer_are_synced_before_they_are_held(
+    options: str, old_heads: bool, folder: Path, tmp_path: Path, calls: list[str]
+) -> None:
+    copy = tmp_path / "copy"
+    await copy_of_killed(folder, options, copy, old_heads=old_heads)
+    calls.clear()
+    async with open_filelog(str(copy)) as storage:
+        assert f"{0:020}.log" in calls
+        assert {"A", "orders"} <= set(calls)
+        assert await storage.read(PARTITION, 0, 100) == batch(0, 20)
+
+
+async def test_what_a_writer_synced_is_not_synced_again(folder: Path, tmp_path: Path, calls: list[str]) -> None:
+    copy = tmp_path / "copy"
+    await copy_of_killed(folder, "", copy, old_heads=False)
+    calls.clear()
+    async with open_filelog(str(copy)):
+        assert f"{0:020}.log" not in calls
+
+
+async def test_a_new_segment_is_durable_before_the_others_are_dropped(folder: Path, calls: list[str]) -> None:
+    async with open_filelog(str(folder)) as storage:
+        await storage.append([batch(0, 10)])
+        calls.clear()
+        await storage.reset_to(PARTITION, 50)
+        segment, put_in_place = calls.index(f"{50:020}.log"), calls.index(f"replace {EARLIEST_FILE}")
+        assert segment < put_in_place
+        assert "A" in calls[:put_in_place]
+
+
+async def test_a_folder_whose_sync_failed_is_synced_by_the_next_flush(
+    folder: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_filelog(f"{folder}?fsync=never") as storage:
+        await storage.append([batch(0, 10)])
+        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
+            await storage.flush()
+        calls.clear()
+        await storage.flush()
+        assert {"A", "orders"} <= set(calls)
+
+
+async def test_the_folders_of_positions_are_synced_after_a_failure(
+    folder: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_filelog(str(folder)) as storage:
+        with failing_folder_syncs(monkeypatch), pytest.raises(StorageError, match="Input/output error"):
+            await storage.save_positions("billing", {PARTITION: 3})
+        calls.clear()
+        await storage.save_positions("billing", {PARTITION: 3})
+        assert {"log", "positions"} <= set(calls)
+        calls.clear()
+        await storage.save_positions("billing", {PARTITION: 4})
+        assert "log" not in calls
