@@ -45,7 +45,7 @@ def test_mutant_is_found(name: str, outcomes: Outcomes) -> None:
     mutant = run_mutant.MUTANTS[name]
     outcome, findings = outcomes[name].result(TIMEOUT_S)
     is_binding = run_mutant.CATALOG.clauses.get(mutant.clause).level.is_binding
-    assert outcome == ("failed" if is_binding else "passed"), "the mutant was not found"
+    assert outcome == "failed" or not is_binding, "the mutant was not found"
     found = any(clause == mutant.clause and mutant.message in message for clause, message in findings)
     assert found, findings
 

@@ -20,6 +20,8 @@ from dafka_conformance.grammar.rules import (
 )
 from dafka_conformance.grammar.rules import Sequence as InOrder
 
+_ADDRESS = re.compile(rb"[0-9A-F]{32}")
+
 
 @attrs.frozen
 class BeaconFormat:
@@ -55,13 +57,19 @@ class BeaconFormat:
         return {name: frame for (name, _), frame in zip(self.parts, frames, strict=True)}
 
 
-def _fault_text(name: str, value: bytes) -> str:
-    shown = repr(value[:64])[1:]
-    if name != "uuid":
-        return f"{shown} does not match the grammar's rule {name}"
+def describe_address_fault(address: bytes) -> str:
+    """Return what is wrong with a node's address: an empty text if it is a UUID as deployed nodes write it."""
+    if _ADDRESS.fullmatch(address):
+        return ""
     return (
-        f"the node's address is {shown}, expected the UUID as 32 upper-case hexadecimal digits; "
+        f"the node's address is {repr(address[:64])[1:]}, expected the UUID as 32 upper-case hexadecimal digits; "
         "RFC 46 does not say in which form a node writes its UUID, but deployed nodes use this one"
+    )
+
+
+def _fault_text(name: str, value: bytes) -> str:
+    return (
+        describe_address_fault(value) if name == "uuid" else f"{value[:64]!r} does not match the grammar's rule {name}"
     )
 
 

@@ -10,7 +10,18 @@ from typing import TypeAlias
 
 import attrs
 
-from dafka_conformance.model import Clause, Dialect, Layer, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import (
+    NO_SCENARIO,
+    Clause,
+    ClauseVerdict,
+    Dialect,
+    Layer,
+    Outcome,
+    Role,
+    Run,
+    ScenarioResult,
+    Verdict,
+)
 
 RANKS = (
     Verdict.VIOLATES,
@@ -198,6 +209,28 @@ def count_outcomes(run: Run) -> Totals:
         clauses={verdict: worst.count(verdict) for verdict in Verdict},
         scenarios={outcome: outcomes.count(outcome) for outcome in Outcome},
     )
+
+
+def verdicts_in_scope(run: Run) -> tuple[ClauseVerdict, ...]:
+    """Return the verdicts on the clauses that the selected scenarios and roles could test, in the run's order.
+
+    A run of one scenario would otherwise list a hundred clauses that it has nothing to do with.
+    """
+    in_scope = {verdict.clause.id for verdict in run.verdicts if not _is_out_of_scope(verdict, run)}
+    return tuple(verdict for verdict in run.verdicts if verdict.clause.id in in_scope)
+
+
+def _is_out_of_scope(verdict: ClauseVerdict, run: Run) -> bool:
+    if verdict.verdict is not Verdict.NOT_TESTED:
+        return False
+    is_foreign = verdict.dialect not in verdict.clause.dialects
+    return is_foreign or verdict.reason == NO_SCENARIO or is_without_target(verdict, run.missing_roles)
+
+
+def is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
+    """Return whether a clause was not tested because all its roles were not."""
+    clause = verdict.clause
+    return not clause.untestable and bool(clause.roles) and all(role in missing_roles for role in clause.roles)
 
 
 def dialects_of(run: Run) -> tuple[Dialect, ...]:

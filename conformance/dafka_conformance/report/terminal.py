@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from types import TracebackType
 from typing import Self
@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 from dafka.text import escape_unprintable
-from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Role, Run, ScenarioResult, Verdict
+from dafka_conformance.model import NO_SCENARIO, ClauseVerdict, Dialect, Outcome, Run, ScenarioResult, Verdict
 from dafka_conformance.report.findings import (
     Failure,
     Finding,
@@ -29,6 +29,8 @@ from dafka_conformance.report.findings import (
     duration,
     faults,
     group_failures,
+    is_without_target,
+    verdicts_in_scope,
 )
 from dafka_conformance.report.text_chart import FAULT_MARK, OMITTED_MARK, TIMES_MARK, text_chart
 
@@ -212,10 +214,10 @@ class _Printer:
 
 
 def _print_table(run: Run, out: _Printer) -> None:
-    """Print one row per clause. Rich's own tables would truncate long names on a narrow output."""
+    """Print one row per clause in scope. Rich's own tables would truncate long names on a narrow output."""
     dialects = dialects_of(run)
     rows: list[list[tuple[str, str]]] = [[(title, "bold") for title in ("clause", "level", *_values(dialects))]]
-    for section, verdicts in groupby(run.verdicts, key=lambda verdict: verdict.clause.section):
+    for section, verdicts in groupby(verdicts_in_scope(run), key=lambda verdict: verdict.clause.section):
         rows.append([(section, "bold")])
         for clause, grouped in groupby(verdicts, key=lambda verdict: verdict.clause):
             by_dialect = {verdict.dialect: _cell(verdict) for verdict in grouped}
@@ -293,7 +295,7 @@ def _print_untested(run: Run, out: _Printer) -> None:
         clause = verdict.clause
         if clause.untestable:
             reason = "cannot be tested from outside"
-        elif _is_without_target(verdict, run.missing_roles):
+        elif is_without_target(verdict, run.missing_roles):
             continue
         else:
             dialect = "" if _is_everywhere(verdict, untested, run) else f" ({verdict.dialect.value})"
@@ -307,18 +309,13 @@ def _print_untested(run: Run, out: _Printer) -> None:
         left = dict.fromkeys(
             verdict.clause.id
             for verdict in untested
-            if role in verdict.clause.roles and _is_without_target(verdict, run.missing_roles)
+            if role in verdict.clause.roles and is_without_target(verdict, run.missing_roles)
         )
         leaves = f"; untested clauses: {', '.join(left)}" if left else ""
         out.paragraph(f"  role {role.title}: ", f"{why or 'no target for it'}{leaves}")
     for reason, names in groups.items():
         shown = f"{len(names)} clauses" if reason.startswith(NO_SCENARIO) and len(names) > 1 else ", ".join(names)
         out.paragraph("  ", f"{reason}: {shown}")
-
-
-def _is_without_target(verdict: ClauseVerdict, missing_roles: Mapping[Role, str]) -> bool:
-    clause = verdict.clause
-    return not clause.untestable and bool(clause.roles) and all(role in missing_roles for role in clause.roles)
 
 
 def _is_everywhere(verdict: ClauseVerdict, untested: Iterable[ClauseVerdict], run: Run) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 import trio
 
+from dafka_conformance.grammar import describe_address_fault
 from dafka_conformance.model import Role
 from dafka_conformance.scenario import ScenarioRegistry
 from dafka_conformance.scenarios._nodes import MIB, SERIES_MAX, is_regular, silence_s, until_dropped
@@ -32,7 +32,6 @@ TOWER_AWAY_S = 0.5
 RECONNECT_MAX_S = 4.0
 """The time within which a node that has not given up a peer tries to connect to it."""
 REPEATED_COUNT = 20
-_ADDRESS = re.compile(rb"[0-9A-F]{32}")
 
 
 def every_role(
@@ -122,7 +121,7 @@ async def beacons_of(testbed: Testbed, node: TargetNode, clause: str, count: int
 )
 async def beacons(testbed: Testbed) -> None:
     """A node sends beacons at regular intervals, and one at once when it discovers a new peer."""
-    if all(_ADDRESS.fullmatch(address) for address in testbed.nodes):  # if not, its beacons are already reported
+    if not any(map(describe_address_fault, testbed.nodes)):  # if so, the beacon is reported
         testbed.check_clause("address.uuid", True)
     listeners = scripted_tower(testbed).listeners
     testbed.check_clause(

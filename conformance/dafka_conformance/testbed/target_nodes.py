@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import attrs
 import trio
 
-from dafka_conformance.grammar import FrameError, Grammar
+from dafka_conformance.grammar import FrameError, Grammar, describe_address_fault
 from dafka_conformance.model import Dialect, Kind, Role
 from dafka_conformance.targets.base import Target, TargetError
 from dafka_conformance.testbed.discovery import INTERVAL_S, Discovery, ScriptedTower, TowerClient
@@ -206,11 +206,11 @@ class TargetNodes(Expectations):
         index = self.trace.add_event(
             Kind.BEACON, self.label, "tower", "beacon", **{name: value for name, value in parts.items() if value}
         )
-        if fault is not None and parts:
-            reading = "binary" if len(parts["uuid"]) == UUID_BYTES else ""
-            self.report_fault("address.uuid", str(fault), index, fault.field, reading)
-        elif fault is not None:
+        if fault is not None and not parts:
             self.report_fault("grammar.node-beacon", str(fault), index, fault.field)
+        elif text := describe_address_fault(parts["uuid"]):
+            reading = "binary" if len(parts["uuid"]) == UUID_BYTES else ""
+            self.report_fault("address.uuid", text, index, "uuid", reading)
         if parts:
             self._add_node(parts["uuid"], endpoint)
 
