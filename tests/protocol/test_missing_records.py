@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from dafka import wire
 from dafka.config import Config
 from dafka.protocol import RecordsMissing, StoreMachine
@@ -16,12 +18,11 @@ OTHER = Partition("other", "GONE")
 
 def reports(store: StoreMachine, begin: float, end: float) -> list[tuple[float, RecordsMissing]]:
     """Run what is due from one time to another, and return the reports, each with its time."""
-    found = []
+    found: list[tuple[float, RecordsMissing]] = []
     now = begin
     while (now := max(store.deadline(), now)) <= end:
-        for action in store.tick(now):
-            if isinstance(action, Notify) and isinstance(action.event, RecordsMissing):
-                found.append((now, action.event))
+        events = [action.event for action in store.tick(now) if isinstance(action, Notify)]
+        found += [(now, event) for event in events if isinstance(event, RecordsMissing)]
     return found
 
 
@@ -34,7 +35,7 @@ def test_missing_records_are_reported_once_a_minute_until_they_come() -> None:
     assert set(events) == {RecordsMissing(95, 2, HELLO)}
     assert 4 <= len(times) <= 5
     assert times[0] >= FIRST_S
-    assert {later - earlier for earlier, later in zip(times, times[1:], strict=False)} == {INTERVAL_S}
+    assert {later - earlier for earlier, later in pairwise(times)} == {INTERVAL_S}
     assert store.missing.count() == 95
     store.receive([direct(0, 5, ME, OTHER)], 300.0)
     assert {event for _, event in reports(store, 300.0, 400.0)} == {RecordsMissing(90, 1, HELLO)}
