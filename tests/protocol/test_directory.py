@@ -24,7 +24,7 @@ from dafka.protocol import (
     TowerMachine,
     UnsubscribeAtTower,
 )
-from dafka.protocol.machines.tower import KEY_CONFLICT
+from dafka.protocol.machines.tower import KEY_CONFLICT, REGISTRATION_TIMEOUTS
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.wanted_roles import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
@@ -217,7 +217,8 @@ def test_a_node_registers_as_often_as_the_tower_asks() -> None:
     cluster.pass_time(5)
     node.sent.clear()
     cluster.pass_time(20)
-    assert 15 <= len(node.sent) <= 21
+    interval_s = REGISTRATION_TIMEOUTS * TIMEOUT_S
+    assert 20 // interval_s <= len(node.sent) <= 1.4 * 20 // interval_s
     assert not any(wire.Registration.decode(frames).asks_directory for frames in node.sent)
 
 
