@@ -260,6 +260,8 @@ def test_former_variable_is_refused_with_the_new_one(section: str, name: str) ->
     expected = f"^the environment variable {old} has a new name: set {new} instead$"
     with pytest.raises(ConfigError, match=expected):
         Config.load(environ={old: "5"})
+    with pytest.raises(ConfigError, match=expected):
+        Config.load(environ={"DAFKA_BEACON_TIMEOUT_MS": "5000", old: "5"})
 
 
 @pytest.mark.parametrize("key", FORMER_NAMES)

@@ -182,7 +182,7 @@ class StoreMachine:
             self._set_durable(partition, end)
             actions += self._acknowledge(partition)
             if end >= self.reassembler.cursors[partition].known_end and self._peers.is_orphaned(partition):
-                actions += self._heads.announce(partition)
+                actions += self._heads.orphan_stored(partition, now)
         return actions + self._due_fetches(now)
 
     def records_queued(self, memory_bytes: int) -> None:
@@ -317,6 +317,8 @@ class StoreMachine:
             return []
         if not self._follow_partition(partition, now, is_live=isinstance(head, wire.Head)):
             return []
+        if isinstance(head, wire.DirectHead):
+            self._heads.head_received(head, now)
         self.reassembler.note_known_end(partition, head.sequence + 1)
         # A producer that announces records that are durable already may have missed their ACK (erratum 9).
         is_durable = head.sequence < self.stored.durable_end(partition)

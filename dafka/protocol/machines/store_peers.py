@@ -55,6 +55,14 @@ class StorePeers:
         """Return the connected stores that take DIRECT-HEADs, sorted."""
         return sorted(set(self.head_subscribers) & self._gap_resolver.stores)
 
+    def has_foreign_stores(self) -> bool:
+        """Return whether a connected store is not one of this project, so that it may not take DIRECT-HEADs."""
+        return not self._gap_resolver.stores <= self._gap_resolver.answering
+
+    def takes_earliest(self, address: str) -> bool:
+        """Return whether a connected node is one of this project, which takes DIRECT-EARLIEST."""
+        return address in self._gap_resolver.answering
+
     def is_orphaned(self, partition: Partition) -> bool:
         """Return whether the partition's producer has left, so that only stores can announce its records."""
         return partition.address not in self._producers and len(self._producers) < self._peers_max
