@@ -90,6 +90,31 @@ async def test_records_that_the_spool_refuses_are_not_published(
                 await receive_partition(consumer, 0, 1)
 
 
+async def test_a_send_that_is_cancelled_while_it_is_spooled_is_published(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise the next record would get a sequence that the spool holds already."""
+    append = SqliteStorage.append
+    scope = trio.CancelScope()
+
+    async def append_and_cancel(self: SqliteStorage, batches: Sequence[RecordBatch]) -> None:
+        await append(self, batches)
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    async with open_cluster() as cluster:
+        config = cluster.config.with_producer(spool=f"sqlite:{tmp_path / 'spool.db'}")
+        async with cluster.producer("hello", config) as producer:
+            await producer.wait_settled()
+            with monkeypatch.context() as patch, scope:
+                patch.setattr(SqliteStorage, "append", append_and_cancel)
+                await producer.send(b"0")
+            assert scope.cancel_called
+            assert await producer.send(b"1") == 1
+            async with cluster.consumer(["hello"]) as consumer:
+                await receive_partition(consumer, 0, 2)
+
+
 async def test_a_range_that_is_closed_early_gives_its_share_of_the_buffer_back() -> None:
     async with open_cluster() as cluster:
         async with cluster.producer("orders") as producer:

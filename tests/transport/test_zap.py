@@ -132,6 +132,12 @@ async def test_an_unreadable_list_is_reported_and_the_former_keys_remain_authori
     assert isinstance(event, AuthorizedKeysUnreadable)
     assert "line 1" in str(event)
     assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"200"
+    changed = trio.Event()
+    client.handler.on_keys_changed(changed.set)
+    client.path.write_text("")  # it is still read
+    with trio.fail_after(DEADLINE_S):
+        await changed.wait()
+    assert (await client.send_request(*client.request(AUTHORIZED.public)))[2] == b"400"
 
 
 async def test_without_a_handler_every_peer_is_refused(client: HandlerClient) -> None:
@@ -230,6 +236,33 @@ async def test_revoked_keys_lose_their_connections_and_others_connect_again(clie
         subscriber.close(0)
         publisher.close(0)
         accepted.close()
+
+
+async def test_revoked_keys_lose_their_connections_to_every_socket(
+    client: HandlerClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped: list[AcceptedConnections] = []
+    changed = trio.Event()
+
+    async def drop_all(accepted: AcceptedConnections) -> None:
+        await trio.lowlevel.checkpoint()
+        dropped.append(accepted)
+
+    monkeypatch.setattr(AcceptedConnections, "drop_all", drop_all)
+    client.handler.on_keys_changed(changed.set)
+    sockets = [Socket(client.context.socket(zmq.SocketType.XPUB)) for _ in range(2)]
+    bound = [AcceptedConnections(each, 100) for each in sockets]
+    try:
+        for each in bound:
+            client.handler.bind(each, "tcp://127.0.0.1:*")
+        client.path.write_text("")
+        with trio.fail_after(DEADLINE_S):
+            await changed.wait()
+        assert dropped == bound
+    finally:
+        for socket, accepted in zip(sockets, bound, strict=True):
+            socket.close(0)
+            accepted.close()
 
 
 async def test_peers_without_a_key_and_with_a_wrong_one_are_counted(client: HandlerClient) -> None:
