@@ -55,6 +55,7 @@ def test_a_new_peer_takes_the_place_of_one_that_has_not_answered_in_time() -> No
     assert manager.deadline() == QUEUED_TRY_S
     assert manager.next_queued(QUEUED_TRY_S) == C
     assert manager.begin_connecting(C, QUEUED_TRY_S) == [B]
+    assert manager.next_queued(QUEUED_TRY_S + TRY_S / 2) is None
     assert manager.next_queued(TRY_S + QUEUED_TRY_S) == A
 
 

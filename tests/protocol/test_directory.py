@@ -25,6 +25,7 @@ from dafka.protocol import (
     UnsubscribeAtTower,
 )
 from dafka.protocol.machines.tower import KEY_CONFLICT, REGISTRATION_TIMEOUTS
+from dafka.protocol.presence import node_directory
 from dafka.protocol.presence.beacon_registry import ADDRESS_IN_USE, LATE_FACTOR
 from dafka.protocol.presence.wanted_roles import WANTED_ROLES
 from dafka.wire import BEACON, REGISTRATION, WELCOME, Role
@@ -278,6 +279,15 @@ def test_a_change_that_was_lost_is_noticed_at_the_next_change() -> None:
     found = cluster.add("p2", Role.PRODUCER)
     cluster.pass_time(0.3)
     assert store.events[-2:] == [found.joined, lost.joined]
+
+
+def test_a_directory_of_many_pages_is_complete_when_the_last_one_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_directory, "PAGE_BYTES_MAX", 200)
+    cluster = Cluster()
+    producers = [cluster.add(f"p{number:02}", Role.PRODUCER) for number in range(20)]
+    store = cluster.add("s1", Role.STORE)
+    assert store.peers() == {each.name for each in producers}
+    assert store.events[-1:] == [Settled()]
 
 
 def test_a_lost_page_is_asked_for_again() -> None:

@@ -195,6 +195,11 @@ class Reassembler:
                 unanswered.append(FetchUnanswered(partition, self.cursors[partition].next_sequence, attempts))
         return unanswered
 
+    def unanswered_partitions(self) -> list[Partition]:
+        """Return the partitions with missing records for which several FETCHes in a row were not answered."""
+        found = self._planner.unanswered_partitions(UNANSWERED_ATTEMPTS)
+        return [partition for partition in found if partition in self.cursors]
+
     def deadline(self) -> float:
         """Return when to call `tick`."""
         return self._planner.deadline()
